@@ -1,0 +1,76 @@
+"""Prepared arrays: one safetensors file a domain and size. It memory-maps and cannot run code."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from fedrepro.data.readers.common import Decoded, Images
+from fedrepro.errors import FedReproError, one_line
+
+NAMES = {"images", "labels", "part"}
+DTYPES = {"U8": np.uint8, "I8": np.int8, "I64": np.int64}
+
+
+def cache_path(cache: Path, name: str, size: int, hash: str) -> Path:
+    """The hash is part of the name, so other files or readers never meet old arrays."""
+    return cache / f"{name}-{size}-{hash[:16]}.safetensors"
+
+
+def write_arrays(path: Path, decoded: Decoded, facts: dict[str, str]) -> None:
+    """Write under a temporary name in the same folder, then rename; a full disk leaves nothing."""
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        os.close(handle)
+        temporary = Path(name)
+        arrays = {"images": decoded.images, "labels": decoded.labels, "part": decoded.part}
+        # one string, because safetensors writes several in no fixed order
+        note = {"fedrepro": json.dumps(facts, sort_keys=True)}
+        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, name, metadata=note)
+        temporary.chmod(0o644)  # mkstemp makes it private; caches are shared on clusters
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise FedReproError(
+            f"{path} cannot be written ({one_line(error)}); free some space or set FEDREPRO_CACHE "
+            "to a folder you may write to"
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:
+    """Arrays (images memory-mapped read-only) and their facts; None if absent, cut or of another
+    hash, which means: prepare again."""
+    try:
+        with safe_open(str(path), framework="np") as file:  # checks the header and the length
+            facts: dict[str, str] = json.loads((file.metadata() or {})["fedrepro"])
+            if set(file.keys()) != NAMES or facts.get("hash") != hash:
+                return None
+            labels, part = file.get_tensor("labels"), file.get_tensor("part")
+        images = _map(path, "images")
+    except (OSError, SafetensorError, ValueError, KeyError):
+        return None
+    return Decoded(images, labels, part), facts
+
+
+def _map(path: Path, name: str) -> Images:
+    """numpy.memmap of one tensor: safe_open's numpy tensors are copies, not views of the file."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    entry = header[name]
+    return np.memmap(
+        path,
+        dtype=DTYPES[entry["dtype"]],
+        mode="r",
+        offset=8 + length + entry["data_offsets"][0],
+        shape=tuple(entry["shape"]),
+    )

@@ -1,0 +1,147 @@
+"""Download what a mirror permits; say in one paragraph how to get the rest by hand."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pooch
+import requests
+
+from fedrepro.data.domains import GENERATED, domain_names
+from fedrepro.data.manifest import Collection, FileEntry, Manifest, Source, default_manifest
+from fedrepro.data.roots import cache_root, data_root
+from fedrepro.data.verify import verify, verify_file
+from fedrepro.errors import FedReproError, one_line
+
+RETRIES = 3
+TIMEOUT = 60  # seconds without a byte
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What fetch did for a domain: files downloaded, already there, to be got by hand (text is
+    the paragraph that says how), or made by the generator."""
+
+    domain: str
+    outcome: Literal["downloaded", "present", "manual", "generated"]
+    files: tuple[Path, ...]
+    text: str
+
+
+def fetch(
+    names: Iterable[str] = (),
+    root: Path | str | None = None,
+    cache: Path | str | None = None,
+    manifest: Manifest | None = None,
+    progress: bool | None = None,
+) -> list[Fetched]:
+    """Get the full release of each domain, keeping files that are there with the right hash.
+
+    A download goes to a temporary file that is renamed once its hash fits, is tried again three
+    times and then at the next mirror. pooch cannot resume: a broken download starts anew.
+    progress: draw a bar (default: on a terminal). Raises FedReproError where all mirrors fail.
+    """
+    domains = domain_names(names)
+    manifest = manifest or default_manifest()
+    bar = sys.stderr.isatty() if progress is None else progress
+    rows, notes = [], cache_root(cache)
+    for name in domains:
+        if name in GENERATED:
+            rows.append(Fetched(name, "generated", (), "made by the generator, nothing to fetch"))
+            continue
+        folder = data_root(root, create=True)
+        rows.append(_fetch(name, folder, notes, manifest, bar))
+    return rows
+
+
+def _fetch(name: str, root: Path, cache: Path, manifest: Manifest, bar: bool) -> Fetched:
+    collection = manifest.collection(name)
+    full = collection.sources[0]
+    if not _downloadable(full):
+        return _by_hand(name, root, cache, manifest)
+    folder, new, kept = root / collection.places[0], [], []
+    for entry in _wanted(full):
+        path = _good_copy(entry, collection, name, root, cache)
+        if path is not None:
+            kept.append(path)
+        else:
+            new.append(_download(entry, folder, name, bar))
+    text = f"{name}: {len(new)} files downloaded, {len(kept)} already there"
+    return Fetched(name, "downloaded" if new else "present", (*new, *kept), text)
+
+
+def _wanted(source: Source) -> list[FileEntry]:
+    """The first downloadable file of each role."""
+    wanted: dict[str, FileEntry] = {}
+    for entry in source.files:
+        if entry.mirrors:
+            wanted.setdefault(entry.role, entry)
+    return list(wanted.values())
+
+
+def _downloadable(source: Source) -> bool:
+    return {e.role for e in source.files if not e.optional} <= {e.role for e in _wanted(source)}
+
+
+def _good_copy(
+    entry: FileEntry, collection: Collection, domain: str, root: Path, cache: Path
+) -> Path | None:
+    """A file of that name with the right hash in any of its places."""
+    for place in collection.places:
+        path = root / place / entry.names[0]
+        if path.is_file():
+            try:
+                verify_file(entry, path, domain, cache)
+            except FedReproError:
+                continue
+            return path
+    return None
+
+
+def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> Fetched:
+    """No mirror: say how, after saying whether something usable is here already."""
+    located, manual = manifest.locate(name, root), manifest.collection(name).manual
+    if not located.complete:
+        return Fetched(name, "manual", (), f"{name}: {manual} The data root is {root}.")
+    try:
+        verify(located, root, cache)
+    except FedReproError as error:
+        return Fetched(name, "manual", (), f"{name}: {error}. {manual} The data root is {root}.")
+    files = tuple(path for _, path in located.found.values())
+    text = f"{name}: {located.source.name} present"
+    if located.source.deviations:
+        return Fetched(name, "manual", files, f"{text} ({located.source.deviations[0]}). {manual}")
+    return Fetched(name, "present", files, text)
+
+
+def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> Path:
+    """One file from the first mirror that gives the right bytes."""
+    target, problems = entry.names[0], []
+    logging.getLogger("pooch").setLevel(logging.ERROR)  # its notes on stderr repeat the bar
+    for url in entry.mirrors:
+        store = pooch.create(
+            path=folder,
+            base_url="",
+            registry={target: entry.known()},
+            urls={target: url},
+            retry_if_failed=RETRIES,
+        )
+        try:
+            getter = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
+            return Path(store.fetch(target, downloader=getter))
+        except (requests.RequestException, ValueError) as error:
+            problems.append(f"{url}: {one_line(error)}")
+        except OSError as error:
+            raise FedReproError(
+                f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
+                "may write to with --root or FEDREPRO_DATA"
+            ) from error
+    raise FedReproError(
+        f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try again (the "
+        f"download starts anew), or put the file into {folder} by hand"
+    )

@@ -1,0 +1,196 @@
+"""A federation: clients with their images, and a test set per domain, ready for a device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from fedrepro.data.allocation import POOLED, Allocation, Pieces, make_allocation
+from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
+from fedrepro.data.splits import Split, limit_test, make_split
+from fedrepro.errors import FedReproError
+from fedrepro.protocol import DataSpec
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Images uint8 (n, 3, H, W) and labels int64 (n,), on one device."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Samples:
+        return Samples(self.images.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """One client. ``validation`` holds unallocated training images of its domain and is one object
+    for all clients of that domain; None where every training image is allocated."""
+
+    name: str
+    domain: str
+    train: Samples
+    validation: Samples | None
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """All data of a run.
+
+    domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
+    source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
+    deviations: domain -> what differs from the papers' data there.
+    """
+
+    dataset: str
+    size: int
+    classes: tuple[str, ...]
+    domains: tuple[str, ...]
+    clients: tuple[ClientData, ...]
+    tests: dict[str, Samples]
+    hashes: dict[str, str]
+    standins: tuple[str, ...]
+    deviations: dict[str, tuple[str, ...]]
+
+    def counts(self) -> pd.DataFrame:
+        """Images by domain, client, split (train, validation, test) and class, zeros included.
+
+        domain is the client's; client is empty where the images belong to the whole domain.
+        """
+        frames = []
+        for domain, client, split, samples in self._parts():
+            images = torch.bincount(samples.labels.cpu(), minlength=len(self.classes)).tolist()
+            head = {"domain": domain, "client": client, "split": split}
+            frames.append(pd.DataFrame({**head, "class": list(self.classes), "images": images}))
+        return pd.concat(frames, ignore_index=True)
+
+    def _parts(self) -> Iterator[tuple[str, str, str, Samples]]:
+        for client in self.clients:
+            yield client.domain, client.name, "train", client.train
+        for domain, samples in self._validations().items():
+            yield domain, "", "validation", samples
+        for domain, samples in self.tests.items():
+            yield domain, "", "test", samples
+
+    def _validations(self) -> dict[str, Samples]:
+        return {c.domain: c.validation for c in self.clients if c.validation is not None}
+
+    def to(self, device: torch.device | str) -> Federation:
+        """The same federation on a device; a shared validation set is moved once."""
+        validation = {d: s.to(device) for d, s in self._validations().items()}
+        clients = tuple(
+            replace(c, train=c.train.to(device), validation=validation.get(c.domain))
+            for c in self.clients
+        )
+        tests = {domain: samples.to(device) for domain, samples in self.tests.items()}
+        return replace(self, clients=clients, tests=tests)
+
+
+def build_federation(
+    spec: DataSpec, root: Path | None = None, cache: Path | None = None
+) -> Federation:
+    """Load, split and allocate the domains of ``spec.dataset``.
+
+    Both random steps draw from streams of ``spec.split_seed``, so that every run of a protocol has
+    the same data whatever its own seed. Under label skew several domains become the one domain
+    ``pooled``, for clients, validation and test alike.
+
+    Raises:
+        FedReproError: unknown data set, missing or broken files, an allocation that cannot be met.
+    """
+    if spec.dataset not in DATASETS:
+        raise FedReproError(
+            f"no data set is called {spec.dataset!r}; choose one of {', '.join(DATASETS)}"
+        )
+    arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
+    classes = {a.classes for a in arrays.values()}
+    if len(classes) != 1:
+        raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
+    splits = {name: _split(spec, a) for name, a in arrays.items()}
+    labels = {name: a.labels for name, a in arrays.items()}
+    allocation = make_allocation(splits, labels, spec.allocation, spec.split_seed, spec.validation)
+    pooled = any(client.domain == POOLED for client in allocation.clients)
+    standins, deviations = _marks(arrays, pooled)
+    tests = {name: ((name, split.test),) for name, split in splits.items()}
+    return Federation(
+        dataset=spec.dataset,
+        size=spec.size,
+        classes=classes.pop(),
+        domains=(POOLED,) if pooled else tuple(arrays),
+        clients=_clients(allocation, arrays, pooled),
+        tests=_gather_all(arrays, tests, pooled),
+        hashes=_hashes(arrays, splits, allocation),
+        standins=standins,
+        deviations=deviations,
+    )
+
+
+def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
+    rule: str = spec.split
+    if rule == "class-first" and spec.dataset == "pacs":
+        rule = "class-first-floor"
+    split = make_split(arrays, rule, spec.split_seed)
+    if spec.test_limit is None:
+        return split
+    return limit_test(split, arrays.labels, spec.test_limit, spec.split_seed)
+
+
+def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
+    """Copy the images out of the mapped files; grey ones get three equal channels."""
+    images, labels = [], []
+    for name, indices in pieces:
+        part = np.asarray(arrays[name].images[indices])
+        images.append(np.repeat(part, 3, axis=1) if part.shape[1] == 1 else part)
+        labels.append(np.asarray(arrays[name].labels[indices], dtype=np.int64))
+    return Samples(
+        torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
+    )
+
+
+def _gather_all(
+    arrays: Mapping[str, DomainArrays], pieces: Mapping[str, Pieces], pooled: bool
+) -> dict[str, Samples]:
+    if pooled:
+        merged = tuple(piece for part in pieces.values() for piece in part)
+        return {POOLED: _gather(arrays, merged)} if merged else {}
+    return {name: _gather(arrays, part) for name, part in pieces.items()}
+
+
+def _clients(
+    allocation: Allocation, arrays: Mapping[str, DomainArrays], pooled: bool
+) -> tuple[ClientData, ...]:
+    rest = {name: ((name, indices),) for name, indices in allocation.validation.items()}
+    validation = _gather_all(arrays, rest, pooled)
+    return tuple(
+        ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
+        for c in allocation.clients
+    )
+
+
+def _hashes(
+    arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], allocation: Allocation
+) -> dict[str, str]:
+    data = {f"data/{name}": a.hash for name, a in arrays.items()}
+    cuts = {f"split/{name}": split.hash for name, split in splits.items()}
+    return {**data, **cuts, "allocation": allocation.hash}
+
+
+def _marks(
+    arrays: Mapping[str, DomainArrays], pooled: bool
+) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
+    standins = tuple(name for name, a in arrays.items() if a.standin)
+    deviations = {name: a.deviations for name, a in arrays.items() if a.deviations}
+    if not pooled:
+        return standins, deviations
+    clauses = tuple(clause for part in deviations.values() for clause in part)
+    return (POOLED,) if standins else (), {POOLED: clauses} if clauses else {}

@@ -1,0 +1,1 @@
+"""Pictures of digits made from a seed: fonts, photo patches, street scenes."""

@@ -1,0 +1,57 @@
+"""Where data lie and where prepared arrays go: argument, else environment, else ~/.cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedrepro.errors import FedReproError, one_line
+
+DEFAULT = Path("~/.cache/fedrepro")
+
+
+def _given(argument: Path | str | None, variable: str) -> Path | None:
+    value = argument if argument is not None else os.environ.get(variable) or None
+    return None if value is None else Path(value).expanduser()
+
+
+def data_root(root: Path | str | None = None, create: bool = False) -> Path:
+    """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
+
+    It may be read-only. One that was named must exist unless ``create``; the default may be absent.
+    """
+    given = _given(root, "FEDREPRO_DATA")
+    path = given if given is not None else (DEFAULT / "data").expanduser()
+    if path.exists() and not path.is_dir():
+        raise FedReproError(
+            f"data root {path} is a file; give a folder with --root or FEDREPRO_DATA"
+        )
+    if create:
+        return _folder(path, "data root")
+    if given is not None and not path.exists():
+        raise FedReproError(
+            f"data root {path} does not exist; create it, or give another one with --root or "
+            "FEDREPRO_DATA"
+        )
+    if path.exists() and not os.access(path, os.R_OK | os.X_OK):
+        raise FedReproError(f"data root {path} cannot be read; change its permissions")
+    return path
+
+
+def cache_root(cache: Path | str | None = None) -> Path:
+    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
+    given = _given(cache, "FEDREPRO_CACHE")
+    path = given if given is not None else (DEFAULT / "prepared").expanduser()
+    if path.exists() and not path.is_dir():
+        raise FedReproError(f"cache {path} is a file; give a folder with FEDREPRO_CACHE")
+    return _folder(path, "cache")
+
+
+def _folder(path: Path, what: str) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedReproError(
+            f"{what} {path} cannot be made ({one_line(error)}); give a folder you may write to"
+        ) from error
+    return path

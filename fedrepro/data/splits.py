@@ -1,0 +1,173 @@
+"""Which images of a domain are for training and which for testing: rules with a hash."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import train_test_split
+
+from fedrepro.errors import FedReproError
+from fedrepro.rng import numpy_stream
+
+if TYPE_CHECKING:
+    from fedrepro.data.domains import DomainArrays
+
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Disjoint image indices of one domain; ``train`` is in the rule's order."""
+
+    domain: str
+    train: Indices
+    test: Indices
+    rule: str
+
+    @property
+    def hash(self) -> str:
+        """sha256 over domain, rule and both index lists."""
+        digest = hashlib.sha256(f"{self.domain}|{self.rule}|".encode())
+        update_with(digest, self.train)
+        update_with(digest, self.test)
+        return digest.hexdigest()
+
+
+@dataclass
+class _Rule:
+    """What a rule may look at; each rule returns (train, test)."""
+
+    domain: DomainArrays
+    seed: int
+    n: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.n = len(self.domain.labels)
+
+    def pooled_stratified(self) -> tuple[Indices, Indices]:
+        """Official parts merged; 80/20 by class, scikit-learn's shuffle with this seed as its
+        random state (FedBN's and FedPall's scripts use 0)."""
+        try:
+            train, test = train_test_split(
+                np.arange(self.n),
+                test_size=0.2,
+                stratify=self.domain.labels,
+                random_state=self.seed,
+            )
+        except ValueError as error:
+            raise FedReproError(
+                f"{self.domain.name} cannot be split by class: {error}; use another split"
+            ) from None
+        return train, test
+
+    def official(self) -> tuple[Indices, Indices]:
+        """The release's own parts. Validation images belong to training, or are the test set where
+        the release has no test part apart from its training images (PACS)."""
+        part = np.asarray(self.domain.part)
+        if not (part >= 0).any():
+            raise FedReproError(
+                f"{self.domain.name} has no official parts; use another split, e.g. random-fifth"
+            )
+        test_part = 1 if (part == 1).any() else 2
+        return np.flatnonzero((part >= 0) & (part != test_part)), np.flatnonzero(part == test_part)
+
+    def random_fifth(self) -> tuple[Indices, Indices]:
+        """A random fifth, rounded up, is test (the sizes of ADCOL's Table 3)."""
+        order = numpy_stream(self.seed, "split", domain_key(self.domain.name)).permutation(self.n)
+        test = -(-self.n // 5)
+        return order[test:], order[:test]
+
+    def class_first(self, whole: bool = False) -> tuple[Indices, Indices]:
+        """Class by class, the first 0.8 n images train. FedPall's scripts round 0.8 n on
+        Office-Caltech-10 and cut it down to a whole number on PACS (``whole``)."""
+        labels = np.asarray(self.domain.labels)
+        train, test = [], []
+        for k in np.unique(labels):
+            members = np.flatnonzero(labels == k)
+            # whole-number arithmetic: no float decides which side an image falls
+            first = (8 * len(members) + (0 if whole else 5)) // 10
+            train.append(members[:first])
+            test.append(members[first:])
+        return np.concatenate(train), np.concatenate(test)
+
+    def class_first_floor(self) -> tuple[Indices, Indices]:
+        return self.class_first(whole=True)
+
+    def every_tenth(self) -> tuple[Indices, Indices]:
+        """Index over the whole domain mod 10: 8 and 9 are test (FPL family)."""
+        index = np.arange(self.n)
+        return index[index % 10 < 8], index[index % 10 >= 8]
+
+
+_RULES = {
+    "pooled-stratified": _Rule.pooled_stratified,
+    "official": _Rule.official,
+    "random-fifth": _Rule.random_fifth,
+    "class-first": _Rule.class_first,
+    "class-first-floor": _Rule.class_first_floor,
+    "every-tenth": _Rule.every_tenth,
+}
+
+
+def make_split(domain: DomainArrays, rule: str, seed: int) -> Split:
+    """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``).
+
+    A domain with a ``cut`` is split there whatever the rule, because its neighbouring images show
+    the same photo: train below cut[0], test from cut[1], rule ``index-range``.
+
+    Raises:
+        FedReproError: unknown rule, a rule the domain cannot follow, an empty side.
+    """
+    if rule not in _RULES:
+        raise FedReproError(f"no split is called {rule!r}; choose one of {', '.join(_RULES)}")
+    if domain.cut is not None:
+        rule, (end, start) = "index-range", domain.cut
+        if not 0 < end <= start < len(domain.labels):
+            raise FedReproError(
+                f"{domain.name} cannot be cut at {domain.cut}: it has {len(domain.labels)} images; "
+                "prepare it again"
+            )
+        train, test = np.arange(end), np.arange(start, len(domain.labels))
+    else:
+        train, test = _RULES[rule](_Rule(domain, seed))
+    if not len(train) or not len(test):
+        raise FedReproError(
+            f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test "
+            "images; use another split"
+        )
+    return Split(domain.name, train.astype(np.int64), test.astype(np.int64), rule)
+
+
+def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
+    """The split with its test set cut to ``limit`` images, class shares kept within one image.
+
+    Drawn from the split stream; indices in rising order. A smaller test set stays as it is.
+    """
+    if limit >= len(split.test):
+        return split
+    rng = numpy_stream(seed, "split", domain_key(split.domain), round=1)
+    shuffled = rng.permutation(split.test)
+    label = np.asarray(labels)[shuffled]
+    # Each image's place within its class, as a share of the class: cutting all classes at the same
+    # share keeps their proportions, and the shuffle settles ties.
+    share = np.empty(len(shuffled))
+    for k in np.unique(label):
+        members = np.flatnonzero(label == k)
+        share[members] = (np.arange(len(members)) + 0.5) / len(members)
+    kept = np.sort(shuffled[np.argsort(share, kind="stable")[:limit]])
+    return Split(split.domain, split.train, kept, f"{split.rule}, {limit} test images")
+
+
+def domain_key(name: str) -> int:
+    """A number for a domain's own random streams, so that no domain shifts another's draws."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
+
+
+def update_with(digest: hashlib._Hash, indices: Indices) -> None:
+    """Feed an index list, its length first, in one byte order on every machine."""
+    digest.update(f"{len(indices)}:".encode())
+    digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())

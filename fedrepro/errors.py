@@ -1,0 +1,13 @@
+"""The one exception users meet: a single line that says what is wrong and what to do."""
+
+from __future__ import annotations
+
+
+class FedReproError(Exception):
+    """A mistake the user can mend. The message is one line: what is wrong, then what to do."""
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's message, or its type where it has none."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,190 @@
+"""Federations end to end, from domains made here: images reach the client they belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedrepro.data import federation
+from fedrepro.data.domains import DomainArrays
+from fedrepro.data.federation import Federation, build_federation
+from fedrepro.errors import FedReproError
+from fedrepro.protocol import DataSpec
+
+SIZE = 4
+# images, channels, cut
+MADE: dict[str, tuple[int, int, tuple[int, int] | None]] = {
+    "grey": (100, 1, None),
+    "colour": (200, 3, None),
+    "cutdown": (120, 3, (90, 95)),
+    "standby": (60, 1, None),
+}
+
+
+def make_domain(name: str) -> DomainArrays:
+    """Image i of domain number d is d in its first pixel and i in the second (per channel +0)."""
+    n, channels, cut = MADE[name]
+    images = np.zeros((n, channels, SIZE, SIZE), dtype=np.uint8)
+    images[:, :, 0, 0] = list(MADE).index(name)
+    images[:, :, 0, 1] = np.arange(n)[:, None]
+    images[:, -1, 0, 2] = 7  # seen in all channels of a grey image, in the last of a coloured one
+    return DomainArrays(
+        name=name,
+        images=images,
+        labels=(np.arange(n) % 3).astype(np.int64),
+        part=np.full(n, -1, dtype=np.int8),
+        classes=("x", "y", "z"),
+        hash=f"hash-of-{name}",
+        standin=name == "standby",
+        cut=cut,
+        deviations=("cutdown: a part of the release",) if name == "cutdown" else (),
+    )
+
+
+@pytest.fixture(autouse=True)
+def made_domains(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str, size: int, root: Path | None = None, cache: Path | None = None) -> Any:
+        assert size == SIZE
+        return make_domain(name)
+
+    monkeypatch.setattr(federation, "load_domain", load)
+    monkeypatch.setattr(federation, "DATASETS", {"made": tuple(MADE), "one": ("grey",)})
+
+
+def build(dataset: str = "made", **changes: Any) -> Federation:
+    return build_federation(DataSpec(dataset=dataset, size=SIZE, **changes))
+
+
+def identity(samples: federation.Samples) -> list[tuple[int, int]]:
+    pixels = samples.images[:, 0, 0, :2].tolist()
+    assert [p[1] % 3 for p in pixels] == samples.labels.tolist()
+    return [(p[0], p[1]) for p in pixels]
+
+
+def test_one_client_per_domain_with_its_own_images_and_test_set() -> None:
+    fed = build()
+    assert [c.name for c in fed.clients] == list(MADE) == list(fed.domains) == list(fed.tests)
+    assert fed.classes == ("x", "y", "z") and fed.size == SIZE and fed.dataset == "made"
+    for d, client in enumerate(fed.clients):
+        train, test = identity(client.train), identity(fed.tests[client.domain])
+        n = MADE[client.name][0]
+        assert {p[0] for p in train + test} == {d}
+        assert client.validation is None
+        if client.name == "cutdown":
+            assert sorted(train) == [(d, i) for i in range(90)]
+            assert test == [(d, i) for i in range(95, 120)]
+        else:
+            assert sorted(train + test) == [(d, i) for i in range(n)]
+
+
+def test_samples_are_uint8_with_three_channels_and_int64_labels() -> None:
+    fed = build()
+    for client in fed.clients:
+        assert client.train.images.dtype == torch.uint8
+        assert client.train.images.shape == (len(client.train), 3, SIZE, SIZE)
+        assert client.train.labels.dtype == torch.int64
+        third = [0, 0, 7] if client.name in ("colour", "cutdown") else [7, 7, 7]
+        assert client.train.images[:, :, 0, 2].tolist() == [third] * len(client.train)
+
+
+def test_marks_and_hashes_come_through() -> None:
+    fed = build(split="random-fifth")
+    assert fed.standins == ("standby",)
+    assert fed.deviations == {"cutdown": ("cutdown: a part of the release",)}
+    assert fed.hashes["data/grey"] == "hash-of-grey"
+    assert set(fed.hashes) == {
+        *(f"data/{d}" for d in MADE),
+        *(f"split/{d}" for d in MADE),
+        "allocation",
+    }
+    again, other = build(split="random-fifth"), build(split="random-fifth", split_seed=1)
+    assert again.hashes == fed.hashes
+    assert other.hashes["split/grey"] != fed.hashes["split/grey"]
+    assert other.hashes["split/cutdown"] == fed.hashes["split/cutdown"]
+    assert other.hashes["allocation"] != fed.hashes["allocation"]
+
+
+def test_clients_of_a_domain_share_one_validation_set_that_none_trains_on() -> None:
+    table = {"rule": "table", "clients": {"grey": 2, "colour": 1}, "per_client": 0.25}
+    fed = build(allocation=table, validation=12)
+    one, two, colour = fed.clients
+    assert [c.name for c in fed.clients] == ["grey-1", "grey-2", "colour"]
+    assert one.validation is two.validation and one.validation is not colour.validation
+    assert one.validation is not None and len(one.validation) == 12
+    seen = [set(identity(s)) for s in (one.train, two.train, one.validation, fed.tests["grey"])]
+    assert sum(map(len, seen)) == len(set().union(*seen)) == 20 + 20 + 12 + 20
+    assert list(fed.tests) == list(MADE)  # domains without clients are still tested
+    moved = fed.to("cpu")
+    assert moved.clients[0].validation is moved.clients[1].validation
+
+
+def test_counts_tell_every_class_once() -> None:
+    table = {"rule": "table", "clients": {"grey": 2}, "per_client": 0.25}
+    counts = build("one", allocation=table, validation=12).counts()
+    assert list(counts.columns) == ["domain", "client", "split", "class", "images"]
+    assert len(counts) == 4 * 3
+    totals = counts.groupby(["split", "client"])["images"].sum().to_dict()
+    assert totals == {
+        ("train", "grey-1"): 20,
+        ("train", "grey-2"): 20,
+        ("validation", ""): 12,
+        ("test", ""): 20,
+    }
+    test = counts[counts["split"] == "test"].set_index("class")["images"]
+    assert list(test.index) == ["x", "y", "z"] and sorted(test) == [6, 7, 7]
+
+
+def test_mixing_moves_images_and_keeps_their_labels() -> None:
+    fed = build(allocation={"rule": "mixed", "ratio": 0.5, "per_client": "smallest"})
+    for d, client in enumerate(fed.clients):
+        origins = [p[0] for p in identity(client.train)]
+        assert origins.count(d) == origins.count((d + 1) % 4) == 24
+        assert {p[0] for p in identity(fed.tests[client.domain])} == {d}
+
+
+def test_label_skew_pools_the_domains_and_carries_their_marks() -> None:
+    fed = build(allocation={"rule": "dirichlet", "alpha": 1.0, "count": 3, "per_client": 0.5})
+    assert fed.domains == ("pooled",) and list(fed.tests) == ["pooled"]
+    assert {c.domain for c in fed.clients} == {"pooled"}
+    assert {p[0] for p in identity(fed.tests["pooled"])} == {0, 1, 2, 3}
+    assert fed.clients[0].validation is not None
+    identity(fed.clients[0].validation)
+    assert fed.standins == ("pooled",)
+    assert fed.deviations == {"pooled": ("cutdown: a part of the release",)}
+    alone = build("one", allocation={"rule": "dirichlet", "alpha": 1.0, "count": 3})
+    assert alone.domains == ("grey",) and alone.clients[2].name == "grey-3"
+
+
+def test_a_test_limit_cuts_every_test_set_by_class() -> None:
+    fed = build(test_limit=9)
+    for samples in fed.tests.values():
+        assert torch.bincount(samples.labels).tolist() == [3, 3, 3]
+    full = build()
+    assert set(identity(fed.tests["grey"])) < set(identity(full.tests["grey"]))
+    assert fed.hashes["split/grey"] != full.hashes["split/grey"]
+
+
+def test_class_first_rounds_as_the_scripts_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(federation, "DATASETS", {"office10": ("grey",), "pacs": ("grey",)})
+    # classes of 33, 32 and 32 images, 0.8 n = 26.4, 25.6, 25.6
+    monkeypatch.setitem(MADE, "grey", (97, 1, None))
+    assert len(build("office10", split="class-first").clients[0].train) == 26 + 26 + 26
+    assert len(build("pacs", split="class-first").clients[0].train) == 26 + 25 + 25
+
+
+def test_what_cannot_be_built_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FedReproError, match="'digits6'; choose one of made, one"):
+        build("digits6")
+    with pytest.raises(FedReproError, match="wants 81 training images of grey, which has 80"):
+        build(allocation={"per_client": 81})
+    made = make_domain("grey")
+    other = DomainArrays(**{**made.__dict__, "classes": ("a", "b", "c")})
+    monkeypatch.setattr(
+        federation, "load_domain", lambda name, *_: other if name == "grey" else make_domain(name)
+    )
+    with pytest.raises(FedReproError, match="differ in classes"):
+        build()

@@ -1,0 +1,215 @@
+"""The generated domains: the same pictures every time, the right digits, and a measured drift."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from fedrepro.data import generator
+from fedrepro.data.generated import canvas, fonts, scans
+from fedrepro.data.generated.street import digit_colour, wall_colour
+from fedrepro.data.generator import GENERATED, chunks, generate, generation_hash
+from fedrepro.data.sheets import contact_sheet
+from fedrepro.errors import FedReproError
+from fedrepro.rng import numpy_stream
+
+MINI = tuple(name for name in GENERATED if name.startswith("mini-"))
+DRAWN = ("mini-font", "mini-street", "synthdigits-standin")
+
+
+@pytest.mark.parametrize("name", MINI)
+def test_mini_domain_has_both_parts_with_every_class(name: str) -> None:
+    images, labels, part = generate(name, 28)
+    channels = 1 if name == "mini-scanned" else 3
+    assert images.shape == (len(labels), channels, 28, 28) and images.dtype == np.uint8
+    assert labels.dtype == np.int64 and part.dtype == np.int8
+    assert 1_700 <= len(labels) <= 1_800
+    assert list(part) == sorted(part), "train comes first"
+    for label in range(10):
+        share = np.mean(part[labels == label])
+        assert 0.19 < share < 0.21, f"class {label} is not cut 80/20"
+    assert len(np.unique(images.reshape(len(images), -1), axis=0)) > 0.99 * len(images)
+
+
+def test_standin_has_the_stated_counts_without_drawing_them() -> None:
+    labels, part = generator.labels_and_parts("synthdigits-standin")
+    assert (np.sum(part == 0), np.sum(part == 1)) == generator.STANDIN_COUNTS
+    assert len(labels) == 488_953
+    assert np.ptp(np.bincount(labels[part == 0])) == 0
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_larger_counts_extend_smaller_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few, few_labels, few_part = generate(name, 32, counts=(15, 7))
+    monkeypatch.setattr(generator, "CHUNK", 11)  # chunks must not show either
+    many, many_labels, many_part = generate(name, 32, counts=(40, 20))
+    for part, count in ((0, 15), (1, 7)):
+        assert np.array_equal(few[few_part == part], many[many_part == part][:count])
+        assert np.array_equal(few_labels[few_part == part], many_labels[many_part == part][:count])
+    assert not np.array_equal(many[:15], many[40:55]), "test repeats train"
+
+
+def test_drawing_in_processes_gives_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, _, _ = generate("mini-font", 16, counts=(30, 12))
+    monkeypatch.setattr(generator, "CHUNK", 10)
+    monkeypatch.setattr(generator, "PARALLEL_FROM", 20)
+    assert np.array_equal(generate("mini-font", 16, counts=(30, 12))[0], alone)
+
+
+def test_global_generators_and_order_do_not_matter() -> None:
+    np.random.seed(1)
+    first = next(chunks("mini-street", 16))
+    np.random.seed(2)
+    generate("mini-font", 16, counts=(3, 0))
+    assert np.array_equal(first, next(chunks("mini-street", 16)))
+    other = generate("mini-street", 16, counts=(20, 0), seed=1)[0]
+    assert not np.array_equal(first[:20], other)
+
+
+def test_scanned_pictures_are_the_scans() -> None:
+    images, labels, part = generate("mini-scanned", 32)
+    raw, raw_labels = load_digits(return_X_y=True)
+    grey = np.rint(raw.reshape(-1, 8, 8) * 255 / 16).astype(np.uint8)
+    train = [i for c in range(10) for i in np.flatnonzero(raw_labels == c)[:-37]]
+    index = min(train)  # the first scan of the file opens the train part
+    expected = Image.fromarray(grey[index]).resize((24, 24), Image.Resampling.BICUBIC)
+    assert np.array_equal(images[0, 0, 4:28, 4:28], np.asarray(expected))
+    assert labels[0] == raw_labels[index] and part[0] == 0
+    assert not images[:, :, :4].any(), "the margin is black"
+    assert np.array_equal(np.bincount(labels), np.bincount(raw_labels))
+
+
+def test_photo_and_scan_of_one_digit_share_label_and_part() -> None:
+    _, scan_labels, scan_part = generate("mini-scanned", 16)
+    _, photo_labels, photo_part = generate("mini-photo", 16)
+    assert np.array_equal(scan_labels, photo_labels)
+    assert np.array_equal(scan_part, photo_part)
+
+
+def test_photo_picture_is_the_difference_of_patch_and_ink() -> None:
+    patch = np.asarray(scans.photo_patch(numpy_stream(0, "generation", 2, 9)), np.int64)
+    blended = np.asarray(scans.over_photo(numpy_stream(0, "generation", 2, 9), 5), np.int64)
+    ink = np.asarray(scans.scanned(5)) > 140
+    assert 0.05 < ink.mean() < 0.4
+    assert np.array_equal(blended[~ink], patch[~ink])
+    assert np.array_equal(blended[ink], 255 - patch[ink])
+
+
+@pytest.mark.parametrize("face", fonts.PLAIN + fonts.DECORATED)
+def test_every_face_has_ten_different_digits(face: fonts.Face) -> None:
+    glyphs = [fonts.glyph(face, digit) for digit in range(10)]
+    assert len({g.tobytes() for g in glyphs}) == 10
+    for mask in glyphs:
+        rows = np.flatnonzero(mask.any(axis=1))
+        assert mask[:, 0].any() and mask[:, -1].any()
+        assert rows[0] > 0 and rows[-1] < fonts.CELL - 1, "the digit is cut off by its cell"
+        assert 9 <= len(rows) <= 26 and 5 <= mask.shape[1] <= 26
+
+
+def test_strip_keeps_its_digit_in_the_middle_and_cuts_the_ends() -> None:
+    face = fonts.PLAIN[1]
+    alone = fonts.strip(face, 3)
+    crowded = fonts.strip(face, 3, (8, 8, 8, 8), (0, 0, 0, 0), weight=0, gap=5)
+    assert alone.shape == crowded.shape == (fonts.CELL, fonts.STRIP)
+    columns = np.flatnonzero(alone.any(axis=0))
+    assert abs((columns[0] + columns[-1] + 1) / 2 - fonts.STRIP / 2) <= 0.5
+    around = slice(columns[0] - 5, columns[-1] + 6)
+    assert np.array_equal(alone[:, around], crowded[:, around]), "neighbours touch the digit"
+    assert crowded[:, :20].any() and crowded[:, -20:].any()
+
+
+def test_place_shifts_scales_and_turns_about_the_canvas_centre() -> None:
+    line = np.zeros((fonts.CELL, fonts.STRIP), np.uint8)
+    line[16:24, 58:62] = 255  # 4 wide, 8 tall, centred at row 20 and in the middle of the strip
+    plain = np.asarray(canvas.place(line, 20))
+    assert plain[12:20, 14:18].min() == 255 and plain.sum() == 32 * 255
+    shifted = np.asarray(canvas.place(line, 20, shift=(3, -2)))
+    assert np.array_equal(shifted, np.roll(plain, (-2, 3), (0, 1)))
+    turned = np.asarray(canvas.place(line, 20, degrees=90))
+    assert np.array_equal(turned, plain.T)
+    doubled = np.asarray(canvas.place(line, 20, scale=(2, 1)))
+    assert 7 <= (doubled[15] > 127).sum() <= 9
+
+
+def test_ink_stands_out_from_its_ground() -> None:
+    rng = numpy_stream(0, "generation", 0, 0)
+    for _ in range(300):
+        ground = canvas.any_colour(rng)
+        ink = canvas.contrasting(rng, ground, 70)
+        assert abs(canvas.luminance(ground) - canvas.luminance(ink)) >= 70
+    wall = [wall_colour(rng) for _ in range(300)]
+    steps = [abs(canvas.luminance(digit_colour(rng, w)) - canvas.luminance(w)) for w in wall]
+    assert np.mean(np.array(steps) >= 20) > 0.95
+
+
+def test_hash_moves_with_all_that_decides_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = generation_hash("mini-font", 28)
+    assert len(known) == 64 and known == generation_hash("mini-font", 28)
+    others = {
+        generation_hash("mini-font", 32),
+        generation_hash("mini-street", 28),
+        generation_hash("mini-font", 28, counts=(10, 10)),
+        generation_hash("mini-font", 28, seed=1),
+    }
+    monkeypatch.setattr(generator, "GENERATOR_VERSION", generator.GENERATOR_VERSION + 1)
+    others.add(generation_hash("mini-font", 28))
+    assert len(others) == 5 and known not in others
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "counts", "told"),
+    [
+        ("mini-foto", 28, None, "mini-photo"),
+        ("mini-font", 0, None, "size 0"),
+        ("mini-font", 28, (-1, 4), "(-1, 4)"),
+        ("mini-scanned", 28, (10, 10), "one picture per scan"),
+    ],
+)
+def test_impossible_requests_are_one_clear_line(
+    name: str, size: int, counts: tuple[int, int] | None, told: str
+) -> None:
+    with pytest.raises(FedReproError) as error:
+        generate(name, size, counts)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_contact_sheet_puts_each_class_in_its_row() -> None:
+    images = np.stack([np.full((1, 2, 2), 10 * i, np.uint8) for i in range(4)])
+    sheet = contact_sheet(images, np.array([1, 0, 1, 1]), rows=2, cols=2, gap=1)
+    expected = np.array([[10, 10, 255, 255, 255], [0, 0, 255, 20, 20]])
+    assert sheet.shape == (5, 5, 3)
+    assert np.array_equal(sheet[[0, 3], :, 0], expected)
+    assert (sheet[2] == 255).all()
+    colour = contact_sheet(np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2), np.array([0]), 1, 1)
+    assert colour[0, 0].tolist() == [0, 4, 8]
+    with pytest.raises(ValueError, match="need"):
+        contact_sheet(images[0], np.array([0]))
+
+
+def _drift() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "drift.py"
+    spec = importlib.util.spec_from_file_location("drift", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_network_trained_on_one_domain_loses_twenty_points_on_another() -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        drift = _drift()
+        matrix = drift.measure_drift(size=16, epochs=6, trained_on=("mini-scanned", "mini-font"))
+    finally:
+        torch.set_num_threads(threads)
+    for home, away in (("mini-scanned", "mini-street"), ("mini-font", "mini-photo")):
+        assert matrix.loc[home, home] > 85, matrix
+        assert matrix.loc[home, home] - matrix.loc[home, away] >= 20, matrix

@@ -1,0 +1,127 @@
+"""The real files, where they are at hand: counts, shapes, histograms, pixels."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedrepro.data import DATASETS, load_domain
+from fedrepro.data.manifest import default_manifest
+
+# label histograms; the sets' published or recorded ones
+HISTOGRAMS = {
+    "mnist": [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958],
+    "usps": [1553, 1269, 929, 824, 852, 716, 834, 792, 708, 821],
+    "svhn": [684, 1968, 1590, 1104, 964, 909, 773, 767, 621, 620],
+    "mnistm": [1575, 1802, 1605, 1630, 1565, 1443, 1562, 1658, 1562, 1598],
+}
+
+
+def load(name: str, size: int, root: Path):
+    located = default_manifest().locate(name, root)
+    if not located.complete:
+        pytest.skip(f"{name} is not under the data root")
+    return load_domain(name, size, root), located.source.name
+
+
+@pytest.mark.parametrize("name", list(HISTOGRAMS))
+def test_digit_histograms(real_data: Path, name: str) -> None:
+    domain, source = load(name, 28, real_data)
+    if name in ("svhn", "mnistm") and source == "official":
+        pytest.skip("the recorded histogram is the subset's")
+    assert np.bincount(domain.labels).tolist() == HISTOGRAMS[name]
+    channels = 1 if name in ("mnist", "usps") else 3
+    assert domain.images.shape == (sum(HISTOGRAMS[name]), channels, 28, 28)
+    assert isinstance(domain.images, np.memmap)
+
+
+def test_mnist_pixels(real_data: Path) -> None:
+    domain, _ = load("mnist", 28, real_data)
+    assert np.bincount(domain.part + 1).tolist() == [0, 60000, 10000]
+    assert domain.labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert domain.labels[60000:60005].tolist() == [7, 2, 1, 0, 4]
+    # the published mean and deviation of the training images
+    train = domain.images[:60000].astype(np.float32) / 255
+    assert float(train.mean()) == pytest.approx(0.1307, abs=1e-4)
+    assert float(train.std()) == pytest.approx(0.3081, abs=1e-4)
+    assert domain.deviations == ()
+
+
+def test_usps_pixels_and_parts(real_data: Path) -> None:
+    domain, source = load("usps", 16, real_data)
+    assert [int((domain.part == p).sum()) for p in (0, 1)] == [7291, 2007]
+    assert domain.labels[:5].tolist() == [6, 5, 4, 7, 3]
+    # first test line: -0.999999 -0.999928 -0.997885 -0.973729 ... 0.001891
+    assert domain.images[7291, 0, 0, :4].tolist() == [0, 0, 0, 3]
+    assert domain.images[7291, 0, 0, 7] == int((1 + 0.001891) / 2 * 255)
+    assert bool(domain.deviations) == (source != "official")
+
+
+def test_svhn_subset_is_cut_by_index(real_data: Path) -> None:
+    domain, source = load("svhn", 32, real_data)
+    if source == "official":
+        assert domain.cut is None and domain.deviations == ()
+        return
+    assert domain.cut == (8000, 8010) and "first 10,000" in domain.deviations[0]
+    assert (domain.part == 1).all()
+    means = domain.images.mean(axis=(0, 2, 3))
+    assert means == pytest.approx([115.7, 115.7, 119.9], abs=0.05)
+
+
+def test_mnistm_subset(real_data: Path) -> None:
+    domain, source = load("mnistm", 32, real_data)
+    if source != "subset":
+        pytest.skip("the full release is here")
+    assert [int((domain.part == p).sum()) for p in (0, 1)] == [12000, 4000]
+    path = real_data / "digits/mnistm/mnistm_subset_train12000_test4000.npz"
+    with np.load(path, allow_pickle=False) as archive:
+        expected = archive["test_x"][7].transpose(2, 0, 1)
+    np.testing.assert_array_equal(domain.images[12007], expected)
+
+
+@pytest.mark.parametrize("name", [*DATASETS["office10"], *DATASETS["pacs"]])
+def test_folder_sets_have_the_published_counts(real_data: Path, name: str) -> None:
+    domain, source = load(name, 32, real_data)
+    collection = default_manifest().collection(name)
+    assert tuple(np.bincount(domain.labels)) == collection.domains[name].counts
+    assert (np.diff(domain.labels) >= 0).all()  # sorted by class
+    assert domain.classes == collection.classes
+    assert any("128-pixel" in clause for clause in domain.deviations) == (source == "128-pixel tar")
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "validation"),
+    [
+        ("photo", 1499, 171),
+        ("art_painting", 1840, 208),
+        ("cartoon", 2107, 237),
+        ("sketch", 3531, 398),
+    ],
+)
+def test_pacs_parts(real_data: Path, name: str, train: int, validation: int) -> None:
+    domain, _ = load(name, 32, real_data)
+    if (domain.part == -1).all():
+        pytest.skip("the split lists are not under the data root")
+    assert [int((domain.part == p).sum()) for p in (0, 1, 2)] == [train, 0, validation]
+
+
+def test_office_pixels_are_pillows(real_data: Path) -> None:
+    domain, source = load("amazon", 64, real_data)
+    if source != "128-pixel tar":
+        pytest.skip("the full release is here")
+    with tarfile.open(real_data / "office10.tar") as tar:
+        file = tar.extractfile("amazon/backpack/frame_0003.jpg")
+        assert file is not None
+        with Image.open(file) as image:
+            expected = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(domain.images[2], expected.transpose(2, 0, 1))
+
+
+def test_hashes_differ_between_domains_of_one_archive(real_data: Path) -> None:
+    first, _ = load("amazon", 32, real_data)
+    second, _ = load("dslr", 32, real_data)
+    assert first.hash != second.hash
