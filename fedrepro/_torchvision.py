@@ -1,0 +1,48 @@
+"""The one door to torchvision.
+
+The torchvision wheel of the package index is built for CUDA. Beside a CPU build of torch its
+native library does not load, and importing it stops at the first operator whose schema is missing.
+Its Python parts (networks, transforms) need none of those operators, so the missing schemas are
+declared here and the import is tried again. Beside a CUDA build of torch nothing is changed.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+from types import ModuleType
+from typing import Any
+
+import torch
+
+# A declared schema vanishes with its library object, so these live as long as the process.
+_DECLARED: list[Any] = []
+_MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
+_ATTEMPTS = 8  # two schemas are missing today; a newer release may need a few more
+
+
+@functools.cache
+def load_torchvision() -> ModuleType:
+    """torchvision, imported; ``ops`` and ``io`` stay unusable where the native library is absent.
+
+    Raises:
+        ImportError: torchvision is not installed or fails for another reason than missing schemas.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            module = importlib.import_module("torchvision")
+            importlib.import_module("torchvision.models")
+            return module
+        except RuntimeError as error:
+            match = _MISSING.search(str(error))
+            if match is None or torch.version.cuda is not None:
+                raise ImportError(f"torchvision could not be imported: {error}") from error
+            declare: Any = torch.library.Library  # untyped in torch
+            library = declare("torchvision", "FRAGMENT")
+            library.define(f"{match[1]}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+            _DECLARED.append(library)
+            for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
+                del sys.modules[name]  # half-imported modules would be found again
+    raise ImportError("torchvision could not be imported: too many missing operators")

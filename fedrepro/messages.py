@@ -1,0 +1,79 @@
+"""What travels between server and clients, and its size in bytes by kind of payload.
+
+A message maps a kind ("model", "representations", "discriminator", ...) to a payload: a tensor, a
+mapping of named tensors, or a network. Sizes are those of the tensors themselves; party ids, names
+and framing, which every method needs alike, are not counted.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Network:
+    """A network on its way: its weights travel, the receiver can call it but never trains it.
+
+    training: whether the receiver's BatchNorm uses the batch's own statistics.
+    """
+
+    def __init__(self, module: nn.Module, training: bool = False) -> None:
+        self.tensors = {
+            name: value.detach().clone()
+            for name, value in module.state_dict().items()
+            if not name.endswith("num_batches_tracked")
+        }
+        self._skeleton = copy.deepcopy(module).train(training).requires_grad_(False)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The network's output; gradients reach the inputs, never its weights."""
+        output: Tensor = functional_call(self._skeleton, self.tensors, (inputs,))
+        return output
+
+
+Payload = Tensor | Mapping[str, Tensor] | Network
+Message = dict[str, Payload]
+
+
+def payload_bytes(payload: Payload) -> int:
+    """Bytes of the tensors of one payload."""
+    if isinstance(payload, Tensor):
+        return payload.numel() * payload.element_size()
+    tensors = payload.tensors if isinstance(payload, Network) else payload
+    return sum(value.numel() * value.element_size() for value in tensors.values())
+
+
+def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
+    """Bytes by kind, summed over messages."""
+    total: dict[str, int] = {}
+    for message in messages:
+        for kind, payload in message.items():
+            total[kind] = total.get(kind, 0) + payload_bytes(payload)
+    return total
+
+
+def tensors_of(message: Message, kind: str) -> Mapping[str, Tensor]:
+    """The named tensors of one payload; raises KeyError where the kind was not sent."""
+    payload = message[kind]
+    if not isinstance(payload, Mapping):
+        raise TypeError(f"payload {kind!r} holds no named tensors")
+    return payload
+
+
+def network_of(message: Message, kind: str) -> Network:
+    """The network of one payload; raises KeyError where the kind was not sent."""
+    payload = message[kind]
+    if not isinstance(payload, Network):
+        raise TypeError(f"payload {kind!r} is not a network")
+    return payload
+
+
+def tensor_of(message: Message, kind: str) -> Tensor:
+    """The single tensor of one payload; raises KeyError where the kind was not sent."""
+    payload = message[kind]
+    if not isinstance(payload, Tensor):
+        raise TypeError(f"payload {kind!r} is not a tensor")
+    return payload

@@ -1,0 +1,215 @@
+"""What a federated method declares. A method is one frozen dataclass in one file.
+
+Its fields are its hyper-parameters, each with a source; its loss is a pure function of one client's
+network, one batch and what the client received; what it averages, keeps, sends and judges is said
+here and acted on by the round loop and the engine, which know no method by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol as Interface
+
+import torch
+from torch import Tensor
+
+from fedrepro.losses import cross_entropy
+from fedrepro.messages import Message, tensors_of
+from fedrepro.models import Output, TensorInfo
+from fedrepro.protocol import OptimizerSpec, Protocol
+
+if TYPE_CHECKING:
+    from fedrepro.server import Server
+
+BNPolicy = Literal["average", "local", "first", "recompute"]
+BN_POLICIES: tuple[str, ...] = ("average", "local", "first", "recompute")
+
+
+def hyper(
+    default: Any,
+    *,
+    source: str,
+    alternatives: Sequence[Any] = (),
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """A dataclass field that is a hyper-parameter: its value, who says so, what else is tried.
+
+    low, high: inclusive bounds of a number, checked when a method is created by name.
+    """
+    return field(
+        default=default,
+        metadata={
+            "source": source,
+            "alternatives": tuple(alternatives),
+            "low": low,
+            "high": high,
+        },
+    )
+
+
+class Batch(NamedTuple):
+    """x float (b, 3, H, W) after augmentation and normalisation; y int64 (b,)."""
+
+    x: Tensor
+    y: Tensor
+
+
+class LocalModel(Interface):
+    """What a loss sees of a client's network: call it, and read its trained parameters."""
+
+    @property
+    def params(self) -> Mapping[str, Tensor]: ...
+
+    def __call__(self, x: Tensor) -> Output: ...
+
+
+class TrainedClient(Interface):
+    """What an upload sees of a client after local training."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    @property
+    def generator(self) -> torch.Generator: ...
+
+    def features(self, training: bool = False) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One client's message as it reaches the server; n is its number of training images."""
+
+    client: int
+    n: int
+    message: Message
+
+
+def everything(tensor: TensorInfo) -> bool:
+    """Selects every tensor of the network."""
+    return True
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of local training. Phases of a round run in order on the same network.
+
+    trains: which parameters move (the others are frozen; BatchNorm statistics always follow the
+        batches, the network stays in training mode).
+    optimizer: the protocol's where None. lookahead: where set, a step reads two batches: the
+        gradient of the second, taken after a plain step of this size on the first, is applied to
+        the point before that step (Per-FedAvg).
+    """
+
+    name: str
+    epochs: int
+    trains: Any = everything
+    optimizer: OptimizerSpec | None = None
+    lookahead: float | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """Base of all methods: federated averaging's defaults, each of which a method may replace."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1
+    reference: ClassVar[str]
+    keeps_optimizer: ClassVar[bool] = False
+
+    bn_policy: BNPolicy = hyper("average", source="base class")
+
+    # What of the network travels, and which of it a client takes over.
+
+    def shares(self, tensor: TensorInfo) -> bool:
+        """Whether a tensor of the network is sent to the server and averaged there."""
+        return True
+
+    def travels(self, tensor: TensorInfo) -> bool:
+        """`shares` after the BatchNorm policy; batch counters never travel."""
+        if tensor.is_counter or not self.shares(tensor):
+            return False
+        if tensor.is_bn and self.bn_policy == "local":
+            return False
+        return not (tensor.is_bn and tensor.is_buffer and self.bn_policy == "recompute")
+
+    def loads(self, tensor: TensorInfo) -> bool:
+        """Whether a client replaces this tensor by the server's at the start of a round."""
+        return self.travels(tensor)
+
+    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+        """The networks whose test accuracy is the method's result: "global", the server's, where
+        all of it is shared, else "personal", what each client would use."""
+        whole = all(self.loads(tensor) for tensor in layout.values() if not tensor.is_counter)
+        return ("global",) if whole else ("personal",)
+
+    # Local training.
+
+    def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+        """The local training of one round."""
+        return (Phase("local", protocol.local_epochs),)
+
+    def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
+        """Training on a throw-away copy before a personal network is tested."""
+        return ()
+
+    def client_loss(
+        self, model: LocalModel, batch: Batch, received: Message
+    ) -> dict[str, Tensor]:
+        """The objective's terms by name, weights included; their sum is minimised."""
+        return {"ce": cross_entropy(model(batch.x).logits, batch.y)}
+
+    # Messages and the server.
+
+    def init_server(self, server: Server) -> None:
+        """Build what the server owns besides the network (random initialisation is seeded)."""
+
+    def download(self, server: Server, client: int) -> Message:
+        """What goes to a client besides the shared tensors."""
+        return {}
+
+    def upload(self, client: TrainedClient) -> Message:
+        """What comes back besides the shared tensors."""
+        return {}
+
+    def aggregate(self, server: Server, uploads: Sequence[Upload]) -> None:
+        """Average the shared tensors: weights n_i / sum n, or 1/N where the protocol says so."""
+        if any("model" in upload.message for upload in uploads):
+            counts = [u.n if server.protocol.weighting == "samples" else 1 for u in uploads]
+            weights = [count / sum(counts) for count in counts]
+            models = [tensors_of(upload.message, "model") for upload in uploads]
+            for name in models[0]:
+                info = server.layout[name]
+                if self.bn_policy == "first" and info.is_bn and info.is_buffer:
+                    server.model[name] = models[0][name].clone()
+                else:
+                    server.model[name] = torch.stack(
+                        [w * model[name] for w, model in zip(weights, models, strict=True)]
+                    ).sum(0)
+
+    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        """What the server learns from the uploads besides averaging."""
+
+    # Description.
+
+    def fields(self) -> dict[str, Any]:
+        """Hyper-parameters by name, as they enter the run id."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    @classmethod
+    def describe(cls) -> list[dict[str, Any]]:
+        """One row a hyper-parameter: name, default, source, alternatives."""
+        return [
+            {
+                "name": f.name,
+                "default": f.default,
+                "source": f.metadata["source"],
+                "alternatives": list(f.metadata["alternatives"]),
+            }
+            for f in dataclasses.fields(cls)
+        ]

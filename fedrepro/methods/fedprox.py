@@ -1,0 +1,40 @@
+"""FedAvg with a proximal term."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedrepro.losses import cross_entropy, proximal
+from fedrepro.messages import Message, tensors_of
+from fedrepro.methods.base import BN_POLICIES, Batch, BNPolicy, LocalModel, Method, hyper
+
+
+@dataclass(frozen=True)
+class FedProx(Method):
+    """FedAvg whose clients are held near the received network.
+
+    Loss CE + (mu/2) ||w - w_received||^2 over the trained parameters; Li et al. 2020, Eq. 2. The
+    term is zero at a round's first step, where both networks are still equal.
+    """
+
+    name: ClassVar[str] = "FedProx"
+    reference: ClassVar[str] = "li2020fedprox"
+
+    mu: float = hyper(
+        0.01,
+        source="ADCOL Sec. 5.1 tunes it and prints the best without naming it; FedBN's code has 0.01",
+        alternatives=(10.0, 1.0, 0.1, 0.001),
+        low=0,
+    )
+    bn_policy: BNPolicy = hyper(
+        "average", source="as FedAvg (FedBN code)", alternatives=BN_POLICIES[1:]
+    )
+
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+        return {
+            "ce": cross_entropy(model(batch.x).logits, batch.y),
+            "prox": self.mu * proximal(model.params, tensors_of(received, "model")),
+        }

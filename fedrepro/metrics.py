@@ -1,0 +1,90 @@
+"""What is read off a run's curve: accuracies under a named score rule, rounds and bytes to a target.
+
+A curve is tidy: columns round, measure, subject, domain, split, value (see `rounds.CURVE_COLUMNS`).
+Accuracies are in percent.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import pandas as pd
+
+from fedrepro.errors import FedReproError
+
+ScoreRule = Literal["last", "last5", "validation", "best-test"]
+SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+SCORE_RULE_NOTES = {
+    "last": "test accuracy after the last round",
+    "last5": "mean test accuracy of the last five rounds",
+    "validation": "test accuracy at the round of lowest mean validation loss",
+    "best-test": "test accuracy at the round where its own mean is highest: optimistic, for the "
+    "round is chosen on the test images",
+}
+
+
+def accuracies(curve: pd.DataFrame, split: str = "test", subject: str | None = None) -> pd.DataFrame:
+    """Test accuracy by round: one column a domain and `avg`, their plain mean."""
+    return _by_round(curve, "accuracy", split, subject)
+
+
+def _by_round(
+    curve: pd.DataFrame, measure: str, split: str, subject: str | None = None
+) -> pd.DataFrame:
+    rows = curve[(curve.measure == measure) & (curve.split == split)]
+    subjects = list(dict.fromkeys(rows.subject))
+    if subject is None and subjects:
+        subject = subjects[0]
+    rows = rows[rows.subject == subject]
+    wide = rows.pivot(index="round", columns="domain", values="value")
+    wide = wide[list(dict.fromkeys(rows.domain))]
+    wide.columns.name = None
+    wide["avg"] = wide.mean(axis=1)
+    return wide
+
+
+def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
+    """Accuracy of every domain and `avg` under one score rule."""
+    if rule not in SCORE_RULES:
+        raise FedReproError(f"no score rule {rule!r}; choose from {', '.join(SCORE_RULES)}")
+    table = accuracies(curve, subject=subject)
+    if rule == "last":
+        chosen = table.iloc[-1]
+    elif rule == "last5":
+        chosen = table.tail(5).mean()
+    elif rule == "best-test":
+        chosen = table.loc[table["avg"][::-1].idxmax()]
+    else:
+        losses = _by_round(curve, "loss", "validation", subject)
+        if losses.empty:
+            raise FedReproError(
+                "the run has no validation images; set data.validation or use another score rule"
+            )
+        chosen = table.loc[losses["avg"].idxmin()]
+    return {str(key): float(value) for key, value in chosen.items()}
+
+
+def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:
+    """First round whose test accuracy of a domain (or `avg`) reaches the target; None if none."""
+    series = accuracies(curve)[column]
+    reached = series[series >= target]
+    return None if reached.empty else int(reached.index[0])
+
+
+def traffic(curve: pd.DataFrame) -> pd.DataFrame:
+    """Bytes by round and kind, both directions, summed over clients."""
+    rows = curve[curve.measure == "bytes"]
+    wide = rows.pivot(index="round", columns="subject", values="value").fillna(0.0)
+    wide.columns.name = None
+    return wide
+
+
+def bytes_to_round(curve: pd.DataFrame, round: int, clients: int) -> float:
+    """Bytes one client has sent and received up to and including a round."""
+    return float(traffic(curve).loc[:round].to_numpy().sum()) / clients
+
+
+def seconds(curve: pd.DataFrame) -> pd.Series[float]:
+    """Seconds by phase of the round, summed over rounds."""
+    rows = curve[curve.measure == "seconds"]
+    return rows.groupby("subject", sort=False)["value"].sum()

@@ -1,0 +1,36 @@
+"""The shape every network has: encoder, projection head, predictor."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+
+class Output(NamedTuple):
+    """What one forward pass gives: features z (b, d) and class logits (b, K)."""
+
+    features: Tensor
+    logits: Tensor
+
+
+class FLModel(nn.Module):
+    """A classifier in three named parts, so that a method can say which of them travels.
+
+    z = projection(encoder(x)) has ``feature_size`` values per image; logits = predictor(z).
+    A network without a projection head has ``nn.Identity`` there.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, projection: nn.Module, predictor: nn.Module, feature_size: int
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.projection = projection
+        self.predictor = predictor
+        self.feature_size = feature_size
+
+    def forward(self, x: Tensor) -> Output:
+        """Images (b, 3, H, W), floating point and normalised -> features (b, d), logits (b, K)."""
+        z: Tensor = self.projection(self.encoder(x))
+        return Output(z, self.predictor(z))

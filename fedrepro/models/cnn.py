@@ -1,0 +1,87 @@
+"""Plain convolutional networks."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from fedrepro.errors import FedReproError
+from fedrepro.models.base import FLModel
+from fedrepro.models.mlp import bn_linear
+
+
+def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+    return [
+        nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2),
+        nn.BatchNorm2d(outputs),
+        nn.ReLU(),
+    ]
+
+
+def digit_cnn(classes: int, size: int) -> FLModel:
+    """The digit CNN of FedBN, ADCOL's local model in Table 20.
+
+    Three 5x5 convolutions 3-64-64-128 with BatchNorm and ReLU, 2x2 max-pooling after the first two;
+    flatten (6,272 values at 28x28, else 128 (size//4)^2); 2048 and 512 units with BatchNorm and
+    ReLU; K logits. z is the 512-d input of the last linear layer, and there is no projection head.
+    """
+    _at_least("digit-cnn", size, 4)
+    encoder = nn.Sequential(
+        *_conv(3, 64, 5),
+        nn.MaxPool2d(2),
+        *_conv(64, 64, 5),
+        nn.MaxPool2d(2),
+        *_conv(64, 128, 5),
+        nn.Flatten(),
+        *bn_linear(128 * (size // 4) ** 2, 2048),
+        *bn_linear(2048, 512),
+    )
+    return FLModel(encoder, nn.Identity(), nn.Linear(512, classes), 512)
+
+
+_BIG_IMAGE = 48  # from here on the first convolution of small-cnn halves the image
+
+
+def small_cnn(classes: int, size: int, width: int = 16, representation: int = 128) -> FLModel:
+    """The network of scale ``reduced``: ADCOL's three parts at a size one CPU core can train.
+
+    Encoder: three 3x3 convolutions width-2 width-4 width, each with BatchNorm, ReLU and 2x2
+    max-pooling (the first of stride 2 for images of 48 pixels and more), then ``representation``
+    units. Projection: two layers with BatchNorm, ReLU between. Predictor: 64 hidden units.
+    """
+    _at_least("small-cnn", size, 8)
+    stride = 2 if size >= _BIG_IMAGE else 1
+    side = -(-size // stride) // 8
+    d = representation
+    encoder = nn.Sequential(
+        *_conv(3, width, 3, stride),
+        nn.MaxPool2d(2),
+        *_conv(width, 2 * width, 3),
+        nn.MaxPool2d(2),
+        *_conv(2 * width, 4 * width, 3),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        *bn_linear(4 * width * side**2, d),
+    )
+    projection = nn.Sequential(*bn_linear(d, d), *bn_linear(d, d, relu=False))
+    predictor = nn.Sequential(*bn_linear(d, 64), nn.Linear(64, classes))
+    return FLModel(encoder, projection, predictor, d)
+
+
+def tiny_cnn(classes: int, size: int) -> FLModel:
+    """The network of scale ``smoke``: it proves the path in seconds and nothing about accuracy.
+
+    One 5x5 convolution of stride 2 with 8 channels, 4x4 max-pooling down to a few values, a
+    one-layer projection head of 16 units, and a linear predictor.
+    """
+    _at_least("tiny-cnn", size, 8)
+    side = max(1, -(-size // 2) // 4)
+    encoder = nn.Sequential(
+        *_conv(3, 8, 5, 2), nn.MaxPool2d(4), nn.Flatten(), *bn_linear(8 * side**2, 32)
+    )
+    projection = nn.Sequential(*bn_linear(32, 16, relu=False))
+    return FLModel(encoder, projection, nn.Linear(16, classes), 16)
+
+
+def _at_least(name: str, size: int, smallest: int) -> None:
+    if size < smallest:
+        raise FedReproError(f"{name} needs images of {smallest} pixels or more, not {size}")

@@ -1,0 +1,70 @@
+"""Residual networks, built from torchvision's classes without weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from fedrepro._torchvision import load_torchvision
+from fedrepro.models.base import FLModel
+from fedrepro.models.mlp import bn_linear
+
+_POOLED_50 = 2048  # channels ResNet-50 ends in, pooled to one value each
+_POOLED_BASIC = 512
+_HIDDEN = 512
+
+
+def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLModel:
+    """ADCOL's network: ResNet-50 from scratch, projection head, predictor.
+
+    Head: three fully connected layers with BatchNorm on each, as the paper says. It prints an input
+    of 4096; ResNet-50 pools to 2048 and only 2048 explains the printed traffic (37,231,050 values
+    at 10 classes). Chosen reading where the paper is silent: ReLU between the layers and none after
+    the last, the form of SimSiam, whose head the paper refers to. ``representation`` is the width
+    of the last layer alone (Table 11: 512, 1024, 2048); the hidden ones stay 2048.
+    Predictor: representation -> 512 (BatchNorm, ReLU) -> K.
+
+    Images may be of any size from 28 on; at 28x28 the last map is 1x1, so that a training batch
+    needs at least two images.
+    """
+    encoder = load_torchvision().models.resnet50(weights=None)
+    encoder.fc = nn.Identity()
+    projection = nn.Sequential(
+        *bn_linear(_POOLED_50, _POOLED_50),
+        *bn_linear(_POOLED_50, _POOLED_50),
+        *bn_linear(_POOLED_50, representation, relu=False),
+    )
+    predictor = nn.Sequential(*bn_linear(representation, _HIDDEN), nn.Linear(_HIDDEN, classes))
+    return FLModel(encoder, projection, predictor, representation)
+
+
+def resnet10(classes: int, size: int) -> FLModel:
+    """ResNet-10 of the FPL code family: one basic block a stage (FedAPC, I2PFL)."""
+    return _small_image_resnet(classes, blocks=1)
+
+
+def resnet18(classes: int, size: int) -> FLModel:
+    """ResNet-18 of the FPL code family: two basic blocks a stage (I2PFL on PACS)."""
+    return _small_image_resnet(classes, blocks=2)
+
+
+def _small_image_resnet(classes: int, blocks: int) -> FLModel:
+    """Basic-block ResNet for 32x32 images: 3x3 stem of stride 1, no max-pool, 64-128-256-512.
+
+    z is the 512-d average over the last map (after ReLU, so never negative). The family's class
+    also carries a 512-512-512 MLP that no loss reaches; it is left out. Initial values are
+    PyTorch's layer defaults, as there, not torchvision's Kaiming ones.
+    """
+    resnet = load_torchvision().models.resnet
+    encoder = resnet.ResNet(resnet.BasicBlock, [blocks] * 4)
+    encoder.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+    encoder.maxpool = nn.Identity()
+    encoder.fc = nn.Identity()
+    encoder.apply(_default_initialisation)
+    return FLModel(encoder, nn.Identity(), nn.Linear(_POOLED_BASIC, classes), _POOLED_BASIC)
+
+
+def _default_initialisation(module: Any) -> None:
+    if isinstance(module, nn.Conv2d):
+        module.reset_parameters()

@@ -1,0 +1,311 @@
+"""What every method declares, checked on what really happens in a run."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from fedrepro import methods
+from fedrepro.errors import FedReproError
+from fedrepro.messages import Network
+from fedrepro.methods.base import Batch, Method, Upload, hyper
+from fedrepro.progress import Silent
+from fedrepro.rounds import Training
+from tests import toys
+
+ALL = ("SOLO", "FedAvg", "FedProx", "FedBN", "Per-FedAvg", "FedRep", "PartialFed", "ADCOL")
+
+
+def training(name, federation=None, model="tiny-cnn", **fields):
+    protocol = toys.protocol(model=model)
+    return Training(
+        methods.create(name, **fields), protocol, federation or toys.federation(), seed=0
+    )
+
+
+def record_messages(run):
+    """Let one round pass; return the messages down and the uploads of that round."""
+    downs, ups = [], []
+    download, upload = run._download, run._upload
+    run._download = lambda client: downs.append(download(client)) or downs[-1]
+    run._upload = lambda *args: ups.append(upload(*args)) or ups[-1]
+    run._one_round(1)
+    return downs, ups
+
+
+def test_all_are_registered():
+    assert set(ALL) <= set(methods.names())
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_field_has_a_source(name):
+    for row in methods.get(name).describe():
+        assert row["source"] and row["source"] != "base class", row["name"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_round_learns_and_is_logged(name):
+    run = training(name)
+    curve = run.run(Silent())
+    assert set(curve["round"]) == {1, 2, 3}
+    ce = curve[(curve.measure == "term") & (curve.subject == "ce")].groupby("round").value.mean()
+    assert ce.loc[3] < min(ce.loc[1], math.log(toys.CLASSES))
+    terms = curve[(curve.measure == "term") & (curve["round"] == 2)]
+    assert (terms.value > 0).all(), "every term is alive in round 2"
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_term_has_a_gradient_and_changes_the_update(name):
+    run = training(name)
+    run.run(Silent())
+    client = run.clients[0]
+    message = run._download(client)
+    state = run._personal(client)
+    module = run.engine.module
+    run.engine._load(state)
+    # A trained network stands apart from what it received: FedProx's term is zero only there.
+    with torch.no_grad():
+        for value in module.parameters():
+            value += 0.01
+    params = dict(module.named_parameters())
+    for value in params.values():
+        value.requires_grad_(True)
+    from fedrepro.engine.reference import BoundModel
+
+    model = BoundModel(module.train(), params)
+    x = torch.rand(6, 3, toys.SIZE, toys.SIZE)
+    terms = run.method.client_loss(model, Batch(x, torch.arange(6) % 3), message)
+    gradients = {}
+    for term, value in terms.items():
+        assert value.item() != 0, term
+        found = torch.autograd.grad(
+            value, list(params.values()), retain_graph=True, allow_unused=True
+        )
+        gradients[term] = sum(float(g.abs().sum()) for g in found if g is not None)
+    assert all(size > 0 for size in gradients.values()), gradients
+
+
+def test_fedavg_averages_by_number_of_images():
+    run = training("FedAvg")
+    one, three = torch.tensor([0.0, 4.0]), torch.tensor([4.0, 0.0])
+    name = "predictor.weight" if "predictor.weight" in run.layout else run.travelling[-1]
+    uploads = [
+        Upload(0, 10, {"model": {name: one}}),
+        Upload(1, 30, {"model": {name: three}}),
+    ]
+    run.method.aggregate(run.server, uploads)
+    assert run.server.model[name].tolist() == [3.0, 1.0]
+
+
+def test_uniform_weighting():
+    protocol = toys.protocol(weighting="uniform")
+    run = Training(methods.create("FedAvg"), protocol, toys.federation(), seed=0)
+    name = run.travelling[0]
+    uploads = [
+        Upload(0, 10, {"model": {name: torch.tensor([0.0])}}),
+        Upload(1, 30, {"model": {name: torch.tensor([4.0])}}),
+    ]
+    run.method.aggregate(run.server, uploads)
+    assert run.server.model[name].tolist() == [2.0]
+
+
+def test_bn_first_takes_the_first_clients_statistics():
+    run = training("FedAvg", bn_policy="first")
+    name = next(n for n in run.travelling if run.layout[n].is_bn and run.layout[n].is_buffer)
+    uploads = [
+        Upload(0, 10, {"model": {name: torch.tensor([1.0])}}),
+        Upload(1, 30, {"model": {name: torch.tensor([5.0])}}),
+    ]
+    run.method.aggregate(run.server, uploads)
+    assert run.server.model[name].tolist() == [1.0]
+
+
+def test_bn_recompute_gives_the_data_statistics():
+    run = training("FedAvg", bn_policy="recompute")
+    run._one_round(1)
+    client = run.clients[0]
+    assert run.judged == ("personal",)
+    buffers = [n for n in client.kept if run.layout[n].is_buffer]
+    assert buffers and set(buffers) == set(client.kept)
+    again = run.engine.bn_statistics(run._personal(client), client.data.train)
+    for name in buffers:
+        torch.testing.assert_close(client.kept[name], again[name])
+
+
+def test_solo_sends_nothing():
+    downs, ups = record_messages(training("SOLO"))
+    assert all(message == {} for message in downs)
+    assert all(upload.message == {} for upload in ups)
+
+
+def test_solo_rounds_are_one_long_training():
+    """Kept momentum: what separates rounds is only the order stream."""
+    run = training("SOLO")
+    run.run(Silent())
+    assert all(client.optimizer for client in run.clients)
+
+
+def test_adcol_averages_nothing():
+    run = training("ADCOL")
+    start = {n: v.clone() for n, v in run.server.model.items()}
+    downs, ups = record_messages(run)
+    assert all(set(message) == {"discriminator"} for message in downs)
+    assert all(isinstance(message["discriminator"], Network) for message in downs)
+    assert all(set(upload.message) == {"representations"} for upload in ups)
+    assert all(torch.equal(start[n], v) for n, v in run.server.model.items())
+    states = [run._personal(client) for client in run.clients]
+    weights = [state[next(iter(state))] for state in states]
+    assert not torch.equal(weights[0], weights[1])
+
+
+def test_adcol_representations_are_the_trained_networks_features():
+    run = training("ADCOL")
+    _, ups = record_messages(run)
+    for client, upload in zip(run.clients, ups, strict=True):
+        state = run._personal(client)
+        z = run.engine.features(state, client.data.train, training=False)
+        assert torch.equal(upload.message["representations"], z)
+
+
+def test_adcol_sampling_sends_a_share_of_the_representations():
+    _, ups = record_messages(training("ADCOL", sampling=0.5))
+    assert [len(u.message["representations"]) for u in ups] == [11, 7, 5]
+
+
+def test_adcol_discriminator_learns_who_sent_what():
+    run = training("ADCOL", mu=0.0, discriminator_epochs=30)
+    run.run(Silent())
+    assert run.server.log["discriminator_accuracy"] > 60
+
+
+def test_adcol_mu_zero_is_solo_with_fresh_momentum():
+    run = training("ADCOL", mu=0.0)
+    curve = run.run(Silent())
+    kl = curve[(curve.measure == "term") & (curve.subject == "kl")]
+    assert (kl.value == 0).all()
+
+
+def test_adcol_kl_moves_the_encoder_towards_indistinguishable_features():
+    free, held = training("ADCOL", mu=0.0), training("ADCOL", mu=10.0)
+    free.run(Silent()), held.run(Silent())
+    name = next(n for n in free.layout if free.layout[n].part == "encoder")
+    assert not torch.equal(free.clients[0].kept[name], held.clients[0].kept[name])
+
+
+def test_linear_discriminators():
+    run = training("ADCOL", discriminator_hidden=())
+    module = run.server.modules["discriminator"]
+    x = torch.rand(2, run.server.feature_size)
+    mean = (module(x[:1]) + module(x[1:])) / 2
+    torch.testing.assert_close(module(x.mean(0, keepdim=True)), mean)
+
+
+@pytest.mark.parametrize("model", ["tiny-cnn", "resnet10"])
+def test_fedbn_keeps_every_bn_tensor_shortcuts_included(model):
+    run = training("FedBN", model=model)
+    downs, ups = record_messages(run)
+    bn = {n for n, info in run.layout.items() if info.is_bn and not info.is_counter}
+    if model == "resnet10":
+        assert any("shortcut" in n or "downsample" in n for n in bn)
+    for client, down, up in zip(run.clients, downs, ups, strict=True):
+        assert not bn & set(down["model"]) and not bn & set(up.message["model"])
+        assert set(client.kept) == bn
+    assert run.judged == ("personal",)
+
+
+def test_fedrep_shares_the_representation_and_trains_in_two_phases():
+    run = training("FedRep")
+    downs, _ = record_messages(run)
+    assert all(run.layout[n].part != "predictor" for n in downs[0]["model"])
+    assert {run.layout[n].part for n in run.clients[0].kept} == {"predictor"}
+    head, body = run.method.phases(run.protocol)
+    assert (head.epochs, body.epochs) == (2, 1)
+
+
+def test_fedrep_head_phase_leaves_the_body_alone():
+    run = training("FedRep", bn_policy="local")
+    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
+    head_only = job.__class__(**{**vars(job), "phases": run.method.phases(run.protocol)[:1]})
+    result = run.engine.train(run.method, [head_only])[0]
+    for name, info in run.layout.items():
+        if not info.is_buffer:
+            same = torch.equal(result.state[name], job.state[name])
+            assert same == (info.part != "predictor"), name
+
+
+def test_partialfed_sends_all_and_loads_a_part():
+    run = training("PartialFed")
+    downs, ups = record_messages(run)
+    everything = {n for n, info in run.layout.items() if not info.is_counter}
+    assert set(downs[0]["model"]) == everything == set(ups[0].message["model"])
+    kept = set(run.clients[0].kept)
+    assert kept == {
+        n for n in everything if run.layout[n].is_bn or run.layout[n].part == "predictor"
+    }
+
+
+def test_per_fedavg_step_by_hand():
+    """One weight, quadratic loss: w' = w - alpha w, then w - beta w'."""
+    run = training("Per-FedAvg", toys.federation((8,)), alpha=0.1, beta=0.2)
+
+    @dataclass(frozen=True)
+    class Quadratic(methods.get("Per-FedAvg")):
+        def client_loss(self, model, batch, received):
+            return {"half-square": 0.5 * sum((p**2).sum() for p in model.params.values())}
+
+    method = Quadratic(alpha=0.1, beta=0.2)
+    protocol = toys.protocol(local_epochs=1, optimizer__weight_decay=0.0)
+    run.engine.protocol = protocol
+    job = run._job(run.clients[0], {}, 1)
+    job = job.__class__(**{**vars(job), "phases": method.phases(protocol)})
+    result = run.engine.train(method, [job])[0]
+    name = next(n for n, info in run.layout.items() if not info.is_buffer)
+    # Eight images in batches of four: one step of two batches.
+    torch.testing.assert_close(result.state[name], job.state[name] * (1 - 0.2 * (1 - 0.1)))
+
+
+def test_per_fedavg_tests_an_adapted_copy_only():
+    run = training("Per-FedAvg")
+    run._one_round(1)
+    assert run.judged == ("personal",)
+    assert all(client.kept == {} for client in run.clients)
+    client = run.clients[0]
+    adapted, shared = run._adapted(client, 1), run._personal(client)
+    assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
+    assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)
+
+
+def test_unknown_method_field_and_value_are_single_clear_lines():
+    with pytest.raises(FedReproError, match="no method 'FedMagic'; choose from ADCOL"):
+        methods.create("FedMagic")
+    with pytest.raises(FedReproError, match="ADCOL has no field 'nu'"):
+        methods.create("ADCOL", nu=1)
+    with pytest.raises(FedReproError, match="mu = -1: give a value at least 0"):
+        methods.create("ADCOL", mu=-1)
+    with pytest.raises(FedReproError, match="sampling = 2: give a value between"):
+        methods.create("ADCOL", sampling=2)
+    with pytest.raises(FedReproError, match="mu"):
+        methods.create("ADCOL", mu="much")
+
+
+def test_a_method_from_elsewhere_needs_one_class():
+    @methods.register
+    @dataclass(frozen=True)
+    class Lazy(Method):
+        name: ClassVar[str] = "Lazy"
+        reference: ClassVar[str] = "nobody"
+        effort: float = hyper(0.5, source="made for this test")
+
+        def client_loss(self, model, batch, received):
+            return {
+                k: self.effort * v for k, v in super().client_loss(model, batch, received).items()
+            }
+
+    try:
+        run = training("Lazy", effort=0.25)
+        assert run.judged == ("global",)
+        assert len(run.run(Silent())) > 0
+    finally:
+        methods._registry.pop("Lazy")

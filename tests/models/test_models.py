@@ -1,0 +1,168 @@
+"""The networks: sizes the papers' printed traffic fixes, shapes, parts, and learning at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fedrepro.errors import FedReproError
+from fedrepro.models import MODELS, build_model, layout, parameter_count
+from fedrepro.rng import seeded_modules
+
+
+def test_adcol_network_has_the_values_its_printed_traffic_implies() -> None:
+    model = build_model("adcol-resnet50", 10, 28)
+    state = model.state_dict()
+    travelling = sum(state[i.name].numel() for i in layout(model).values() if not i.is_counter)
+    assert travelling == 37_231_050
+    # 2 x 4 bytes a value = 284.05 MiB a round, as printed volumes over rounds give
+    assert round(2 * 4 * travelling / 2**20, 2) == 284.05
+
+
+def test_adcol_network_takes_28_pixel_images_and_trains() -> None:
+    model = build_model("adcol-resnet50", 10, 28, representation=512)
+    out = model(torch.randn(2, 3, 28, 28))
+    assert out.features.shape == (2, 512) and out.logits.shape == (2, 10)
+    out.logits.sum().backward()
+    assert model.encoder.conv1.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    # conv + BN + blocks + shortcuts + linear, added by hand
+    [("resnet10", 4_903_242), ("resnet18", 11_173_962)],
+)
+def test_basic_resnets_have_the_known_sizes(name: str, values: int) -> None:
+    model = build_model(name, 10, 32)
+    assert parameter_count(model) == values
+    model.eval()
+    with torch.no_grad():
+        features = model(torch.randn(2, 3, 32, 32)).features
+        maps = nn.Sequential(*list(model.encoder.children())[:-2])(torch.randn(1, 3, 32, 32))
+    assert features.shape == (2, 512) and float(features.min()) >= 0
+    assert maps.shape == (1, 512, 4, 4)  # stride 1 stem, no max-pool
+
+
+def test_digit_cnn_flattens_6272_values_and_follows_the_size() -> None:
+    linears = [m for m in build_model("digit-cnn", 10, 28).modules() if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in linears] == [
+        (6272, 2048),
+        (2048, 512),
+        (512, 10),
+    ]
+    wide = build_model("digit-cnn", 7, 32)
+    assert wide(torch.randn(2, 3, 32, 32)).features.shape == (2, 512)
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn"])
+@pytest.mark.parametrize("size", [8, 16, 28, 33, 64])
+def test_small_networks_take_any_size(name: str, size: int) -> None:
+    model = build_model(name, 7, size)
+    out = model(torch.randn(3, 3, size, size))
+    assert out.features.shape == (3, model.feature_size) and out.logits.shape == (3, 7)
+
+
+@pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn"])
+def test_small_networks_learn_two_separable_classes(name: str) -> None:
+    with seeded_modules(0):
+        model = build_model(name, 2, 28)
+    y = torch.arange(32) % 2
+    x = 0.1 * torch.randn(32, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    x[y == 1, :, :14] += 0.5
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for _ in range(15):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x).logits, y).backward()
+        optimizer.step()
+    assert (model(x).logits.argmax(1) == y).all()
+
+
+def test_z_is_what_the_predictor_sees() -> None:
+    for name in ("small-cnn", "digit-cnn"):
+        model = build_model(name, 10, 28).eval()
+        x = torch.randn(2, 3, 28, 28)
+        out = model(x)
+        torch.testing.assert_close(out.features, model.projection(model.encoder(x)))
+        torch.testing.assert_close(out.logits, model.predictor(out.features))
+
+
+def test_layout_tells_batch_norm_by_type_even_in_shortcuts() -> None:
+    model = build_model("resnet10", 10, 32)
+    infos = layout(model)
+    assert list(infos) == list(model.state_dict())
+    shortcut = {n: i for n, i in infos.items() if "downsample" in n}
+    assert {n for n, i in shortcut.items() if not i.is_bn} == {
+        f"encoder.layer{stage}.0.downsample.0.weight" for stage in (2, 3, 4)
+    }
+    norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
+    assert sum(i.is_bn for i in infos.values()) == 5 * len(norms)
+    assert sum(i.is_counter for i in infos.values()) == len(norms)
+    assert sum(i.is_buffer for i in infos.values()) == 3 * len(norms)
+
+
+def test_layout_ignores_names_that_only_sound_like_batch_norm() -> None:
+    model = build_model("tiny-cnn", 3, 28)
+    model.projection = nn.Sequential()
+    model.projection.add_module("bn", nn.Linear(32, 16))
+    info = layout(model)["projection.bn.weight"]
+    assert (info.part, info.is_bn, info.is_buffer) == ("projection", False, False)
+    assert info.bytes == 32 * 16 * 4
+    counter = next(i for i in layout(model).values() if i.is_counter)
+    assert counter.bytes == 8 and counter.is_buffer and counter.part == "encoder"
+
+
+def test_layout_names_all_three_parts() -> None:
+    assert {i.part for i in layout(build_model("small-cnn", 10, 28)).values()} == {
+        "encoder",
+        "projection",
+        "predictor",
+    }
+
+
+def test_initialisation_follows_the_seed() -> None:
+    def weights(seed: int) -> torch.Tensor:
+        with seeded_modules(seed):
+            return next(build_model("resnet10", 10, 32).parameters())
+
+    assert torch.equal(weights(1), weights(1)) and not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("resnet51", {}, "choose one of adcol-resnet50"),
+        ("small-cnn", {"depth": 3}, "its arguments: width, representation"),
+        ("resnet10", {"width": 3}, "its arguments: none"),
+        ("small-cnn", {"width": 0}, "whole number of 1 or more"),
+        ("adcol-resnet50", {"representation": 2.5}, "whole number of 1 or more"),
+        ("adcol-resnet50", {"representation": True}, "whole number of 1 or more"),
+    ],
+)
+def test_wrong_names_and_arguments_are_one_clear_line(name: str, args: dict, says: str) -> None:
+    with pytest.raises(FedReproError, match=says) as caught:
+        build_model(name, 10, 28, **args)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_few_classes_or_pixels_are_refused() -> None:
+    with pytest.raises(FedReproError, match="at least 2 classes"):
+        build_model("tiny-cnn", 1, 28)
+    for name in ("tiny-cnn", "small-cnn"):
+        with pytest.raises(FedReproError, match="8 pixels or more, not 7"):
+            build_model(name, 10, 7)
+    assert "tiny-cnn" in MODELS
+
+
+def test_the_import_door_leaves_torchvision_whole_in_a_fresh_process() -> None:
+    code = (
+        "from fedrepro._torchvision import load_torchvision as load\n"
+        "tv = load()\n"
+        "assert tv is load()\n"
+        "import torchvision\n"
+        "assert torchvision is tv and torchvision.models.resnet18 is tv.models.resnet18\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,195 @@
+"""Records and the store: found, resumed or trained; never half written, never silently altered."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedrepro import methods
+from fedrepro.errors import FedReproError
+from fedrepro.progress import Silent
+from fedrepro.runs import RunSpec, Store, run_id
+from fedrepro.runs import files, store as store_module
+from tests import toys
+from tests.test_rounds import numbers
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def toy_data(monkeypatch):
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: toys.federation())
+
+
+def spec(name="FedAvg", seed=0, **changes):
+    return RunSpec(methods.create(name), toys.protocol(**changes), seed, "reference")
+
+
+def obtain(place, wanted=None):
+    return Store(place).obtain(wanted or spec(), device="cpu", progress=Silent())
+
+
+def test_a_record_holds_what_the_design_promises(tmp_path):
+    record = obtain(tmp_path)
+    names = {p.name for p in record.folder.iterdir() if not p.name.startswith(".")}
+    assert names == {
+        "config.json", "environment.json", "data.json", "curve.parquet",
+        "features.safetensors", "done",
+    }
+    assert record.config["method"]["name"] == "FedAvg"
+    assert record.environment["threads"] >= 1 and "commit" in record.environment
+    assert record.data["hashes"] and record.data["counts"]
+    assert record.features["features"].shape[0] == len(record.features["labels"]) == 36
+    assert record.protocol == toys.protocol()
+
+
+def test_the_second_ask_finds_the_first(tmp_path):
+    first = obtain(tmp_path)
+    stamp = (first.folder / "done").stat().st_mtime_ns
+    assert obtain(tmp_path).folder == first.folder
+    assert (first.folder / "done").stat().st_mtime_ns == stamp
+
+
+def test_the_id_follows_everything_that_changes_numbers():
+    base = spec().config()
+    hashes = toys.federation().hashes
+    ids = {
+        run_id(base, hashes),
+        run_id(spec(seed=1).config(), hashes),
+        run_id(spec("FedBN").config(), hashes),
+        run_id(spec(rounds=4).config(), hashes),
+        run_id(base, {**hashes, "allocation": "other"}),
+        run_id(RunSpec(methods.create("FedProx", mu=1.0), toys.protocol(), 0).config(), hashes),
+        run_id(RunSpec(methods.create("FedProx"), toys.protocol(), 0).config(), hashes),
+    }
+    assert len(ids) == 7
+    assert run_id(base, dict(reversed(hashes.items()))) == run_id(base, hashes)
+
+
+def test_auto_and_the_engine_it_stands_for_are_one_run():
+    auto = RunSpec(methods.create("FedAvg"), toys.protocol(), 0, "auto")
+    assert auto.config() == spec().config()
+
+
+def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
+    expected = obtain(tmp_path / "whole")
+    calls = []
+    original = store_module.Training._one_round
+
+    def stop_at_three(self, number):
+        if number == 3 and not calls:
+            calls.append(number)
+            raise KeyboardInterrupt
+        original(self, number)
+
+    monkeypatch.setattr(store_module.Training, "_one_round", stop_at_three)
+    with pytest.raises(KeyboardInterrupt):
+        obtain(tmp_path / "cut")
+    folder = next(p for p in (tmp_path / "cut").iterdir())
+    assert (folder / "checkpoint.safetensors").exists() and not (folder / "done").exists()
+    resumed = obtain(tmp_path / "cut")
+    pd.testing.assert_frame_equal(
+        numbers(resumed.curve), numbers(expected.curve), check_exact=True
+    )
+    assert not (folder / "checkpoint.safetensors").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    identity = run_id(spec().config(), toys.federation().hashes)
+    folder = tmp_path / identity
+    folder.mkdir()
+    (folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint at all")
+    with pytest.raises(FedReproError, match="checkpoint.safetensors is damaged"):
+        obtain(tmp_path)
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    record = obtain(tmp_path)
+    (record.folder / "curve.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(FedReproError, match=r"curve\.parquet cannot be read"):
+        _ = obtain(tmp_path).curve
+    (record.folder / "config.json").write_text("{")
+    with pytest.raises(FedReproError, match=r"config\.json cannot be read"):
+        _ = obtain(tmp_path).config
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
+    def full(self, file, **kwargs):
+        Path(file).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    with pytest.raises(FedReproError, match="No space left on device") as caught:
+        obtain(tmp_path)
+    assert "\n" not in str(caught.value)
+    folder = next(tmp_path.iterdir())
+    assert not (folder / "curve.parquet").exists() and not list(folder.glob(".*.part"))
+    assert (folder / "checkpoint.safetensors").exists() or not (folder / "done").exists()
+
+
+def test_runs_folder_that_is_a_file(tmp_path):
+    place = tmp_path / "runs"
+    place.write_text("")
+    with pytest.raises(FedReproError, match="is a file"):
+        Store(place)
+
+
+def test_no_pickle_is_written(tmp_path):
+    record = obtain(tmp_path)
+    for path in record.folder.iterdir():
+        assert path.read_bytes()[:1] != b"\x80", path.name
+
+
+def test_json_that_is_no_object_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(FedReproError, match="no JSON object"):
+        files.read_json(tmp_path / "x.json")
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from fedrepro.progress import Silent
+from fedrepro.runs import store as s
+from tests import toys
+from tests.runs.test_store import spec
+s.federation_of = lambda *_: toys.federation()
+s.FileCheckpoint.due = lambda self: True
+class Telling(Silent):
+    def round(self, number, text):
+        print(number, flush=True)
+s.Store(sys.argv[1]).obtain(spec(rounds=400), device="cpu", progress=Telling())
+"""
+
+
+def test_kill_nine_in_a_round_then_resume_is_bit_identical(tmp_path, monkeypatch):
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path / "cut")],
+        stdout=subprocess.PIPE, cwd=REPO, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
+    )
+    for line in child.stdout:
+        if int(line) >= 5:
+            break
+    time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    folder = next((tmp_path / "cut").iterdir())
+    assert not (folder / "done").exists()
+    saved = store_module.FileCheckpoint(folder).load()
+    assert saved is not None and 0 < saved[1]["round"] < 400
+    done = int(saved[1]["round"])
+    # Compare with an uninterrupted run up to a few rounds past the kill.
+    short = toys.protocol(rounds=done + 3)
+    whole = store_module.Training(methods.create("FedAvg"), short, toys.federation(), 0)
+    cut = store_module.Training(methods.create("FedAvg"), short, toys.federation(), 0)
+    a = whole.run(Silent())
+    b = cut.run(Silent(), store_module.FileCheckpoint(folder))
+    pd.testing.assert_frame_equal(numbers(a), numbers(b), check_exact=True)
+    assert json.loads((folder / "config.json").read_text())["seed"] == 0

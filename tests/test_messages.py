@@ -1,0 +1,55 @@
+import pytest
+import torch
+from torch import nn
+
+from fedrepro.messages import (
+    Network,
+    count_bytes,
+    network_of,
+    payload_bytes,
+    tensor_of,
+    tensors_of,
+)
+
+
+def test_bytes_follow_number_and_width_of_values():
+    assert payload_bytes(torch.zeros(3, 5)) == 60
+    assert payload_bytes({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.float64)}) == 24
+    assert payload_bytes(Network(nn.Linear(4, 2))) == 4 * (4 * 2 + 2)
+
+
+def test_batch_counters_do_not_travel():
+    assert payload_bytes(Network(nn.BatchNorm1d(4))) == 4 * 4 * 4
+
+
+def test_count_sums_by_kind_over_messages():
+    messages = [{"model": {"w": torch.zeros(2)}, "z": torch.zeros(1)}, {"z": torch.zeros(3)}]
+    assert count_bytes(messages) == {"model": 8, "z": 16}
+
+
+def test_a_network_passes_gradients_to_its_inputs_only():
+    module = nn.Linear(3, 2)
+    network = Network(module)
+    x = torch.ones(1, 3, requires_grad=True)
+    network(x).sum().backward()
+    assert x.grad is not None and x.grad.abs().sum() > 0
+    assert module.weight.grad is None
+
+
+def test_a_sent_network_does_not_follow_later_training():
+    module = nn.Linear(2, 1)
+    network = Network(module)
+    before = network(torch.ones(1, 2))
+    with torch.no_grad():
+        module.weight += 1
+    assert torch.equal(network(torch.ones(1, 2)), before)
+
+
+def test_asking_for_the_wrong_form_is_refused():
+    message = {"z": torch.zeros(1), "model": {"w": torch.zeros(1)}}
+    with pytest.raises(TypeError):
+        tensors_of(message, "z")
+    with pytest.raises(TypeError):
+        network_of(message, "z")
+    with pytest.raises(TypeError):
+        tensor_of(message, "model")

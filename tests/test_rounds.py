@@ -1,0 +1,184 @@
+"""The round loop: determinism, bytes, resume, early stop, participation."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedrepro import methods
+from fedrepro.progress import Silent
+from fedrepro.rounds import Training
+from fedrepro.runs.checkpoint import FileCheckpoint
+from tests import toys
+
+ALL = ("SOLO", "FedAvg", "FedProx", "FedBN", "Per-FedAvg", "FedRep", "PartialFed", "ADCOL")
+
+
+def start(name="FedAvg", seed=0, federation=None, method=None, **changes):
+    return Training(
+        method or methods.create(name),
+        toys.protocol(**changes),
+        federation or toys.federation(),
+        seed,
+    )
+
+
+def numbers(curve):
+    """A curve without its timings, the one thing that may differ between equal runs."""
+    return curve[curve.measure != "seconds"].reset_index(drop=True)
+
+
+class Interrupt(Exception):
+    pass
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
+    whole = start(name)
+    expected = whole.run(Silent())
+
+    class StopAfterTwo(FileCheckpoint):
+        def due(self):
+            return True
+
+        def save(self, tensors, facts):
+            super().save(tensors, facts)
+            if facts["round"] == 2:
+                raise Interrupt
+
+    with pytest.raises(Interrupt):
+        start(name).run(Silent(), StopAfterTwo(tmp_path))
+    resumed = start(name)
+    curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
+    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+    for a, b in zip(whole.clients, resumed.clients, strict=True):
+        assert all(torch.equal(a.kept[n], b.kept[n]) for n in a.kept)
+    assert all(torch.equal(v, resumed.server.model[n]) for n, v in whole.server.model.items())
+
+
+@pytest.mark.parametrize("moment", ["train", "evaluate", "server_step"])
+def test_an_interrupt_in_a_round_keeps_the_last_whole_round(moment, tmp_path, monkeypatch):
+    """Ctrl-C while clients train, while the discriminator has just been trained, while testing."""
+    expected = start("ADCOL").run(Silent())
+    run = start("ADCOL")
+    owner = {"train": run.engine, "evaluate": run, "server_step": run.server}[moment]
+    attribute = {"train": "train", "evaluate": "_evaluate", "server_step": "fit"}[moment]
+    original = getattr(owner, attribute)
+
+    def interrupted(*args, **kwargs):
+        result = original(*args, **kwargs)
+        if run.server.round == 2:
+            raise KeyboardInterrupt
+        return result
+
+    monkeypatch.setattr(owner, attribute, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(Silent(), FileCheckpoint(tmp_path))
+    resumed = start("ADCOL")
+    curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
+    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+
+
+def test_seeds_matter_and_the_global_generators_do_not():
+    first = numbers(start(seed=0).run(Silent()))
+    torch.manual_seed(99), np.random.seed(99)
+    again = numbers(start(seed=0).run(Silent()))
+    other = numbers(start(seed=1).run(Silent()))
+    pd.testing.assert_frame_equal(first, again, check_exact=True)
+    assert not np.allclose(first.value, other.value)
+
+
+def test_a_clients_numbers_do_not_depend_on_the_others():
+    alone = start("SOLO", federation=toys.federation((21,))).run(Silent())
+    beside = start("SOLO", federation=toys.federation((21, 13))).run(Silent())
+    one = alone[(alone.measure == "accuracy") & (alone.domain == "domain0")]
+    two = beside[(beside.measure == "accuracy") & (beside.domain == "domain0")]
+    assert one.value.tolist() == two.value.tolist()
+
+
+def test_bytes_are_those_of_the_shared_tensors():
+    run = start("FedAvg")
+    curve = run.run(Silent())
+    size = sum(
+        v.numel() * 4 for n, v in run.server.model.items() if not run.layout[n].is_counter
+    )
+    rows = curve[(curve.measure == "bytes") & (curve["round"] == 1)].set_index("subject").value
+    assert rows.to_dict() == {"down/model": 3 * size, "up/model": 3 * size}
+
+
+def test_adcol_bytes_are_4nd_plus_discriminators():
+    run = start("ADCOL")
+    curve = run.run(Silent())
+    d = run.server.feature_size
+    network = sum(p.numel() * 4 for p in run.server.modules["discriminator"].parameters())
+    rows = curve[(curve.measure == "bytes") & (curve["round"] == 3)].set_index("subject").value
+    assert rows.to_dict() == {
+        "down/discriminator": 3 * network,
+        "up/representations": 4 * d * (21 + 13 + 9),
+    }
+
+
+def test_every_judged_network_is_tested_on_every_domain_each_round():
+    curve = start("FedBN").run(Silent())
+    rows = curve[(curve.measure == "accuracy") & (curve.subject == "personal")]
+    assert len(rows) == 3 * 3 * 2
+    assert set(rows.split) == {"test", "validation"}
+
+
+def test_several_clients_of_a_domain_count_as_their_mean():
+    federation = toys.federation((12, 12))
+    first, second = federation.clients
+    twins = federation.__class__(
+        **{
+            **vars(federation),
+            "clients": (
+                first,
+                second.__class__(name="twin", domain=first.domain, train=second.train,
+                                 validation=None),
+            ),
+            "domains": (first.domain,),
+            "tests": {first.domain: federation.tests[first.domain]},
+        }
+    )
+    run = start("SOLO", federation=twins)
+    curve = run.run(Silent())
+    rows = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
+    values = [run.engine.evaluate(run._personal(c), twins.tests[first.domain])[0]
+              for c in run.clients]
+    assert rows.value.tolist() == [pytest.approx(np.mean(values))]
+
+
+def test_participation_trains_a_share_and_leaves_the_rest():
+    run = start("ADCOL", participation=0.34)
+    before = [dict(client.kept) for client in run.clients]
+    run._one_round(1)
+    name = next(iter(before[0]))
+    moved = [
+        not torch.equal(b[name], c.kept[name]) for b, c in zip(before, run.clients, strict=True)
+    ]
+    assert sum(moved) == 1
+
+
+def test_participants_change_from_round_to_round():
+    run = start(participation=0.34)
+    drawn = {tuple(c.index for c in run._participants(n)) for n in range(1, 20)}
+    assert len(drawn) == 3
+
+
+def test_early_stop_waits_for_patience():
+    run = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 5.0})
+    curve = run.run(Silent())
+    losses = curve[(curve.measure == "loss") & (curve.split == "validation")]
+    means = losses.groupby("round").value.mean()
+    assert curve["round"].max() - means.idxmin() == 2
+
+
+def test_a_single_sample_batch_never_reaches_batch_norm():
+    # 13 and 9 images in batches of 4 leave one over.
+    start("FedAvg", federation=toys.federation((13, 9))).run(Silent())
+
+
+def test_float64_is_really_float64():
+    run = start(precision="float64")
+    run._one_round(1)
+    assert all(v.dtype == torch.float64 for v in run.server.model.values())

@@ -1,0 +1,62 @@
+"""Small made federations: enough to train on, small enough to train in milliseconds."""
+
+from __future__ import annotations
+
+import torch
+
+from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.protocol import Protocol, parse_protocol
+
+SIZE = 16
+CLASSES = 3
+
+
+def samples(n: int, shift: float, seed: int) -> Samples:
+    """n images whose brightness pattern tells the class and whose offset tells the domain."""
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % CLASSES
+    noise = torch.rand(n, 3, SIZE, SIZE, generator=generator) * 60
+    rows = torch.arange(SIZE)
+    pattern = ((rows[None, :] // 4) % CLASSES == labels[:, None]).float() * 120
+    images = (noise + pattern[:, None, :, None] + shift).clamp(0, 255).to(torch.uint8)
+    return Samples(images, labels)
+
+
+def federation(sizes: tuple[int, ...] = (21, 13, 9), validation: bool = True) -> Federation:
+    """One client a domain, of unequal sizes (partial and single-sample last batches included)."""
+    names = tuple(f"domain{i}" for i in range(len(sizes)))
+    return Federation(
+        dataset="toy",
+        size=SIZE,
+        classes=tuple("abc"),
+        domains=names,
+        clients=tuple(
+            ClientData(
+                name=name,
+                domain=name,
+                train=samples(n, 25 * i, i),
+                validation=samples(6, 25 * i, 50 + i) if validation else None,
+            )
+            for i, (name, n) in enumerate(zip(names, sizes, strict=True))
+        ),
+        tests={name: samples(12, 25 * i, 100 + i) for i, name in enumerate(names)},
+        hashes={f"data/{name}": str(n) for name, n in zip(names, sizes, strict=True)},
+        standins=(),
+        deviations={},
+    )
+
+
+def protocol(**changes: object) -> Protocol:
+    """Three rounds of a tiny network, batches of 4; keyword arguments as Protocol.changed."""
+    base = parse_protocol(
+        {
+            "data": {"dataset": "toy", "size": SIZE},
+            "model": "tiny-cnn",
+            "rounds": 3,
+            "local_epochs": 2,
+            "batch_size": 4,
+            "optimizer": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-5},
+            "scale": "smoke",
+        }
+    )
+    return base.changed(**changes)
