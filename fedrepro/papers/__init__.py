@@ -1,0 +1,23 @@
+"""The papers: what they print, how they train with the source of every value, what they claim."""
+
+from __future__ import annotations
+
+from fedrepro.papers.paper import Arm, Paper, read_paper
+from fedrepro.papers.registry import experiments, load
+from fedrepro.papers.registry import names as list
+from fedrepro.papers.schema import Cell, Claim, Experiment, Setting, Table, Target
+
+__all__ = [
+    "Arm",
+    "Cell",
+    "Claim",
+    "Experiment",
+    "Paper",
+    "Setting",
+    "Table",
+    "Target",
+    "experiments",
+    "list",
+    "load",
+    "read_paper",
+]

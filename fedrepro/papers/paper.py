@@ -1,0 +1,210 @@
+"""A paper as the rest of the library asks it: tables, protocols, sources, experiments, arms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import pandas as pd
+import yaml
+from pydantic import ValidationError
+
+from fedrepro.errors import FedReproError
+from fedrepro.papers.schema import (
+    ArmSpec,
+    Experiment,
+    PaperFile,
+    Setting,
+    Settings,
+    Table,
+    build_protocol,
+)
+from fedrepro.protocol import Protocol, Scale
+
+Named = TypeVar("Named", Table, Experiment)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One run of an experiment for each seed. ``label`` is the row's name in the printed table
+    (``alternative``: a second reading of the paper, which has no row there)."""
+
+    label: str
+    method: str
+    fields: dict[str, Any]
+    protocol: Protocol
+    alternative: bool = False
+
+
+class Paper(PaperFile):
+    """One of the papers."""
+
+    def table(self, name: str) -> Table:
+        """A printed table by id; FedReproError naming the choices where there is none."""
+        return _pick(self.tables, name, f"printed table of {self.short}")
+
+    def experiment(self, name: str) -> Experiment:
+        """An experiment by id; FedReproError naming the choices where there is none."""
+        return _pick(self.experiments, name, f"experiment of {self.short}")
+
+    def column(self, table: str, domain: str) -> str | None:
+        """The column a domain (or ``avg``) is printed under, None where it is not printed."""
+        printed = self.table(table).columns
+        if domain in printed:
+            return domain
+        return next((name for name in self.columns.get(domain, ()) if name in printed), None)
+
+    def protocol(self, dataset: str, scale: str = "paper") -> Protocol:
+        """How the paper trains on a data set. At scale ``paper`` every value is the paper's own
+        (or, where it is silent, the one ``sources`` justifies)."""
+        layers = self._layers(self._base(dataset), dataset, scale)
+        return build_protocol(dataset, layers, _scale(scale))
+
+    def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
+        """Every setting as text: columns setting, value, source, alternatives. Where a data set or
+        a scale departs from the paper, the paper's value heads the alternatives."""
+        rows: dict[str, tuple[Any, str, list[Any]]] = {
+            "data.dataset": (dataset, "chosen for the run", [])
+        }
+        for layer in self._layers(self._base(dataset), dataset, scale):
+            for key, setting in layer.items():
+                rows[key] = (setting.value, setting.source, list(setting.alternatives))
+        base = self.protocols[self._base(dataset)]
+        for key, (value, source, others) in rows.items():
+            if key in base and value != base[key].value:
+                rows[key] = (value, source, [base[key].value, *others])
+        for method, settings in self.method_settings.items():
+            rows |= {f"{method}.{key}": _row(setting) for key, setting in settings.items()}
+        rows |= {f"report.{key}": _row(setting) for key, setting in self.reporting.items()}
+        text = [
+            (key, _text(value), source, ", ".join(_text(other) for other in others))
+            for key, (value, source, others) in rows.items()
+        ]
+        return pd.DataFrame(text, columns=["setting", "value", "source", "alternatives"])
+
+    def arms(self, name: str, dataset: str | None = None, scale: str = "paper") -> list[Arm]:
+        """The arms of a runnable experiment on a data set (default: the experiment's own).
+
+        FedReproError where the experiment is planned or blocked, or the data set does not fit it.
+        """
+        experiment = self.experiment(name)
+        if experiment.state != "runs":
+            raise FedReproError(
+                f"{self.short} {name} is {experiment.state}: {experiment.reason}; "
+                f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}"
+            )
+        dataset = dataset or experiment.dataset
+        choices = self.datasets_for(name)
+        if dataset not in choices:
+            raise FedReproError(
+                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(choices)}"
+            )
+        layers = self._layers(experiment.dataset, dataset, scale)
+        protocol = build_protocol(dataset, layers, _scale(scale))
+        return [self._arm(spec, protocol) for spec in self.arm_specs(name)]
+
+    def arm_specs(self, name: str) -> list[ArmSpec]:
+        """An experiment's arms before a protocol is chosen; reuse of another's arms resolved."""
+        experiment = self.experiment(name)
+        if experiment.arms_of is None:
+            return list(experiment.arms)
+        reused = self.arm_specs(experiment.arms_of)
+        kept = [spec for spec in reused if spec.label not in experiment.without]
+        return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
+
+    def datasets_for(self, name: str) -> tuple[str, ...]:
+        """The data sets an experiment accepts: those that follow its protocol, and the embedded
+        one, which stands in for any."""
+        wanted = self.experiment(name).dataset
+        return tuple(
+            dataset
+            for dataset, spec in self.datasets.items()
+            if spec.protocol == wanted or dataset == "minidigits"
+        )
+
+    def _arm(self, spec: ArmSpec, protocol: Protocol) -> Arm:
+        at_scale = spec.scales.get(protocol.scale, {})
+        changes = spec.protocol if protocol.scale == "paper" else at_scale
+        if spec.rounds_share is not None:
+            rounds = max(1, round(spec.rounds_share * protocol.rounds))
+            changes = {"rounds": rounds, **changes}
+        defaults = self.method_settings.get(spec.method, {})
+        fields = {key: setting.value for key, setting in defaults.items()} | spec.fields
+        hashable = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+        }
+        changed = protocol.changed(**changes)
+        return Arm(spec.label, spec.method, hashable, changed, spec.alternative)
+
+    def _base(self, dataset: str) -> str:
+        """The protocol a data set follows; FedReproError naming the choices where it has none."""
+        if dataset not in self.datasets:
+            choices = ", ".join(self.datasets) or "none yet"
+            raise FedReproError(
+                f"{self.short} has no protocol for data set {dataset!r}; choose from {choices}"
+            )
+        return self.datasets[dataset].protocol
+
+    def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
+        """Settings from the paper's own to the scale's, later ones winning."""
+        layers = [self.protocols[base], self.datasets[dataset].changes]
+        if _scale(scale) in self.scales:
+            layers.append(self.scales[_scale(scale)].changes.get(base, {}))
+        return layers
+
+
+def _scale(name: str) -> Scale:
+    for scale in get_args(Scale):
+        if scale == name:
+            return scale  # type: ignore[no-any-return]
+    raise FedReproError(f"no scale {name!r}; choose from {', '.join(get_args(Scale))}")
+
+
+def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
+    for item in items:
+        if item.id == name:
+            return item
+    raise FedReproError(f"no {what} {name!r}; choose from {', '.join(item.id for item in items)}")
+
+
+def _row(setting: Setting) -> tuple[Any, str, list[Any]]:
+    return setting.value, setting.source, list(setting.alternatives)
+
+
+def _text(value: Any) -> str:
+    """A setting's value as a reader wants it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_text(item)}" for key, item in value.items()) or "none"
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(item) for item in value) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedReproError(f"{path} is missing; reinstall fedrepro or restore the file") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        flat = " ".join(str(error).split())
+        raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None
+    if not isinstance(raw, dict):
+        raise FedReproError(f"{path.name} holds {type(raw).__name__}, not a mapping; correct it")
+    return raw
+
+
+def read_paper(path: Path) -> Paper:
+    """Read ``<name>.yaml`` and ``<name>.tables.yaml`` beside it; one line on the first mistake."""
+    tables = path.with_name(f"{path.stem}.tables.yaml")
+    raw = _read_yaml(path) | _read_yaml(tables) | {"name": path.stem}
+    try:
+        return Paper.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
+        place = f", {where}" if where else ""
+        raise FedReproError(f"{path.name}{place}: {message}; correct the file") from None

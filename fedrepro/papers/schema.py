@@ -1,0 +1,306 @@
+"""A paper in the project's own form: printed numbers, protocol with sources, claims, experiments.
+
+Each paper is two YAML files beside this one: ``<name>.yaml`` and ``<name>.tables.yaml`` (the
+printed tables, digit for digit). They are checked whole when read, so that a setting without a
+source or an experiment without its table is an error before anything trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from fedrepro.errors import FedReproError, one_line
+from fedrepro.protocol import Protocol, Scale, parse_protocol
+
+State = Literal["runs", "blocked", "planned"]
+Kind = Literal[
+    "accuracy",  # a table of test accuracies
+    "rounds",  # rounds until a target accuracy
+    "traffic",  # bytes until a target accuracy
+    "speedup",  # ratio of two methods' bytes until a target accuracy
+    "seconds",  # training time
+    "sampling",  # accuracy, rounds and bytes against a sampling ratio
+    "sweep",  # accuracy against one varied setting
+    "curves",  # accuracy over rounds or bytes
+    "features",  # t-SNE of representations
+    "data",  # counts, label shares or distances of the data sets
+    "privacy",  # accuracy or leakage under a privacy mechanism
+    "other",  # a drawing or a number outside the kinds above
+]
+
+
+class _Spec(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Cell(NamedTuple):
+    """One printed cell: the text as printed, its mean, its std (None where absent)."""
+
+    printed: str
+    value: float | None
+    std: float | None
+
+
+def parse_cell(printed: str) -> Cell:
+    """Read ``87.9±0.4``, ``87.9`` or ``-`` (no number). ValueError on anything else."""
+    if printed == "-":
+        return Cell(printed, None, None)
+    mean, mark, std = printed.partition("±")
+    return Cell(printed, float(mean), float(std) if mark else None)
+
+
+class Row(_Spec):
+    """One printed row: the method (or setting) and its cells, in the order of the columns."""
+
+    method: str
+    cells: tuple[Cell, ...]
+
+    @field_validator("cells", mode="before")
+    @classmethod
+    def _split(cls, raw: Any) -> Any:
+        return tuple(parse_cell(text) for text in raw.split()) if isinstance(raw, str) else raw
+
+
+class Table(_Spec):
+    """A printed table, or one block of it (or numbers of a figure or of prose).
+
+    unit: of every column not named in ``units``. std_over: what the printed std runs over; only a
+    std over trials can enter a Welch interval.
+    """
+
+    id: str
+    caption: str
+    dataset: str
+    metric: str
+    unit: str
+    units: dict[str, str] = {}
+    source: Literal["table", "figure", "prose"] = "table"
+    std_over: Literal["trials", "parties", "sources"] = "trials"
+    setting: str = ""
+    notes: str = ""
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Self:
+        methods = [row.method for row in self.rows]
+        if len(set(methods)) != len(methods) or len(set(self.columns)) != len(self.columns):
+            raise ValueError(f"{self.id}: a row or a column appears twice; keep one")
+        for row in self.rows:
+            if len(row.cells) != len(self.columns):
+                raise ValueError(
+                    f"{self.id}, row {row.method!r}: {len(row.cells)} cells for "
+                    f"{len(self.columns)} columns; give one cell a column"
+                )
+        return self
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return tuple(row.method for row in self.rows)
+
+    def cell(self, method: str, column: str) -> Cell | None:
+        """The printed cell, None where the table has no such row or column."""
+        for row in self.rows:
+            if row.method == method and column in self.columns:
+                return row.cells[self.columns.index(column)]
+        return None
+
+    def unit_of(self, column: str) -> str:
+        return self.units.get(column, self.unit)
+
+
+class Setting(_Spec):
+    """One value, where it comes from, and what else it could have been."""
+
+    value: Any
+    source: str = Field(min_length=5)
+    alternatives: tuple[Any, ...] = ()
+
+
+Settings = dict[str, Setting]
+
+
+class DatasetSpec(_Spec):
+    """A data set a protocol may be run on: whose protocol it follows and what must change."""
+
+    protocol: str
+    changes: Settings = {}
+
+
+class Claim(_Spec):
+    """What the paper says it shows, in our words, and the experiments that test it."""
+
+    claim: str
+    where: str
+    experiments: tuple[str, ...] = ()
+
+
+class ArmSpec(_Spec):
+    """One curve of an experiment. ``protocol`` changes the paper-scale protocol, ``scales`` the
+    protocol of another scale, ``rounds_share`` the rounds at every scale."""
+
+    label: str
+    method: str
+    fields: dict[str, Any] = {}
+    protocol: dict[str, Any] = {}
+    scales: dict[Scale, dict[str, Any]] = {}
+    rounds_share: float | None = Field(None, gt=0, le=1)
+    alternative: bool = False  # a second reading of the paper: not a row of its table
+
+
+class Target(_Spec):
+    """The accuracy to reach: a number in percent, or the lowest final one among some arms."""
+
+    accuracy: float | None = Field(None, gt=0, le=100)
+    lowest_of: tuple[str, ...] = ()
+    source: str
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.accuracy is None) == (not self.lowest_of):
+            raise ValueError("a target is either an accuracy or lowest_of; give exactly one")
+        return self
+
+
+class Experiment(_Spec):
+    """A table, a figure or a printed claim: what it needs and whether it can be run today."""
+
+    id: str
+    dataset: str
+    caption: str
+    kind: Kind
+    state: State
+    reason: str = ""
+    note: str = ""
+    table: str | None = None
+    arms: tuple[ArmSpec, ...] = ()
+    arms_of: str | None = None  # reuse another experiment's arms ...
+    without: tuple[str, ...] = ()  # ... except these labels
+    only: tuple[str, ...] = ()  # ... or only these
+    target: Target | None = None
+    relative_to: str | None = None  # compare ratios to this row instead of printed values
+
+    @model_validator(mode="after")
+    def _reasoned(self) -> Self:
+        if self.state != "runs" and not self.reason:
+            raise ValueError(f"{self.id} is {self.state} without a reason; say what is missing")
+        return self
+
+
+class ScaleSpec(_Spec):
+    """How a scale departs from the paper: per protocol, every changed setting with its source."""
+
+    reason: str
+    changes: dict[str, Settings]
+
+
+class PaperFile(_Spec):
+    """The two files of a paper, merged. Cross references are checked here."""
+
+    name: str
+    short: str
+    title: str
+    authors: str
+    venue: str
+    year: int
+    note: str = ""
+    statistic: str
+    claims: tuple[Claim, ...]
+    reporting: Settings
+    columns: dict[str, tuple[str, ...]] = {}  # our domain -> names it is printed under
+    protocols: dict[str, Settings] = {}
+    datasets: dict[str, DatasetSpec] = {}
+    scales: dict[Scale, ScaleSpec] = {}
+    method_settings: dict[str, Settings] = {}
+    experiments: tuple[Experiment, ...]
+    tables: tuple[Table, ...]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_tables(cls, raw: Any) -> Any:
+        """An experiment whose id is a table's id shows that table unless it says otherwise."""
+        if not isinstance(raw, dict):
+            return raw
+        ids = {table.get("id") for table in raw.get("tables", [])}
+        listed = [
+            {"table": item["id"], **item} if item.get("id") in ids else item
+            for item in raw.get("experiments", [])
+        ]
+        return {**raw, "experiments": listed}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for complaint in self._complaints():
+            raise ValueError(complaint)
+        return self
+
+    def _complaints(self) -> Iterator[str]:
+        ids = [experiment.id for experiment in self.experiments]
+        tables = {table.id for table in self.tables}
+        for name in {name for name in ids if ids.count(name) > 1}:
+            yield f"experiment {name} is listed twice; keep one"
+        for name in sorted(tables - {e.table for e in self.experiments}):
+            yield f"published {name} has no experiment; list it, planned at least"
+        for experiment in self.experiments:
+            if experiment.table is not None and experiment.table not in tables:
+                yield f"{experiment.id} shows {experiment.table}, which is not among the tables"
+            if experiment.arms_of is not None and experiment.arms_of not in ids:
+                yield f"{experiment.id} takes the arms of {experiment.arms_of}, which is not listed"
+            if experiment.state == "runs" and not (experiment.arms or experiment.arms_of):
+                yield f"{experiment.id} runs but has no arms; list them"
+            if experiment.state == "runs" and experiment.dataset not in self.protocols:
+                yield f"{experiment.id} runs on {experiment.dataset}, which has no protocol"
+        for claim in self.claims:
+            for name in claim.experiments:
+                if name not in ids:
+                    yield f"a claim names {name}, which is not among the experiments; correct it"
+        for dataset, spec in self.datasets.items():
+            if spec.protocol not in self.protocols:
+                yield f"data set {dataset} follows {spec.protocol}, which has no protocol"
+        for name in self.protocols:
+            yield from self._unsourced(name)
+
+    def _unsourced(self, name: str) -> Iterator[str]:
+        """Settings the protocol has in effect but the file gives no source for."""
+        settings = self.protocols[name]
+        try:
+            built = build_protocol(name, [settings])
+        except (FedReproError, KeyError) as error:
+            yield f"protocol {name}: {one_line(error)}"
+            return
+        given = {*settings, "data.dataset", "scale"}
+        for leaf, value in leaves(built.model_dump()):
+            covered = leaf in given or any(leaf.startswith(f"{key}.") for key in given)
+            if not covered and value is not None and value != {}:
+                yield f"protocol {name}: {leaf} = {value!r} has no source; add it"
+
+
+def leaves(raw: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of a nested mapping; an empty mapping is a leaf."""
+    for key, value in raw.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def nest(flat: dict[str, Any]) -> dict[str, Any]:
+    """The reverse of ``leaves``; an empty mapping as value empties what was there."""
+    tree: dict[str, Any] = {}
+    for key, value in flat.items():
+        node, parts = tree, key.split(".")
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})
+        node[parts[-1]] = value
+    return tree
+
+
+def build_protocol(dataset: str, layers: list[Settings], scale: Scale = "paper") -> Protocol:
+    """A protocol from settings, later layers winning."""
+    flat: dict[str, Any] = {"data.dataset": dataset, "scale": scale}
+    for layer in layers:
+        flat.update({key: setting.value for key, setting in layer.items()})
+    return parse_protocol(nest(flat))
