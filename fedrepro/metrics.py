@@ -1,6 +1,7 @@
-"""What is read off a run's curve: accuracies under a named score rule, rounds and bytes to a target.
+"""What is read off a run's curve: accuracies under a named score rule, rounds and bytes to a
+target.
 
-A curve is tidy: columns round, measure, subject, domain, split, value (see `rounds.CURVE_COLUMNS`).
+A curve is tidy: columns round, measure, subject, domain, split, value (`rounds.CURVE_COLUMNS`).
 Accuracies are in percent.
 """
 
@@ -23,7 +24,9 @@ SCORE_RULE_NOTES = {
 }
 
 
-def accuracies(curve: pd.DataFrame, split: str = "test", subject: str | None = None) -> pd.DataFrame:
+def accuracies(
+    curve: pd.DataFrame, split: str = "test", subject: str | None = None
+) -> pd.DataFrame:
     """Test accuracy by round: one column a domain and `avg`, their plain mean."""
     return _by_round(curve, "accuracy", split, subject)
 

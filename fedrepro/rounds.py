@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol as Interface
+from typing import Any
+from typing import Protocol as Interface
 
 import numpy as np
 import pandas as pd
@@ -143,9 +144,7 @@ class Training:
         with self._timed(clock, "messages"):
             downs = [self._download(client) for client in chosen]
         with self._timed(clock, "train"):
-            jobs = [
-                self._job(c, message, number) for c, message in zip(chosen, downs, strict=True)
-            ]
+            jobs = [self._job(c, message, number) for c, message in zip(chosen, downs, strict=True)]
             trained = self.engine.train(self.method, jobs)
         with self._timed(clock, "messages"):
             uploads = [self._upload(c, t, number) for c, t in zip(chosen, trained, strict=True)]

@@ -31,6 +31,4 @@ def test_proximal_by_hand_and_ignores_untrained():
 def test_cross_entropy_by_hand():
     logits = torch.log(torch.tensor([[0.5, 0.5], [0.1, 0.9]]))
     expected = -(math.log(0.5) + math.log(0.9)) / 2
-    assert math.isclose(
-        cross_entropy(logits, torch.tensor([0, 1])).item(), expected, rel_tol=1e-6
-    )
+    assert math.isclose(cross_entropy(logits, torch.tensor([0, 1])).item(), expected, rel_tol=1e-6)

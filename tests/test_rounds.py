@@ -99,9 +99,7 @@ def test_a_clients_numbers_do_not_depend_on_the_others():
 def test_bytes_are_those_of_the_shared_tensors():
     run = start("FedAvg")
     curve = run.run(Silent())
-    size = sum(
-        v.numel() * 4 for n, v in run.server.model.items() if not run.layout[n].is_counter
-    )
+    size = sum(v.numel() * 4 for n, v in run.server.model.items() if not run.layout[n].is_counter)
     rows = curve[(curve.measure == "bytes") & (curve["round"] == 1)].set_index("subject").value
     assert rows.to_dict() == {"down/model": 3 * size, "up/model": 3 * size}
 
@@ -133,8 +131,9 @@ def test_several_clients_of_a_domain_count_as_their_mean():
             **vars(federation),
             "clients": (
                 first,
-                second.__class__(name="twin", domain=first.domain, train=second.train,
-                                 validation=None),
+                second.__class__(
+                    name="twin", domain=first.domain, train=second.train, validation=None
+                ),
             ),
             "domains": (first.domain,),
             "tests": {first.domain: federation.tests[first.domain]},
@@ -143,8 +142,9 @@ def test_several_clients_of_a_domain_count_as_their_mean():
     run = start("SOLO", federation=twins)
     curve = run.run(Silent())
     rows = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
-    values = [run.engine.evaluate(run._personal(c), twins.tests[first.domain])[0]
-              for c in run.clients]
+    values = [
+        run.engine.evaluate(run._personal(c), twins.tests[first.domain])[0] for c in run.clients
+    ]
     assert rows.value.tolist() == [pytest.approx(np.mean(values))]
 
 

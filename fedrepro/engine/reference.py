@@ -20,7 +20,7 @@ from fedrepro.models import FLModel, Output, TensorInfo, layout
 from fedrepro.protocol import Protocol
 from fedrepro.rng import torch_stream
 
-EVALUATION_BATCH = 1024
+EVALUATION_BATCH = {"cpu": 256, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 
 
 class BoundModel:
@@ -45,6 +45,7 @@ class ReferenceEngine:
         self.device = device
         self.dtype = next(module.parameters()).dtype
         self.layout: dict[str, TensorInfo] = layout(module)
+        self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
 
     def train(self, method: Method, jobs: Sequence[Job]) -> list[Trained]:
         return [self._train_one(method, job) for job in jobs]
@@ -96,17 +97,19 @@ class ReferenceEngine:
                     with self._one_step_ahead(
                         method, model, self._batch(job, index, augment), job, phase.lookahead
                     ):
-                        terms = self._gradients(method, model, self._batch(job, second, augment), job)
+                        terms = self._gradients(
+                            method, model, self._batch(job, second, augment), job
+                        )
                     index = second
                 else:
                     terms = self._gradients(method, model, self._batch(job, index, augment), job)
                 sgd.step()
                 seen += len(index)
-                for name, value in terms.items():
-                    part = value.detach() * len(index)
-                    sums[name] = sums[name] + part if name in sums else part
-        for name, value in moving.items():
-            buffer = sgd.state[value].get("momentum_buffer")
+                for term, loss in terms.items():
+                    part = loss.detach() * len(index)
+                    sums[term] = sums[term] + part if term in sums else part
+        for name, parameter in moving.items():
+            buffer = sgd.state[parameter].get("momentum_buffer")
             if buffer is not None:
                 momentum[name] = buffer
         return seen
@@ -120,7 +123,7 @@ class ReferenceEngine:
         with self._autocast():
             terms = method.client_loss(model, batch, job.received)
             loss = torch.stack(list(terms.values())).sum()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         return terms
 
     @contextlib.contextmanager
@@ -151,7 +154,7 @@ class ReferenceEngine:
     ) -> Tensor:
         self._load(state)
         self.module.train(training)
-        size = self.protocol.batch_size if training else EVALUATION_BATCH
+        size = self.protocol.batch_size if training else self.evaluation_batch
         return torch.cat([out.features for out, _ in self._outputs(samples, size)])
 
     @torch.no_grad()
@@ -159,7 +162,7 @@ class ReferenceEngine:
         self._load(state)
         self.module.eval()
         hits = loss = torch.zeros((), device=self.device)
-        for out, labels in self._outputs(samples, EVALUATION_BATCH):
+        for out, labels in self._outputs(samples, self.evaluation_batch):
             hits = hits + (out.logits.argmax(1) == labels).sum()
             loss = loss + F.cross_entropy(out.logits.float(), labels, reduction="sum")
         return 100 * float(hits) / len(samples), float(loss) / len(samples)

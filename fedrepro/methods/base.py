@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol as Interface
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Protocol as Interface
 
 import torch
 from torch import Tensor
@@ -158,9 +159,7 @@ class Method:
         """Training on a throw-away copy before a personal network is tested."""
         return ()
 
-    def client_loss(
-        self, model: LocalModel, batch: Batch, received: Message
-    ) -> dict[str, Tensor]:
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         """The objective's terms by name, weights included; their sum is minimised."""
         return {"ce": cross_entropy(model(batch.x).logits, batch.y)}
 

@@ -25,7 +25,7 @@ class FedProx(Method):
 
     mu: float = hyper(
         0.01,
-        source="ADCOL Sec. 5.1 tunes it and prints the best without naming it; FedBN's code has 0.01",
+        source="ADCOL Sec. 5.1 tunes it, prints the best, does not name it; FedBN's code has 0.01",
         alternatives=(10.0, 1.0, 0.1, 0.001),
         low=0,
     )

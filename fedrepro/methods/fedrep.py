@@ -28,7 +28,9 @@ class FedRep(Method):
         alternatives=(10,),
         low=1,
     )
-    body_epochs: int = hyper(1, source="authors' code and FedPall code", alternatives=(5, 10), low=1)
+    body_epochs: int = hyper(
+        1, source="authors' code and FedPall code", alternatives=(5, 10), low=1
+    )
     shared: Literal["representation", "predictor"] = hyper(
         "representation",
         source="Collins et al., Alg. 1; ADCOL Sec. 5.1 says the prediction layers are shared",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import Tensor
-
 from fedrepro.methods.base import BN_POLICIES, BNPolicy, Method, Phase, hyper
 from fedrepro.models import TensorInfo
 from fedrepro.protocol import OptimizerSpec, Protocol
@@ -17,9 +15,9 @@ class PerFedAvg(Method):
     """First-order Per-FedAvg: clients move the shared point by gradients taken after one step.
 
     A step reads two batches: w' = w - alpha grad L(w; B1), then w <- w - beta grad L(w'; B2);
-    Fallah et al. 2020, Alg. 1 with the first-order approximation of its Sec. 5. The server averages.
-    An epoch's last odd batch is left out. Before a test each client adapts the average to its own
-    images; `adapt_epochs` 0 tests the average as it is.
+    Fallah et al. 2020, Alg. 1 with the first-order approximation of its Sec. 5. The server
+    averages. An epoch's last odd batch is left out. Before a test each client adapts the average
+    to its own images; `adapt_epochs` 0 tests the average as it is.
     """
 
     name: ClassVar[str] = "Per-FedAvg"
@@ -49,9 +47,7 @@ class PerFedAvg(Method):
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         step = OptimizerSpec(lr=self.beta)
-        return (
-            Phase("meta", protocol.local_epochs, optimizer=step, lookahead=self.alpha),
-        )
+        return (Phase("meta", protocol.local_epochs, optimizer=step, lookahead=self.alpha),)
 
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
         if self.adapt_epochs == 0:

@@ -15,7 +15,16 @@ import torch
 
 from fedrepro.errors import FedReproError
 
-PACKAGES = ("fedrepro", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "pillow")
+PACKAGES = (
+    "fedrepro",
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "pillow",
+)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -31,6 +40,14 @@ def environment(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         **commit(),
     }
+
+
+def describe_build() -> dict[str, Any]:
+    """The same facts in one line each, for a page."""
+    facts = environment(torch.device("cpu"))
+    packages = facts.pop("packages")
+    facts = {k: v for k, v in facts.items() if v is not None} | packages
+    return {key: str(value) for key, value in facts.items()}
 
 
 def _version(name: str) -> str | None:

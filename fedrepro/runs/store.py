@@ -20,7 +20,8 @@ from fedrepro import engine as engines
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.errors import FedReproError
 from fedrepro.methods.base import Method
-from fedrepro.progress import Progress, progress as default_progress
+from fedrepro.progress import Progress
+from fedrepro.progress import progress as default_progress
 from fedrepro.protocol import DataSpec, Protocol
 from fedrepro.rounds import Training
 from fedrepro.runs import files

@@ -59,7 +59,8 @@ def test_smoke_is_embedded_and_tiny(dataset: str) -> None:
 @pytest.mark.parametrize("dataset", ["digits5-standin", "office10"])
 def test_reduced_keeps_the_real_data_and_its_preparation(dataset: str) -> None:
     reduced, full = ADCOL.protocol(dataset, "reduced"), ADCOL.protocol(dataset, "paper")
-    assert reduced.data.model_copy(update={"test_limit": None}) == full.data
+    tested = {"test_limit": None, "validation": full.data.validation}
+    assert reduced.data.model_copy(update=tested) == full.data
     assert reduced.optimizer == full.optimizer and reduced.model == "small-cnn"
 
 

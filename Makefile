@@ -1,0 +1,59 @@
+# make reproduce   the whole way at smoke scale: install, data, runs for three seeds, the book
+# make test        everything that proves the package
+# make book        build the book from the recorded runs
+# make bench       speed figures
+# make clean       remove .venv, built pages and caches; recorded runs stay
+
+PYTHON ?= python3
+VENV ?= .venv
+# Versions pip is held to. `make CONSTRAINTS=` lets pip choose (another CUDA build, for example).
+CONSTRAINTS ?= constraints.txt
+EXTRAS ?= notebooks,book,test,cluster
+JOBS ?= 2
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+STARTED := $(shell date +%s)
+NOTEBOOKS := $(wildcard notebooks book/results)
+
+.PHONY: reproduce test lint book bench install clean
+.NOTPARALLEL:
+
+reproduce: $(STAMP)
+	@set -e; installed=$$(date +%s); \
+	$(BIN)/fedrepro data prepare minidigits; \
+	$(BIN)/fedrepro sweep adcol --seeds 0,1,2 --scale smoke --jobs $(JOBS); \
+	$(BIN)/fedrepro book --runs runs; \
+	ended=$$(date +%s); \
+	echo; \
+	echo "The book's first page: $(CURDIR)/_build/html/index.html"; \
+	echo "Time: $$((ended - $(STARTED))) s, of which $$((installed - $(STARTED))) s for the installation."
+
+# One thread a process: two test workers share the cores, and a fixed count keeps runs comparable.
+test: export OMP_NUM_THREADS = 1
+test: lint
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --nbval-lax tests $(NOTEBOOKS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+book: $(STAMP)
+	$(BIN)/fedrepro book $(if $(wildcard runs),--runs runs)
+
+bench: $(STAMP)
+	$(BIN)/fedrepro bench
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "fedrepro needs Python 3.11 or later: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) _build build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

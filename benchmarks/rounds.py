@@ -1,0 +1,350 @@
+"""Seconds a round and peak memory: the library's rounds against a plain loop (field_loop.py).
+
+    python benchmarks/rounds.py [--model digit-cnn] [--device cpu|cuda] [--repeat 5] ...
+    python benchmarks/rounds.py --table       fill README.md's table from results/*.json
+
+Both sides start from the same network and see the same made images. First their losses are compared
+in the same batch order; then library, field, library, field, ... are timed in one process; then the
+memory of each is measured in a process of its own. See README.md for how to read the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedrepro import methods
+from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.errors import FedReproError
+from fedrepro.progress import Silent
+from fedrepro.protocol import Protocol, parse_protocol
+from fedrepro.rounds import Training
+from fedrepro.runs.environment import environment, pick_device
+
+if __package__:
+    from benchmarks.field_loop import METHODS, FieldLoop
+else:  # run as a file: this folder is on the path, the one above may not be
+    from field_loop import METHODS, FieldLoop
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+README = HERE / "README.md"
+MARKS = ("<!-- rounds: begin -->", "<!-- rounds: end -->")
+SIDES = ("library", "field")
+CLASSES = 10
+CHECK_ROUNDS = 2
+TOLERANCE = 0.01  # the two sides' mean losses, relatively: room for another order of summation
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is trained. rounds: in each repeat. size: pixels of the square images."""
+
+    model: str = "digit-cnn"
+    device: str = "cpu"
+    clients: int = 5
+    images: int = 743
+    size: int = 28
+    batch: int = 64
+    epochs: int = 1
+    rounds: int = 1
+    repeat: int = 5
+    threads: int = 1
+    seed: int = 0
+
+    def protocol(self, rounds: int) -> Protocol:
+        return parse_protocol(
+            {
+                "data": {"dataset": "made", "size": self.size, "normalise": "half"},
+                "model": self.model,
+                "rounds": rounds,
+                "local_epochs": self.epochs,
+                "batch_size": self.batch,
+                "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
+            }
+        )
+
+
+def made_samples(n: int, size: int, shift: float, seed: int) -> Samples:
+    """n noisy images: a coarse colour pattern tells the class, an offset the client."""
+    patterns = torch.rand(CLASSES, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.arange(n) % CLASSES
+    coarse = torch.nn.functional.interpolate(patterns[labels], (size, size))
+    images = coarse * 100 + torch.rand(n, 3, size, size, generator=generator) * 80 + shift
+    return Samples(images.clamp(0, 255).to(torch.uint8), labels)
+
+
+def made_federation(settings: Settings) -> Federation:
+    """As many equal clients as asked for. The test sets of one image are there because the round
+    loop tests after each round; that time is taken off."""
+    n, size = settings.images, settings.size
+    if n % settings.batch == 1:
+        raise FedReproError(
+            f"{n} images in batches of {settings.batch} leave one alone, which BatchNorm cannot "
+            "train on; change --images or --batch"
+        )
+    names = [f"client{i}" for i in range(settings.clients)]
+    clients = [
+        ClientData(name, name, made_samples(n, size, 12.0 * i, i), None)
+        for i, name in enumerate(names)
+    ]
+    return Federation(
+        dataset="made",
+        size=size,
+        classes=tuple(str(k) for k in range(CLASSES)),
+        domains=tuple(names),
+        clients=tuple(clients),
+        tests={c.name: Samples(c.train.images[:1], c.train.labels[:1]) for c in clients},
+        hashes={},
+        standins=(),
+        deviations={},
+    )
+
+
+# Both sides, behind one form: losses by round, seconds a round.
+
+
+def library_rounds(
+    method: str, settings: Settings, federation: Federation, rounds: int
+) -> tuple[list[dict[str, float]], float]:
+    """Mean loss terms of each round over clients, and seconds a round without tests."""
+    protocol = settings.protocol(rounds)
+    device = torch.device(settings.device)
+    run = Training(methods.create(method), protocol, federation, settings.seed, device)
+    start = time.perf_counter()
+    curve = run.run(Silent())
+    whole = time.perf_counter() - start
+    tested = curve[(curve.measure == "seconds") & (curve.subject == "evaluate")].value.sum()
+    terms = curve[curve.measure == "term"]
+    losses = terms.groupby(["round", "subject"]).value.mean().unstack().to_dict("records")
+    return [{str(k): float(v) for k, v in row.items()} for row in losses], (whole - tested) / rounds
+
+
+def field_rounds(
+    method: str,
+    settings: Settings,
+    federation: Federation,
+    rounds: int,
+    same_order: bool = False,
+) -> tuple[list[dict[str, float]], float]:
+    """As `library_rounds`, for the field's loop."""
+    protocol = settings.protocol(rounds)
+    device = torch.device(settings.device)
+    loop = FieldLoop(method, protocol, federation, settings.seed, device, same_order)
+    start = time.perf_counter()
+    logged = [loop.round() for _ in range(rounds)]
+    seconds = (time.perf_counter() - start) / rounds
+    losses = [
+        {k: statistics.fmean(c[k] for c in clients) for k in clients[0]} for clients in logged
+    ]
+    return losses, seconds
+
+
+def check(method: str, settings: Settings, federation: Federation) -> dict[str, Any]:
+    """Both sides' losses over two rounds in the same batch order; also warms both up.
+
+    Raises:
+        FedReproError: a cross-entropy that does not fall, or sides that differ by more than 1 %.
+    """
+    library, _ = library_rounds(method, settings, federation, CHECK_ROUNDS)
+    field, _ = field_rounds(method, settings, federation, CHECK_ROUNDS, same_order=True)
+    for name, losses in (("library", library), ("field", field)):
+        if not losses[-1]["ce"] < losses[0]["ce"]:
+            raise FedReproError(f"{method}: cross-entropy of {name} does not fall: {losses}")
+    # relative to a round's whole loss: the KL term alone may be as good as zero
+    gap = max(
+        abs(a[k] - b[k]) / sum(b.values()) for a, b in zip(library, field, strict=True) for k in b
+    )
+    if not gap <= TOLERANCE:
+        raise FedReproError(f"{method}: losses differ by {gap:.2%}: {library} and {field}")
+    return {"library": library, "field": field, "largest_gap": gap, "tolerance": TOLERANCE}
+
+
+# Measuring.
+
+
+def ratios(library: Sequence[float], field: Sequence[float]) -> dict[str, float]:
+    """Library over field, pair by pair: median, least and greatest."""
+    parts = [a / b for a, b in zip(library, field, strict=True)]
+    return {"median": statistics.median(parts), "min": min(parts), "max": max(parts)}
+
+
+def time_all(settings: Settings, federation: Federation) -> dict[str, dict[str, list[float]]]:
+    """Seconds a round by method and side, the sides taken in turn."""
+    seconds: dict[str, dict[str, list[float]]] = {m: {s: [] for s in SIDES} for m in METHODS}
+    for number in range(settings.repeat):
+        for method in METHODS:
+            _, a = library_rounds(method, settings, federation, settings.rounds)
+            _, b = field_rounds(method, settings, federation, settings.rounds)
+            seconds[method]["library"].append(a)
+            seconds[method]["field"].append(b)
+            print(f"{method} {number + 1}: library {a:.2f} s, field {b:.2f} s", file=sys.stderr)
+    return seconds
+
+
+def peak_resident() -> float:
+    """MiB this process has held at most.
+
+    Linux's own figure of this program image is read where there is one: `getrusage` there starts
+    from what the parent process had held when it started this one.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
+    except (OSError, StopIteration):
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak / MIB if sys.platform == "darwin" else peak / 1024
+
+
+def memory_here(side: str, method: str, settings: Settings) -> dict[str, float | None]:
+    """Peak MiB of this process before and after training, and on the device."""
+    federation = made_federation(settings)
+    if settings.device == "cuda":
+        torch.cuda.init()
+    before = peak_resident()
+    train = library_rounds if side == "library" else field_rounds
+    train(method, settings, federation, max(2, settings.rounds))  # the 2nd begins with more kept
+    cuda = settings.device == "cuda"
+    device = torch.cuda.max_memory_allocated() / MIB if cuda else None
+    return {"before": before, "peak": peak_resident(), "device_peak": device}
+
+
+def memory_apart(side: str, method: str, settings: Settings) -> dict[str, float | None]:
+    """`memory_here` in a fresh process."""
+    words = [sys.executable, str(HERE / "rounds.py"), "--memory-of", side, method]
+    for name, value in asdict(settings).items():
+        words += [f"--{name}", str(value)]
+    path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    done = subprocess.run(
+        words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
+    )
+    if done.returncode:
+        raise FedReproError(f"measuring memory of {side} {method} failed: {done.stderr[-500:]}")
+    found: dict[str, float | None] = json.loads(done.stdout)
+    return found
+
+
+def measure(settings: Settings, command: str) -> dict[str, Any]:
+    """Everything of one measurement, as it is stored."""
+    pick_device(settings.device)  # a missing device ends here; both sides get the same settings
+    torch.set_num_threads(settings.threads)
+    federation = made_federation(settings)
+    load_before = os.getloadavg()[0]
+    checks = {m: check(m, settings, federation) for m in METHODS}
+    seconds = time_all(settings, federation)
+    results = {}
+    for method in METHODS:
+        memory = {side: memory_apart(side, method, settings) for side in SIDES}
+        key = "device_peak" if settings.device == "cuda" else "peak"
+        results[method] = {
+            "seconds": seconds[method],
+            "seconds_ratio": ratios(seconds[method]["library"], seconds[method]["field"]),
+            "memory_mib": memory,
+            "memory_ratio": float(memory["library"][key] or 0) / float(memory["field"][key] or 1),
+            "check": checks[method],
+        }
+    return {
+        "command": command,
+        "settings": asdict(settings),
+        "environment": environment(torch.device(settings.device)),
+        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
+        "results": results,
+    }
+
+
+# The table.
+
+HEAD = (
+    "| network, machine | method | library s/round | field s/round | time ratio (min to max) "
+    "| library MiB | field MiB | memory ratio |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+def table(files: Sequence[Path]) -> str:
+    """A Markdown table of stored measurements: medians of seconds, ratios library / field."""
+    rows = []
+    for path in sorted(files):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        asked, place = stored["settings"], stored["environment"]
+        where = f"{asked['model']}, {place['device']}, {asked['threads']} threads"
+        key = "device_peak" if asked["device"] == "cuda" else "peak"
+        for method, found in stored["results"].items():
+            seconds = [statistics.median(found["seconds"][side]) for side in SIDES]
+            ratio, memory = found["seconds_ratio"], [found["memory_mib"][s][key] for s in SIDES]
+            rows.append(
+                f"| {where} | {method} | {seconds[0]:.2f} | {seconds[1]:.2f} "
+                f"| {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}) "
+                f"| {memory[0]:.0f} | {memory[1]:.0f} | {found['memory_ratio']:.2f} |"
+            )
+    return "\n".join([HEAD, *rows]) if rows else "No measurement is stored."
+
+
+def fill_readme(readme: Path = README, results: Path = RESULTS) -> str:
+    """Put the table between the marks of the README; returns it."""
+    text = table(list(results.glob("*.json")))
+    before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    filled = f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}"
+    readme.write_text(filled, encoding="utf-8")
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    plan = argparse.ArgumentParser(description="library against field's loop, as ratios")
+    plan.add_argument("--model", default="digit-cnn", help="digit-cnn, small-cnn, adcol-resnet50")
+    plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    plan.add_argument("--clients", type=int, default=5)
+    plan.add_argument("--images", type=int, default=743, help="training images of each client")
+    plan.add_argument("--size", type=int, default=28, help="pixels")
+    plan.add_argument("--batch", type=int, default=64)
+    plan.add_argument("--epochs", type=int, default=1, help="local epochs a round")
+    plan.add_argument("--rounds", type=int, default=1, help="rounds in each repeat")
+    plan.add_argument("--repeat", type=int, default=5)
+    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    plan.add_argument("--seed", type=int, default=0)
+    plan.add_argument("--json", type=Path, help="default: results/rounds-MODEL-DEVICE.json")
+    plan.add_argument("--table", action="store_true", help="fill README.md from results/*.json")
+    plan.add_argument("--memory-of", nargs=2, metavar=("SIDE", "METHOD"), help=argparse.SUPPRESS)
+    return plan
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(words)
+    if given.table:
+        print(fill_readme())
+        return
+    chosen = {name: getattr(given, name) for name in Settings.__dataclass_fields__}
+    settings = replace(Settings(), **chosen)
+    if given.memory_of:
+        torch.set_num_threads(settings.threads)
+        pick_device(settings.device)
+        side, method = given.memory_of
+        print(json.dumps(memory_here(side, method, settings)))
+        return
+    command = " ".join(["python benchmarks/rounds.py", *(sys.argv[1:] if words is None else words)])
+    stored = measure(settings, command)
+    path = given.json or RESULTS / f"rounds-{settings.model}-{settings.device}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    print(table([path]))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FedReproError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,397 @@
+"""The command line: parses words, calls the library, prints tables. Thin on purpose.
+
+Whatever is heavy (torch, pandas, papermill) is imported inside the command that needs it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from fedrepro import text
+from fedrepro.errors import FedReproError, one_line
+
+if TYPE_CHECKING:
+    from fedrepro.execute import Job
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+
+class OneLine(TyperGroup):
+    """Every error is one line on standard error: status 2 for the user's, 1 for ours."""
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        debug = "--debug" in words
+        words = [word for word in words if word != "--debug"]
+        try:
+            status = super().main(words, *rest, **{**extra, "standalone_mode": False})
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            status = _complain(error)
+        sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            _say("interrupted: finished rounds are kept; give the same command again to go on")
+            raise typer.Exit(130) from None
+
+
+def _complain(error: Exception) -> int:
+    """Say what is wrong and return the exit status."""
+    if isinstance(error, FedReproError):
+        _say(f"error: {error}")
+        return 2
+    if hasattr(error, "format_message"):  # how the command line itself was written
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context is not None else "fedrepro"
+        _say(f"error: {error.format_message().rstrip('.')}; see `{command} --help`")
+        return 2
+    _say(f"error: {type(error).__name__}: {one_line(error)}; --debug shows where")
+    return 1
+
+
+def _say(line: str) -> None:
+    typer.echo(" ".join(line.split()), err=True)
+
+
+def _split(words: str | None) -> list[str] | None:
+    """Words by commas; None stays None."""
+    if words is None:
+        return None
+    found = [word.strip() for word in words.split(",") if word.strip()]
+    if not found:
+        raise FedReproError(f"no name in {words!r}; write names with commas between them")
+    return found
+
+
+def _seeds(words: str) -> list[int]:
+    seeds = [word.strip() for word in words.split(",")]
+    if not all(word.isdecimal() for word in seeds):
+        raise FedReproError(f"--seeds {words}: give whole numbers from 0 on, 0,1,2 say")
+    return list(dict.fromkeys(int(word) for word in seeds))
+
+
+app = typer.Typer(
+    cls=OneLine,
+    help="Five papers on federated learning under feature skew, re-run beside their numbers.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
+app.add_typer(data_app, name="data")
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
+Names = Annotated[
+    list[str] | None, typer.Argument(help="Data sets or domains; all where none is named.")
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the official files; default $FEDREPRO_DATA or ~/.cache/fedrepro/data."
+    ),
+]
+Runs = Annotated[Path, typer.Option(help="Folder of the run records.")]
+Datasets = Annotated[
+    str | None,
+    typer.Option(help="By commas; default the experiments' own, minidigits at scale smoke."),
+]
+Scale = Annotated[
+    str, typer.Option(help="smoke (checks the path), reduced (minutes) or paper (needs a GPU).")
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Methods = Annotated[
+    str | None, typer.Option(help="Methods or rows to run, by commas; default all of the paper's.")
+]
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+) -> None:
+    """Five papers on federated learning under feature skew, re-run beside their numbers."""
+
+
+@data_app.command("status")
+def data_status(names: Names = None, root: Root = None) -> None:
+    """What is here: hash, number of images, licence, path."""
+    from fedrepro import data
+
+    rows = data.status(names or (), root)
+    header = ("domain", "here", "hash", "images", "source", "licence", "path")
+    lines = [
+        (
+            r.domain,
+            "yes" if r.present else "no",
+            r.hash,
+            "-" if r.images is None else str(r.images),
+            r.source or "-",
+            r.licence,
+            "-" if r.path is None else str(r.path),
+        )
+        for r in rows
+    ]
+    typer.echo(text.aligned(header, lines))
+    for row in rows:
+        if row.note:
+            typer.echo(f"{row.domain}: {row.note.removeprefix(f'{row.domain}: ')}")
+
+
+@data_app.command("fetch")
+def data_fetch(names: Names = None, root: Root = None) -> None:
+    """Download what may be; say how to get the rest by hand."""
+    from fedrepro import data
+
+    for row in data.fetch(names or (), root):
+        typer.echo(f"{row.domain}: {row.text.removeprefix(f'{row.domain}: ')}")
+
+
+@data_app.command("prepare")
+def data_prepare(
+    names: Names = None,
+    root: Root = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(help="Image size in pixels, may be repeated; default the papers' sizes."),
+    ] = None,
+) -> None:
+    """Turn files into arrays; once, then it takes no time."""
+    from fedrepro import data
+
+    data.prepare(names or (), size or (), root, report=typer.echo)
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """The methods: fields, defaults, and their sources."""
+    from fedrepro import methods as registry
+
+    rows = registry.describe()
+    if as_json:
+        typer.echo(text.as_json(rows, text.METHOD_KEYS))
+        return
+    for row in rows:
+        typer.echo(f"{row['name']}  ({row['paper']})")
+        for field in row["fields"]:
+            others = ", ".join(str(other) for other in field["alternatives"])
+            also = f" [also {others}]" if others else ""
+            typer.echo(f"  {field['name']} = {field['default']}{also}: {field['source']}")
+
+
+@app.command()
+def experiments(
+    paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Every table and figure of the papers, and its state."""
+    from fedrepro import papers
+
+    rows = papers.experiments(paper)
+    if as_json:
+        typer.echo(text.as_json(rows, text.EXPERIMENT_KEYS))
+        return
+    header = ("paper", "id", "dataset", "state", "caption", "reason")
+    typer.echo(text.aligned(header, [[row[key] for key in header] for row in rows]))
+
+
+@app.command()
+def run(
+    paper: Annotated[str, typer.Argument(help="A paper's name, adcol say.")],
+    experiment: Annotated[
+        str, typer.Argument(help="Its table or figure, table-1 say; all: whatever can run.")
+    ] = "all",
+    dataset: Datasets = None,
+    methods: Methods = None,
+    seed: Annotated[int, typer.Option(help="0 or a positive whole number.")] = 0,
+    scale: Scale = "smoke",
+    device: Device = "auto",
+    engine: Annotated[str, typer.Option(help="auto, reference or fused.")] = "auto",
+    runs: Runs = Path("runs"),
+    data_root: Root = None,
+) -> None:
+    """Train or find runs; print their table beside the paper's.
+
+    A run that is recorded in RUNS is read, one that was cut short goes on, the rest is trained.
+    """
+    from fedrepro import papers
+    from fedrepro.runs.environment import pick_device
+    from fedrepro.study import study
+    from fedrepro.sweep import default_datasets
+
+    loaded = papers.load(paper)
+    pick_device(device)
+    asked = _split(dataset) or default_datasets(loaded, experiment, scale)
+    studies = [
+        study(
+            *(paper, name, scale, seed),
+            only=_split(methods),
+            device=device,
+            engine=engine,
+            runs_dir=runs,
+            data_root=data_root,
+        )
+        for name in asked
+    ]
+    todo = [(s, name) for s in studies for name in s.chosen(experiment) if s.arms(name)]
+    if not todo:
+        raise FedReproError(
+            f"nothing to run for {experiment} on {', '.join(asked)}; see `fedrepro experiments`"
+        )
+    for one, name in todo:
+        typer.echo(text.result(one, name))
+
+
+@app.command("sweep")
+def sweep_command(
+    papers: Annotated[list[str], typer.Argument(help="Papers by name.")],
+    seeds: Annotated[str, typer.Option(help="Seeds by commas.")] = "0,1,2",
+    scale: Scale = "smoke",
+    dataset: Datasets = None,
+    methods: Methods = None,
+    experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Notebooks at a time; they share the cores evenly.")
+    ] = 1,
+    on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
+    scheduler: Annotated[
+        str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Leave notebooks that are whole already.")
+    ] = False,
+    runs: Runs = Path("runs"),
+    device: Device = "auto",
+    data_root: Root = None,
+) -> None:
+    """Execute a paper's notebook for many seeds.
+
+    papermill writes them to RUNS/notebooks, one for each paper, data set and seed.
+
+    Trained runs are kept in RUNS: executing again is cheap, and what was cut short goes on. A
+    notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
+    On dask every worker needs this installation and the same folders.
+    """
+    from fedrepro.runs.environment import pick_device
+    from fedrepro.sweep import plan
+
+    if on == "local":
+        pick_device(device)
+    planned = plan(
+        papers,
+        _seeds(seeds),
+        scale=scale,
+        datasets=_split(dataset) or (),
+        methods=_split(methods),
+        experiment=experiment,
+        device=device,
+        data_root=data_root,
+        runs=runs,
+    )
+    _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)
+
+
+def _execute(planned: Sequence[Job], **how: Any) -> None:
+    """Run a sweep, show how it goes, and leave with its exit status."""
+    from fedrepro.sweep import sweep
+
+    report = text.SweepReport(len(planned))
+    try:
+        ended = sweep(planned, report=report, **how)
+    except KeyboardInterrupt:
+        _say(
+            f"interrupted: {report.ended} of {len(planned)} notebooks ended, finished rounds are "
+            "kept; give the same command again with --resume"
+        )
+        raise typer.Exit(130) from None
+    finally:
+        report.close()
+    typer.echo(text.summary(ended))
+    if any(outcome.state == "failed" for outcome in ended):
+        raise typer.Exit(1)
+
+
+@app.command()
+def verdicts(
+    as_json: Json = False,
+    notebooks: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of executed notebooks; default the book's recorded ones and "
+            "runs/notebooks."
+        ),
+    ] = None,
+) -> None:
+    """Every published cell: theirs, ours, the verdict, why."""
+    if notebooks is not None and not notebooks.is_dir():
+        raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or mend --notebooks")
+    places = [CHECKOUT / "book" / "runs" / "notebooks", Path("runs") / "notebooks"]
+    rows = text.published_cells([notebooks] if notebooks is not None else places)
+    typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else text.cell_lines(rows))
+
+
+@app.command()
+def book(
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Your own run records, added as pages; default ./runs if it is there."),
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open its first page.")] = False,
+) -> None:
+    """Build the site from recorded runs.
+
+    Prints the path of its first page.
+    """
+    from fedrepro.book import build_book
+
+    own = Path("runs")
+    page = build_book(runs or (own if own.is_dir() else None), report=_say)
+    typer.echo(str(page))
+    if show:
+        typer.launch(page.as_uri())
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Default: list them.")] = None,
+) -> None:
+    """Run a benchmark by name.
+
+    Words after the name are handed to it.
+    """
+    import ast
+
+    texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}
+    scripts = sorted(stem for stem, code in texts.items() if "__main__" in code)
+    if not scripts:
+        raise FedReproError(f"no benchmarks in {CHECKOUT}: install from a clone of the repository")
+    if name is None:
+        docs = [ast.get_docstring(ast.parse(texts[stem])) or "-" for stem in scripts]
+        lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)
+        typer.echo(text.aligned(("benchmark", "measures"), lines))
+        return
+    if name not in scripts:
+        raise FedReproError(f"no benchmark {name!r}; choose from {', '.join(scripts)}")
+    script = str(CHECKOUT / "benchmarks" / f"{name}.py")
+    done = subprocess.run([sys.executable, script, *context.args], check=False)
+    raise typer.Exit(done.returncode)
+
+
+def main() -> None:
+    """The entry point `fedrepro`."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

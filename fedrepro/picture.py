@@ -1,0 +1,107 @@
+"""What all figures share: size, colours, lines, markers, and how a figure shows itself.
+
+Series differ in line, marker or hatch as well as in colour (the Okabe-Ito palette), and text is
+sized so that it can still be read where a figure fills a narrow phone.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
+
+from fedrepro.errors import FedReproError
+
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
+    *("#56B4E9", "#E69F00", "#000000", "#8C8C8C"),
+)
+LINES: tuple[Any, ...] = (
+    *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
+    *((0, (3, 1, 1, 1)), (0, (1, 1))),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
+WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
+TEXT, SMALL = 11, 9.5
+
+
+class Picture(Figure):
+    """A figure that knows how to show itself, with or without a plotting backend loaded."""
+
+    def png(self) -> bytes:
+        """The picture with a palette of 256 colours, a third of the size of a full one."""
+        full, small = io.BytesIO(), io.BytesIO()
+        self.savefig(full, format="png", dpi=self.dpi)
+        image = Image.open(full).convert("RGB").quantize(256)
+        image.save(small, format="png", optimize=True)
+        return small.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+
+def picture(
+    height: float, rows: int = 1, cols: int = 1, **shared: Any
+) -> tuple[Picture, npt.NDArray[Any]]:
+    """A picture of the one width, and its axes (rows, cols)."""
+    figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    axes = figure.subplots(rows, cols, squeeze=False, **shared)
+    for ax in axes.flat:
+        ax.tick_params(labelsize=SMALL)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_axisbelow(True)
+    return figure, axes
+
+
+def checked(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
+    missing = [name for name in columns if name not in frame.columns]
+    if frame.empty or missing:
+        why = f"lacks {', '.join(missing)}" if missing and not frame.empty else "is empty"
+        raise FedReproError(f"no {what} to draw: the frame {why}; give one from finished runs")
+    if "dataset" in frame and frame.dataset.nunique() > 1:
+        raise FedReproError(
+            f"{what} of {', '.join(frame.dataset.unique())} in one frame; give one data set"
+        )
+    return frame
+
+
+def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
+    ax.set_xlabel(x, fontsize=TEXT)
+    ax.set_ylabel(y, fontsize=TEXT)
+    if title:
+        ax.set_title(title, fontsize=TEXT)
+
+
+def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
+    """The legend above the axes, where it hides nothing; title: a line over it."""
+    handles, labels = ax.get_legend_handles_labels()
+    figure.legend(
+        *(handles, labels),
+        loc="outside upper center",
+        ncols=min(ncols, len(labels)),
+        fontsize=SMALL,
+        title=title,
+        title_fontsize=SMALL,
+        frameon=False,
+        handlelength=2.6,
+        columnspacing=1.2,
+    )
+
+
+def logarithmic_x(ax: Axes) -> None:
+    """A logarithmic x axis with plain numbers at its ticks."""
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    few = math.log10(high / low) < 2.5
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())

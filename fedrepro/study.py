@@ -1,0 +1,193 @@
+"""A paper's experiments on one data set, at one scale, for one seed: runs in, cells and curves out.
+
+What the command line prints and what the notebooks glue is computed here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro import methods, metrics, papers
+from fedrepro.cells import cells
+from fedrepro.data.federation import Federation
+from fedrepro.embedding import tsne
+from fedrepro.errors import FedReproError
+from fedrepro.papers import Arm, Paper
+from fedrepro.progress import Progress
+from fedrepro.protocol import DataSpec
+from fedrepro.runs import Record, RunSpec, Store, federation_of
+from fedrepro.verdicts import build_table
+
+DEFAULT_RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class Result:
+    """One arm's finished run."""
+
+    arm: Arm
+    record: Record
+
+    @property
+    def label(self) -> str:
+        return self.arm.label
+
+    @property
+    def clients(self) -> int:
+        return len(self.record.data["clients"])
+
+    def curve(self) -> pd.DataFrame:
+        """By round: test accuracy a domain, `avg`, and `bytes`, one client's traffic so far."""
+        table = metrics.accuracies(self.record.curve)
+        sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum() / self.clients
+        table["bytes"] = sent.reindex(table.index).fillna(0.0)
+        return table
+
+    def summary(self) -> dict[str, Any]:
+        """The run in plain values, as a notebook glues it."""
+        record, curve = self.record, self.record.curve
+        rules = [
+            rule
+            for rule in metrics.SCORE_RULES
+            if rule != "validation" or (curve.split == "validation").any()
+        ]
+        return {
+            "run_id": record.run_id,
+            "label": self.label,
+            "method": record.config["method"],
+            "scale": record.config["protocol"]["scale"],
+            "seed": record.config["seed"],
+            "engine": record.config["engine"],
+            "rounds": int(curve["round"].max()),
+            "scores": {rule: metrics.scores(curve, rule) for rule in rules},
+            "seconds": {str(k): float(v) for k, v in metrics.seconds(curve).items()},
+            "bytes": {str(k): float(v) for k, v in metrics.traffic(curve).sum().items()},
+            "clients": self.clients,
+            "standins": record.data["standins"],
+            "deviations": record.data["deviations"],
+            "hashes": record.data["hashes"],
+            "environment": record.environment,
+            "curve": self.curve().reset_index().to_dict(orient="list"),
+        }
+
+
+@dataclass
+class Study:
+    """A paper on one data set at one scale for one seed.
+
+    only: labels of the arms to run (all where None). Results are kept, so that experiments that
+    share arms train them once.
+    """
+
+    paper: Paper
+    dataset: str
+    scale: str = "smoke"
+    seed: int = 0
+    only: Sequence[str] | None = None
+    device: str = "auto"
+    engine: str = "auto"
+    data_root: Path | None = None
+    store: Store = field(default_factory=lambda: Store(DEFAULT_RUNS))
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        self.paper.protocol(self.dataset, self.scale)
+        if self.seed < 0:
+            raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
+        known = set(methods.names()) | {
+            spec.label for e in self.paper.experiments for spec in self.paper.arm_specs(e.id)
+        }
+        for label in self.only or ():
+            if label not in known:
+                raise FedReproError(
+                    f"no method or row {label!r} in {self.paper.short}; "
+                    f"choose from {', '.join(sorted(known, key=str.lower))}"
+                )
+
+    def runnable(self) -> list[str]:
+        """Ids of the experiments that can run on this data set."""
+        return [
+            e.id
+            for e in self.paper.experiments
+            if e.state == "runs" and self.dataset in self.paper.datasets_for(e.id)
+        ]
+
+    def chosen(self, experiment: str) -> list[str]:
+        """Ids behind an experiment's name; `all` stands for everything that can run here."""
+        return self.runnable() if experiment == "all" else [self.paper.experiment(experiment).id]
+
+    def arms(self, experiment: str) -> list[Arm]:
+        """The arms to run: the experiment's, without those left out by `only`."""
+        arms = self.paper.arms(experiment, self.dataset, self.scale)
+        if self.only is None:
+            return arms
+        return [arm for arm in arms if arm.label in self.only or arm.method in self.only]
+
+    def results(self, experiment: str) -> list[Result]:
+        """The finished runs of an experiment, trained where the store lacks them."""
+        return [Result(arm, self._record(arm)) for arm in self.arms(experiment)]
+
+    def _record(self, arm: Arm) -> Record:
+        method = methods.create(arm.method, **arm.fields)
+        spec = RunSpec(method, arm.protocol, self.seed, self.engine)
+        return self.store.obtain(
+            spec, device=self.device, data_root=self.data_root, progress=self.progress
+        )
+
+    def curves(self, experiment: str) -> pd.DataFrame:
+        """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
+        frames = [
+            r.curve().reset_index().assign(label=r.label, seed=self.seed, dataset=self.dataset)
+            for r in self.results(experiment)
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def embedding(self, experiment: str) -> pd.DataFrame:
+        """t-SNE of each arm's test representations: label, x, y, domain, cls."""
+        classes = self.federation().classes
+        frames = [
+            tsne(r.record.features, r.record.data["domains"], classes, self.seed).assign(
+                label=r.label
+            )
+            for r in self.results(experiment)
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def federation(self) -> Federation:
+        """The clients and test sets that all experiments on this data set share."""
+        return federation_of(self._data_spec(), self.data_root)
+
+    def _data_spec(self) -> DataSpec:
+        return self.paper.protocol(self.dataset, self.scale).data
+
+    def beside(self, experiment: str) -> pd.DataFrame:
+        """The printed table beside this seed's numbers (`verdicts.build_table`)."""
+        table = self.paper.experiment(experiment).table or experiment
+        return build_table(self.paper, table, self.cells(experiment))
+
+    def cells(self, experiment: str) -> list[dict[str, Any]]:
+        """Our numbers of one experiment, a row a (method, column), as `verdicts.build_table` reads
+        them; `alternative` marks second readings, which have no printed row."""
+        rows = cells(self.paper, self.paper.experiment(experiment), self.results(experiment))
+        common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
+        return [{**common, **row} for row in rows]
+
+
+def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:
+    """A `Study` from plain values: paper by name, `runs_dir` and `data_root` as text or paths."""
+    runs = where.pop("runs_dir", None) or DEFAULT_RUNS
+    root = where.pop("data_root", None)
+    return Study(
+        papers.load(paper),
+        dataset,
+        scale,
+        seed,
+        store=Store(runs),
+        data_root=Path(root) if root else None,
+        **where,
+    )

@@ -1,0 +1,139 @@
+"""The speed comparison: both sides train alike, and what it writes can be read."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from fedrepro.errors import FedReproError
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("rounds")
+
+
+@pytest.fixture
+def tiny(bench: ModuleType) -> Any:
+    return bench.Settings(model="tiny-cnn", clients=3, images=39, size=16, batch=8, repeat=2)
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "ADCOL"])
+def test_both_sides_train_alike(bench: ModuleType, tiny: Any, method: str) -> None:
+    """Same start, same batches: two local epochs and two rounds agree to rounding, and learn."""
+    settings = replace(tiny, epochs=2)
+    federation = bench.made_federation(settings)
+    library, seconds = bench.library_rounds(method, settings, federation, 2)
+    field, _ = bench.field_rounds(method, settings, federation, 2, same_order=True)
+    assert seconds > 0
+    assert field[1]["ce"] < field[0]["ce"]
+    assert set(field[0]) == ({"ce"} if method == "FedAvg" else {"ce", "kl"})
+    for ours, theirs in zip(library, field, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    other, _ = bench.field_rounds(method, settings, federation, 1)
+    assert other[0]["ce"] != pytest.approx(field[0]["ce"], rel=1e-6)  # shuffled for itself
+    assert math.isfinite(other[0]["ce"])
+
+
+def test_field_averages_to_one_network(bench: ModuleType, tiny: Any) -> None:
+    federation = bench.made_federation(tiny)
+    loop = bench.FieldLoop("FedAvg", tiny.protocol(1), federation, 0, CPU)
+    loop.round()
+    key = "predictor.weight"
+    mean = torch.stack([m.state_dict()[key] for m in loop.models]).mean(0)
+    assert torch.allclose(loop.global_model.state_dict()[key], mean, atol=1e-6)
+    assert 0 <= loop.last_accuracy <= 100
+
+
+def test_field_discriminator_learns(bench: ModuleType, tiny: Any) -> None:
+    federation = bench.made_federation(tiny)
+    loop = bench.FieldLoop("ADCOL", tiny.protocol(1), federation, 0, CPU)
+    before = {k: v.clone() for k, v in loop.discriminator.state_dict().items()}
+    networks = [m.state_dict() for m in loop.models]
+    loop.round()
+    assert math.isfinite(loop.last_discriminator_loss)
+    assert any(not torch.equal(v, before[k]) for k, v in loop.discriminator.state_dict().items())
+    assert not torch.equal(networks[0]["predictor.weight"], networks[1]["predictor.weight"])
+
+
+def test_a_wrong_loss_stops_the_measurement(
+    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = bench.made_federation(tiny)
+    found = bench.check("FedAvg", tiny, federation)
+    assert found["largest_gap"] <= found["tolerance"]
+    wrong = [{name: 1.02 * value for name, value in row.items()} for row in found["field"]]
+    monkeypatch.setattr(bench, "field_rounds", lambda *_, **__: (wrong, 1.0))
+    with pytest.raises(FedReproError, match="differ"):
+        bench.check("FedAvg", tiny, federation)
+    monkeypatch.setattr(bench, "field_rounds", lambda *_, **__: (wrong[::-1], 1.0))
+    with pytest.raises(FedReproError, match="does not fall"):
+        bench.check("FedAvg", tiny, federation)
+
+
+def test_ratios(bench: ModuleType) -> None:
+    assert bench.ratios([1, 2, 9], [2, 8, 3]) == {"median": 0.5, "min": 0.25, "max": 3.0}
+
+
+def test_a_lone_last_image_is_refused(bench: ModuleType, tiny: Any) -> None:
+    with pytest.raises(FedReproError, match="leave one alone"):
+        bench.made_federation(replace(tiny, images=41))
+
+
+@pytest.mark.slow
+def test_memory_is_of_the_fresh_process(bench: ModuleType, tiny: Any) -> None:
+    """And not of the process that started it, which holds more."""
+    ballast = torch.ones(64, 1024, 1024)  # 256 MiB
+    here = bench.peak_resident()
+    found = bench.memory_apart("field", "FedAvg", tiny)
+    assert 0 < found["before"] <= found["peak"] < here
+    assert found["device_peak"] is None
+    assert ballast.shape == (64, 1024, 1024)
+
+
+def test_stored_measurement_fills_the_readme(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = {"library": {"before": 1.0, "peak": 100.0, "device_peak": None}}
+    memory["field"] = {"before": 1.0, "peak": 200.0, "device_peak": None}
+    monkeypatch.setattr(bench, "memory_apart", lambda side, *_: memory[side])
+    words = "--model tiny-cnn --clients 2 --images 30 --size 16 --batch 8 --repeat 2 --threads 1"
+    path = tmp_path / "results" / "one.json"
+    bench.main([*words.split(), "--json", str(path)])
+    stored = json.loads(path.read_text())
+    assert set(stored) == {"command", "settings", "environment", "load_average", "results"}
+    assert stored["command"].startswith(f"python benchmarks/rounds.py {words}")
+    assert {"date", "device", "cores", "threads", "packages", "commit"} <= set(
+        stored["environment"]
+    )
+    for found in stored["results"].values():
+        assert [len(found["seconds"][side]) for side in bench.SIDES] == [2, 2]
+        assert found["seconds_ratio"]["min"] <= found["seconds_ratio"]["median"]
+        assert found["memory_ratio"] == 0.5
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
+    text = bench.fill_readme(readme, path.parent)
+    assert readme.read_text() == f"before\n{bench.MARKS[0]}\n{text}\n{bench.MARKS[1]}\nafter\n"
+    assert [line.split(" | ")[1] for line in text.splitlines()[2:]] == ["FedAvg", "ADCOL"]
+    assert "| 100 | 200 | 0.50 |" in text
+
+
+def test_readme_shows_the_stored_measurements(bench: ModuleType) -> None:
+    shown = bench.README.read_text(encoding="utf-8").split(bench.MARKS[0])[1]
+    stored = bench.table(list(bench.RESULTS.glob("*.json")))
+    assert shown.split(bench.MARKS[1])[0].strip() == stored
+    benchmarks = {p.name for p in FOLDER.glob("*.py")}
+    text = bench.README.read_text(encoding="utf-8")
+    assert [name for name in benchmarks if f"`{name}`" not in text] == []

@@ -1,0 +1,169 @@
+"""The built book as a reader sees it: in a browser, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("websocket", reason="the browser test needs websocket-client")
+
+from tests.book.chrome import Chrome, find_chromium
+
+PHONE, DESK = 390, 1280
+
+# Formulas that are still text, or that MathJax could not read.
+RAW_FORMULAS = """[...document.querySelectorAll('.bd-article .math')]
+  .filter(e => !e.querySelector('mjx-container') || e.querySelector('mjx-merror, [data-mjx-error]'))
+  .map(e => e.textContent)"""
+BROKEN_IMAGES = """[...document.images].filter(i => !i.complete || i.naturalWidth === 0)
+  .map(i => i.src)"""
+# What sticks out of the window to the right and lies in no box that can be scrolled there.
+STICKS_OUT = """(() => {
+  const out = e => e.getBoundingClientRect().right > innerWidth + 1;
+  const scrolls = e => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX) && !out(e);
+  return [...document.querySelectorAll('.bd-article *')]
+    .filter(e => out(e) && !e.closest('mjx-assistive-mml'))
+    .filter(e => {
+      for (let up = e; !up.matches('.bd-article'); up = up.parentElement)
+        if (scrolls(up)) return false;
+      return true;
+    }).map(e => e.outerHTML.slice(0, 80));
+})()"""
+# Every cell of a column headed "verdict": its text and its visible height.
+VERDICTS = """[...document.querySelectorAll('table')].flatMap(table => {
+  const rows = [...table.rows];
+  const head = rows.find(r => [...r.cells].some(c => /^verdict/i.test(c.innerText.trim())));
+  if (!head) return [];
+  const fromEnd = head.cells.length
+    - [...head.cells].findIndex(c => /^verdict/i.test(c.innerText.trim()));
+  return rows.slice(rows.indexOf(head) + 1).filter(r => r.cells.length >= fromEnd)
+    .map(r => r.cells[r.cells.length - fromEnd])
+    .filter(c => c.tagName === 'TD')
+    .map(c => [c.innerText.trim(), c.getBoundingClientRect().height]);
+})"""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    with Chrome(program, tmp_path_factory.mktemp("profile")) as chrome:
+        yield chrome
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files without a line per request."""
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """The site's address on this machine, as a web server would offer it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def pages(site: Path) -> list[Path]:
+    """Every page a reader can reach, without Sphinx's own search and index pages."""
+    found = [p for p in sorted(site.rglob("*.html")) if "_static" not in p.parts]
+    return [p for p in found if p.name not in {"genindex.html", "search.html", "index.html"}]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [PHONE, DESK])
+def test_pages_are_whole(browser: Chrome, site: Path, served: str, width: int) -> None:
+    """Formulas drawn, pictures there, nothing missing, nothing remote, no sideways scrolling."""
+    wrong = []
+    for page in pages(site):
+        name = page.relative_to(site).as_posix()
+        visit = browser.open(f"{served}/{name}", width)
+        remote = [url for url in visit.requests if not url.startswith((served, "data:"))]
+        wrong += [f"{name}: remote {url}" for url in remote]
+        wrong += [f"{name}: missing {what}" for what in visit.failed]
+        wrong += [f"{name}: console {what}" for what in visit.errors]
+        wrong += [f"{name}: formula not drawn {text}" for text in browser.run(RAW_FORMULAS)]
+        wrong += [f"{name}: picture not shown {url}" for url in browser.run(BROKEN_IMAGES)]
+        wrong += [f"{name}: sticks out {what}" for what in browser.run(STICKS_OUT)]
+        wide = browser.run("document.documentElement.scrollWidth")
+        if wide > width:
+            wrong.append(f"{name}: {wide} px wide in a window of {width}")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.browser
+def test_first_page_leads_to_the_start_page(browser: Chrome, site: Path) -> None:
+    browser.open((site / "index.html").as_uri(), PHONE)
+    browser.wait(
+        "location.pathname.endsWith('/book/intro.html') && document.readyState==='complete'"
+    )
+    assert browser.run("document.querySelector('h1').innerText").startswith("fedrepro")
+
+
+@pytest.mark.browser
+def test_pages_opened_as_files_draw_formulas_and_load_nothing_remote(
+    browser: Chrome, site: Path
+) -> None:
+    """The printed path of the first page leads here, without a web server."""
+    for name in ("book/adcol/method.html", "book/verdicts.html"):
+        visit = browser.open((site / name).as_uri(), DESK)
+        assert not [url for url in visit.requests if url.startswith("http")]
+        assert browser.run("document.querySelectorAll('mjx-container').length") > 3
+        assert not browser.run(RAW_FORMULAS) and not browser.run(BROKEN_IMAGES)
+
+
+@pytest.mark.browser
+def test_method_page_shows_picture_formulas_and_code(browser: Chrome, site: Path) -> None:
+    browser.open((site / "book" / "adcol" / "method.html").as_uri(), PHONE)
+    picture = browser.run(
+        "(r => [r.width, r.height])(document.querySelector('img[src$=\"adcol.svg\"]')"
+        ".getBoundingClientRect())"
+    )
+    assert 250 < picture[0] <= PHONE and picture[1] > 300
+    drawn = "[...document.querySelectorAll('mjx-container')].map(e => e.getBoundingClientRect())"
+    assert browser.run(f"{drawn}.filter(r => r.width > 0 && r.height > 0).length") > 10
+    code = browser.run("document.querySelector('div.highlight-python').innerText")
+    assert "class ADCOL(Method)" in code and "kl_from_uniform" in code
+
+
+@pytest.mark.browser
+def test_phone_menu_opens_and_leads_on(browser: Chrome, site: Path) -> None:
+    browser.open((site / "book" / "intro.html").as_uri(), PHONE)
+    link = "document.querySelector('.bd-sidebar-primary a[href$=\"adcol/method.html\"]')"
+    box = f"{link}.getBoundingClientRect()"
+    seen = f"(r => r.left >= 0 && r.right <= innerWidth && r.width > 0)({box})"
+    assert not browser.run(seen)
+    browser.run("document.querySelector('.primary-toggle').click()")
+    browser.wait(seen)
+    browser.run(f"{link}.click()")
+    browser.wait("document.querySelector('h1')?.innerText.startsWith('ADCOL: the method')")
+
+
+@pytest.mark.browser
+def test_search_finds_a_page(browser: Chrome, site: Path) -> None:
+    browser.open((site / "search.html").as_uri() + "?q=discriminator")
+    browser.wait("[...document.querySelectorAll('#search-results li a')].length > 0")
+    links = browser.run("[...document.querySelectorAll('#search-results li a')].map(a => a.href)")
+    assert any("adcol/method.html" in link for link in links)
+
+
+@pytest.mark.browser
+def test_result_tables_show_a_verdict_in_every_row(browser: Chrome, site: Path) -> None:
+    results = [p for p in pages(site) if p.parent.name == "results"]
+    if not results:
+        pytest.skip("the book has no result page yet")
+    cells = []
+    for page in results:
+        browser.open(page.as_uri(), PHONE)
+        cells += browser.run(VERDICTS)
+    assert cells, "no table of the result pages has a column headed 'verdict'"
+    assert all(text and height > 0 for text, height in cells)

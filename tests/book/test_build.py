@@ -1,0 +1,170 @@
+"""Building the site: what goes in, what comes out, and what a user is told when it fails."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import yaml
+
+from fedrepro import book
+from fedrepro.book import build_book
+from fedrepro.errors import FedReproError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def notebook(*sources: str, kernel: str = "python3") -> nbformat.NotebookNode:
+    """A notebook of code cells; the first is the parameters cell."""
+    cells = [nbformat.v4.new_markdown_cell("# Counts")]
+    cells += [nbformat.v4.new_code_cell(source) for source in sources]
+    if sources:
+        cells[1].metadata["tags"] = ["parameters", "remove-cell"]
+    spec = {"name": kernel, "display_name": "Python 3", "language": "python"}
+    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": spec})
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A repository with a book of one page and one result notebook."""
+    source = tmp_path / "repository"
+    (source / "book" / "results").mkdir(parents=True)
+    shutil.copy2(REPOSITORY / "_config.yml", source)
+    shutil.copy2(REPOSITORY / "book" / "references.bib", source / "book")
+    shutil.copytree(REPOSITORY / "book" / "_static", source / "book" / "_static")
+    (source / "book" / "intro.md").write_text("# Start\n\nSome words.\n")
+    counts = notebook(
+        'runs_dir = ""',
+        "from pathlib import Path\n"
+        'print("found", len(list(Path(runs_dir or "nowhere").glob("*.json"))), "records")',
+    )
+    nbformat.write(counts, source / "book" / "results" / "counts.ipynb")
+    toc = {
+        "format": "jb-book",
+        "root": "book/intro",
+        "parts": [{"caption": "Results", "chapters": [{"file": "book/results/counts"}]}],
+    }
+    (source / "book" / "_toc.yml").write_text(yaml.safe_dump(toc))
+    return source
+
+
+def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    (runs / "notebooks" / "adcol").mkdir(parents=True)
+    for name in ("a.json", "b.json"):
+        (runs / name).write_text("{}")
+    nbformat.write(notebook("print(6 * 7)"), runs / "notebooks" / "adcol" / "seed-0.ipynb")
+    failed = notebook("1 / 0")
+    failed.cells[1].outputs = [
+        nbformat.v4.new_output("error", ename="ZeroDivisionError", evalue="", traceback=[])
+    ]
+    nbformat.write(failed, runs / "notebooks" / "adcol" / "seed-1.ipynb")
+    cut_short = runs / "notebooks" / "adcol" / "seed-2.failed.ipynb"
+    nbformat.write(notebook("print(1)"), cut_short)
+    (runs / "notebooks" / "broken.ipynb").write_text("{")
+
+    lines: list[str] = []
+    first = build_book(runs, tmp_path / "out", strict=True, source=small, report=lines.append)
+
+    assert first == (tmp_path / "out" / "html" / "index.html").resolve() and first.is_file()
+    page = (first.parent / "book" / "results" / "counts.html").read_text()
+    assert "found 2 records" in page
+    assert str(runs) not in page  # the injected cell names a path of this machine
+    own = (first.parent / "book" / "own" / "adcol-seed-0.html").read_text()
+    assert "Counts (adcol-seed-0)" in own and "not a result" in own
+    assert book.PATH_CHECK in page
+    assert not (first.parent / "book" / "own" / "adcol-seed-1.html").exists()
+    assert not list((first.parent / "book" / "own").glob("*failed*"))
+    assert any("seed-1.ipynb" in line and "failed" in line for line in lines)
+    assert any("broken.ipynb" in line for line in lines)
+
+
+def test_a_failing_result_notebook_is_named_and_the_old_site_stays(
+    small: Path, tmp_path: Path
+) -> None:
+    old = tmp_path / "out" / "html" / "index.html"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    bad = notebook('runs_dir = ""', 'raise ValueError("no such record")')
+    nbformat.write(bad, small / "book" / "results" / "counts.ipynb")
+    with pytest.raises(FedReproError, match=r"counts\.ipynb failed \(ValueError: no such record\)"):
+        build_book(out=tmp_path / "out", source=small)
+    assert old.read_text() == "old"
+
+
+def test_a_dead_kernel_is_a_failure(small: Path, tmp_path: Path) -> None:
+    bad = notebook('runs_dir = ""', "import os\nos._exit(1)")
+    nbformat.write(bad, small / "book" / "results" / "counts.ipynb")
+    with pytest.raises(FedReproError, match=r"counts\.ipynb failed"):
+        build_book(out=tmp_path / "out", source=small)
+
+
+def test_strict_turns_a_warning_into_an_error_that_names_it(small: Path, tmp_path: Path) -> None:
+    shutil.rmtree(small / "book" / "results")
+    (small / "book" / "_toc.yml").write_text("format: jb-book\nroot: book/intro\n")
+    (small / "book" / "intro.md").write_text("# Start\n\nSee {cite:p}`nobody1900`.\n")
+    with pytest.raises(FedReproError, match=r"nobody1900.*whole log is .*book\.log") as caught:
+        build_book(out=tmp_path / "out", strict=True, source=small)
+    assert "\n" not in str(caught.value)
+    assert "nobody1900" in (tmp_path / "out" / "book.log").read_text()
+    assert not (tmp_path / "out" / "html").exists()
+    assert build_book(out=tmp_path / "out", strict=False, source=small).is_file()
+
+
+def test_missing_sources_and_records_are_one_line_each(small: Path, tmp_path: Path) -> None:
+    with pytest.raises(FedReproError, match="sources are not in"):
+        build_book(source=tmp_path / "elsewhere")
+    with pytest.raises(FedReproError, match="no run records at"):
+        build_book(runs=tmp_path / "none", source=small)
+
+
+class Links(HTMLParser):
+    """Addresses a page loads (scripts, styles, pictures) and those it leads to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.led: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value for name, value in attrs if value}
+        if "src" in given:
+            self.loaded.append(given["src"])
+        if tag == "link" and given.get("rel") != "canonical" and "href" in given:
+            self.loaded.append(given["href"])
+        if tag == "a" and "href" in given:
+            self.led.append(given["href"])
+
+
+def test_every_page_of_the_toc_is_there(site: Path) -> None:
+    toc = yaml.safe_load((REPOSITORY / "book" / "_toc.yml").read_text())
+    files = [toc["root"]] + [page["file"] for part in toc["parts"] for page in part["chapters"]]
+    missing = [file for file in files if not (site / f"{file}.html").is_file()]
+    assert not missing
+
+
+def test_nothing_is_loaded_from_elsewhere_and_no_local_link_is_dead(site: Path) -> None:
+    wrong = []
+    for page in site.rglob("*.html"):
+        if "_static" in page.parts:
+            continue
+        links = Links()
+        text = page.read_text(encoding="utf-8")
+        links.feed(text)
+        wrong += [f"{page.name} loads {a}" for a in links.loaded if urlsplit(a).netloc]
+        wrong += [f"{page.name} names a CDN" for _ in re.findall(r"unpkg|jsdelivr|cdnjs", text)]
+        for address in links.loaded + links.led:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc or not parts.path:
+                continue
+            if not (page.parent / unquote(parts.path)).exists():
+                wrong.append(f"{page.name}: {address} is not there")
+    for style in (site / "_static").rglob("*.css"):
+        remote = re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*", style.read_text("utf-8"))
+        wrong += [f"{style.name} loads {address}" for address in remote]
+    assert not wrong, "\n".join(wrong)

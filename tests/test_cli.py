@@ -1,0 +1,268 @@
+"""The command line as other programs and people meet it: keys of the JSON, lines of errors, exit
+statuses, and one run through to its table."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedrepro import cli, papers, text
+
+COMMANDS = (
+    *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
+    *("run", "sweep", "verdicts", "book", "bench"),
+)
+CELL = ["paper", "table", "dataset", "method", "column", "published", "published_std"]
+CELL += ["ours", "ours_std", "seeds", "scale", "verdict", "why"]
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(cli.app, list(words))
+
+
+def listed(*words: str) -> list[dict[str, Any]]:
+    """What a command prints with --json."""
+    result = call(*words, "--json")
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)
+    assert isinstance(rows, list) and rows
+    return rows
+
+
+def refused(*words: str) -> str:
+    """The one line of an error of the user's."""
+    result = call(*words)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
+    return lines[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help(command: str) -> None:
+    result = call(*command.split(), "--help")
+    assert result.exit_code == 0 and "Usage:" in result.stdout
+
+
+def test_no_word_shows_the_commands() -> None:
+    result = call()
+    assert result.exit_code == 0
+    shown = [line.split()[0] for line in result.stdout.splitlines() if line.startswith("  ")]
+    assert {command.split()[0] for command in COMMANDS} <= set(shown)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    heavy = ("torch", "pandas", "papermill", "scrapbook", "sklearn")
+    code = (
+        "import sys\nfrom fedrepro import cli\n"
+        "try:\n    cli.app(['run', '--help'])\nexcept SystemExit: pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=cli.CHECKOUT,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_methods() -> None:
+    rows = listed("methods")
+    assert all(list(row) == ["name", "paper", "fields"] for row in rows)
+    fields = [field for row in rows for field in row["fields"]]
+    assert all(list(f) == ["name", "default", "source", "alternatives"] for f in fields)
+    adcol = next(row for row in rows if row["name"] == "ADCOL")
+    mu = next(field for field in adcol["fields"] if field["name"] == "mu")
+    assert mu["default"] == 1.0 and 0.1 in mu["alternatives"]
+    assert "mu = 1.0" in call("methods").stdout
+
+
+def test_experiments() -> None:
+    rows = listed("experiments")
+    keys = ["paper", "id", "dataset", "caption", "state", "reason"]
+    assert all(list(row) == keys for row in rows)
+    assert {row["paper"] for row in rows} == set(papers.list())
+    assert {row["state"] for row in rows} <= {"runs", "blocked", "planned"}
+    own = listed("experiments", "--paper", "adcol")
+    assert own == [row for row in rows if row["paper"] == "adcol"]
+    assert call("experiments", "--paper", "adcol").stdout.count("\n") == len(own) + 1
+
+
+def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
+    rows = listed("verdicts", "--notebooks", str(tmp_path))
+    assert all(list(row) == CELL for row in rows)
+    printed = [
+        (name, table.id, method, column)
+        for name in papers.list()
+        for table in papers.load(name).tables
+        for method in table.methods
+        for column in table.columns
+    ]
+    found = [(row["paper"], row["table"], row["method"], row["column"]) for row in rows]
+    assert sorted(found) == sorted(printed)
+    assert {row["verdict"] for row in rows} == {"not run"}
+    solo = rows[found.index(("adcol", "table-1", "SOLO", "MNIST"))]
+    assert (solo["published"], solo["published_std"], solo["ours"]) == (87.9, 0.4, None)
+
+
+def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three seeds of one cell at paper scale, as notebooks glue them."""
+    from fedrepro import scraps
+
+    cell = {"table": "table-1", "dataset": "digits5", "scale": "paper", "method": "SOLO"}
+    cell |= {"column": "mnist", "standin": False, "marks": [], "alternative": False}
+    books = [
+        {"study": {"paper": "adcol"}, "cells": [{**cell, "seed": seed, "value": 88.0 + seed}]}
+        for seed in range(3)
+    ]
+    monkeypatch.setattr(scraps, "collect", lambda folder: scraps.Collected(books))
+    rows = listed("verdicts", "--notebooks", str(tmp_path))
+    (row,) = [row for row in rows if row["verdict"] != "not run"]
+    assert (row["ours"], row["ours_std"], row["seeds"]) == (89.0, 1.0, 3)
+    assert (row["column"], row["verdict"]) == ("MNIST", "reproduced")
+    assert "89.0 ± 1.0" in call("verdicts", "--notebooks", str(tmp_path)).stdout
+
+
+def test_data_status_and_prepare(tmp_path: Path) -> None:
+    status = call("data", "status", "minidigits", "mnist", "--root", str(tmp_path))
+    lines = status.stdout.splitlines()
+    assert lines[0].split() == ["domain", "here", "hash", "images", "source", "licence", "path"]
+    assert [line.split()[1] for line in lines[1:6]] == ["yes"] * 4 + ["no"]
+    assert lines[6].startswith("mnist: ") and lines[6].count("mnist: ") == 1
+    twice = [call("data", "prepare", "mini-scanned", "--size", "16").stdout for _ in range(2)]
+    assert "1797 images" in twice[0] and "already there" in twice[1]
+    fetched = call("data", "fetch", "mini-font", "--root", str(tmp_path))
+    assert fetched.exit_code == 0 and fetched.stdout.startswith("mini-font: ")
+    assert "minidigits" in refused("data", "status", "imagenet")
+    assert "is a file" in refused("data", "status", "mnist", "--root", __file__)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["nopaper"], "adcol"),
+        (["adcol", "table-99"], "table-1"),
+        (["adcol", "table-5"], "planned"),
+        (["adcol", "table-1", "--dataset", "cifar"], "minidigits"),
+        (["adcol", "table-4", "--dataset", "digits5"], "office10"),
+        (["adcol", "--seed", "-1"], "seed -1"),
+        (["adcol", "--seed", "one"], "--seed"),
+        (["adcol", "--methods", "FedNone"], "FedAvg"),
+        (["adcol", "--methods", ","], "commas"),
+        (["adcol", "figure-2c", "--methods", "FedBN"], "nothing to run"),
+        (["adcol", "--scale", "huge"], "smoke, reduced, paper"),
+        (["adcol", "--device", "tpu"], "auto, cpu, cuda"),
+        (["adcol", "--engine", "warp"], "reference"),
+        (["adcol", "--rounds", "3"], "run --help`"),
+        (["fedapc"], "FedAPC"),
+        ([], "paper"),
+    ],
+)
+def test_wrong_words_of_run_are_one_line(
+    words: list[str], named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert named in refused("run", *words)
+
+
+def test_wrong_commands_are_one_line(tmp_path: Path) -> None:
+    assert "Did you mean" in refused("verdict")
+    assert "--help" in refused("--wrong")
+    assert "drift" in refused("bench", "nothing")
+    assert "--notebooks" in refused("verdicts", "--notebooks", str(tmp_path / "none"))
+    assert "--runs" in refused("book", "--runs", str(tmp_path / "none"))
+
+
+def test_surprises_are_one_line_and_a_traceback_needs_debug(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(paper: str | None = None) -> None:
+        raise ZeroDivisionError("by zero,\nalas")
+
+    monkeypatch.setattr(papers, "experiments", fail)
+    result = call("experiments")
+    assert result.exit_code == 1
+    assert result.stderr == "error: ZeroDivisionError: by zero,; --debug shows where\n"
+    for words in (["--debug", "experiments"], ["experiments", "--debug"]):
+        traced = call(*words)
+        assert traced.exit_code == 1 and "Traceback" in traced.stderr
+
+
+def test_interruption_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(paper: str | None = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(papers, "experiments", stop)
+    result = call("experiments")
+    assert result.exit_code == 130
+    assert result.stderr.startswith("interrupted: ") and result.stderr.count("\n") == 1
+
+
+def test_run_prints_the_table_and_finds_the_run_again(tmp_path: Path) -> None:
+    words = ["run", "adcol", "table-1", "--methods", "ADCOL", "--runs", str(tmp_path)]
+    first = call(*words)
+    assert first.exit_code == 0, first.output
+    lines = first.stdout.splitlines()
+    assert lines[0].startswith("ADCOL table-1: ") and "minidigits" in lines[0]
+    assert lines[1].split()[:5] == ["method", "column", "unit", "paper", "ours"]
+    average = next(line for line in lines if line.startswith("ADCOL") and " avg " in line)
+    assert "80.2 ± 0.5" in average and "no verdict" in average
+    assert "round 2/2" in first.stderr
+    again = call(*words)
+    assert again.stdout == first.stdout and "round" not in again.stderr
+    drawn = call("run", "adcol", "figure-4", "--methods", "ADCOL", "--runs", str(tmp_path))
+    assert drawn.stdout.splitlines()[1].split()[-1] == "avg"
+    assert "round" not in drawn.stderr
+
+
+def test_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    code = '"""How fast.\n\nMore."""\nimport sys\nif __name__ == "__main__":\n'
+    code += "    sys.exit(len(sys.argv))"
+    (folder / "speed.py").write_text(code)
+    (folder / "helper.py").write_text("shared = 1")
+    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
+    assert call("bench").stdout.splitlines()[1:] == ["speed      How fast."]
+    assert call("bench", "speed", "--rounds", "3").exit_code == 3
+    shutil.rmtree(folder)
+    assert "clone" in refused("bench")
+
+
+def test_book_hands_on_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fedrepro import book
+
+    asked: list[Path | None] = []
+
+    def build(runs: Path | None = None, **_: Any) -> Path:
+        asked.append(runs)
+        return tmp_path / "index.html"
+
+    monkeypatch.setattr(book, "build_book", build)
+    monkeypatch.chdir(tmp_path)
+    assert call("book").stdout.strip() == str(tmp_path / "index.html")
+    (tmp_path / "runs").mkdir()
+    call("book")
+    call("book", "--runs", "other")
+    assert asked == [None, Path("runs"), Path("other")]
+
+
+def test_aligned_numbers_and_notes() -> None:
+    assert text.aligned(("a", "bb"), [("ccc", "d")]) == "a    bb\nccc  d"
+    assert text.number(80.25, 0.44) == "80.2 ± 0.4"
+    assert text.number(0.001234, unit="GB") == "0.00123"
+    assert text.number(28.0, unit="rounds") == "28"
+    assert text.number(float("nan")) == text.number(None) == "-"
+    assert json.loads(text.as_json([{"a": float("nan"), "b": (1,), "c": 2}], ("a", "b"))) == [
+        {"a": None, "b": [1]}
+    ]

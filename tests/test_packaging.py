@@ -1,0 +1,154 @@
+"""The lists of packages agree, and everything the package needs is in them and in the wheel."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import fedrepro
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PACKAGE = REPOSITORY / "fedrepro"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+EXTRAS = tuple(PROJECT["optional-dependencies"])
+# Import names that differ from the name of the package that brings them.
+BROUGHT_BY = {
+    "PIL": "pillow",
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "IPython": "ipykernel",
+    "distributed": "dask",
+}
+NOTEBOOKS = sorted(
+    path
+    for folder in ("notebooks", "book/results")
+    for path in (REPOSITORY / folder).glob("*.ipynb")
+)
+
+
+def named(lines: list[str]) -> dict[str, SpecifierSet]:
+    """Package name to bounds."""
+    found = [Requirement(line) for line in lines]
+    assert len({r.name.lower() for r in found}) == len(found), "a package is named twice"
+    return {r.name.lower(): r.specifier for r in found}
+
+
+def declared() -> dict[str, SpecifierSet]:
+    extras = PROJECT["optional-dependencies"]
+    return named(PROJECT["dependencies"] + [line for e in EXTRAS for line in extras[e]])
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(p for f in folders for p in (REPOSITORY / f).rglob("*.py"))
+
+
+def test_environment_names_the_same_packages_and_bounds() -> None:
+    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
+    conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    pip = next(e["pip"] for e in environment["dependencies"] if isinstance(e, dict))
+    assert conda == [f"python{PROJECT['requires-python']}", "pip"]
+    assert {"-c constraints.txt", "-e ."} <= set(pip)
+    assert named([line for line in pip if not line.startswith("-")]) == declared()
+
+
+def test_constraints_are_within_the_bounds() -> None:
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    pins = named([line for line in lines if line and not line.startswith("#")])
+    assert set(pins) == {"torch", "torchvision"}
+    for name, pin in pins.items():
+        version = re.fullmatch(r"==([\d.]+)", str(pin))
+        assert version and version[1] in declared()[name]
+
+
+def imported(path: Path) -> list[tuple[str, bool]]:
+    """Top-level packages a file imports from outside, and whether at once (else in a function)."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+        else:
+            continue
+        tops = {name.split(".")[0] for name in names} - sys.stdlib_module_names - {"fedrepro"}
+        found += [(top, node.col_offset == 0) for top in tops]
+    return found
+
+
+def test_every_import_of_the_package_is_declared() -> None:
+    """What a file imports at once is a core dependency; what a function imports, any extra's."""
+    core, extra = set(named(PROJECT["dependencies"])), set(declared())
+    undeclared = [
+        f"{path.relative_to(REPOSITORY)}: {top}"
+        for path in sources("fedrepro")
+        for top, at_once in imported(path)
+        if BROUGHT_BY.get(top, top).lower() not in (core if at_once else extra)
+    ]
+    assert not undeclared
+
+
+def test_every_file_of_the_package_is_in_the_wheel() -> None:
+    config = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    patterns = config["package-data"]["*"]
+    left_out = []
+    for path in PACKAGE.rglob("*"):
+        if path.is_dir() or "__pycache__" in path.parts:
+            continue
+        if not (path.parent / "__init__.py").is_file():
+            left_out.append(f"{path.relative_to(REPOSITORY)}: its folder has no __init__.py")
+        elif path.suffix != ".py" and not any(path.match(pattern) for pattern in patterns):
+            left_out.append(f"{path.relative_to(REPOSITORY)}: no package-data pattern")
+    assert not left_out
+
+
+def test_version_is_one() -> None:
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert citation["version"] == fedrepro.__version__
+    assert f"## {fedrepro.__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
+    assert citation["license"] == PROJECT["license"]
+
+
+def test_entry_point_can_be_called() -> None:
+    module, _, name = PROJECT["scripts"]["fedrepro"].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_torchvision_comes_in_through_one_door() -> None:
+    """A plain import fails beside a CPU build of torch, in every process that tries it."""
+    bare = re.compile(r"^\s*(import torchvision|from torchvision)\b", re.MULTILINE)
+    files = [p for p in sources("fedrepro", "tests", "benchmarks") if p.name != "_torchvision.py"]
+    found = [str(p) for p in files if bare.search(p.read_text())]
+    for path in NOTEBOOKS:
+        cells = nbformat.read(path, as_version=4).cells
+        found += [str(path) for cell in cells if bare.search(cell.source)]
+    assert not found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
+def test_notebooks_start_in_any_environment(path: Path) -> None:
+    """Another kernel name would be looked for, and not found, on other machines."""
+    assert nbformat.read(path, as_version=4).metadata["kernelspec"]["name"] == "python3"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_test_ends_with_pytest() -> None:
+    """So that the last line of `make test`, and its exit status, are pytest's."""
+    done = subprocess.run(
+        ["make", "-n", "test"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    commands = [line for line in done.stdout.splitlines() if line and not line.startswith("make")]
+    assert "pytest" in commands[-1] and "--nbval-lax" in commands[-1]
+    assert any("ruff check" in line for line in commands)
+    assert any(line.endswith("mypy") for line in commands)

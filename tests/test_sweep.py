@@ -1,0 +1,285 @@
+"""Sweeps over notebooks made here, small enough to run many of: what ends well, what fails, what a
+kill leaves behind, and what --resume does about it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedrepro import cli, sweep
+from fedrepro.errors import FedReproError
+from fedrepro.scraps import SENTINEL, finished
+
+PARAMETERS = """experiment = "all"
+dataset = "minidigits"
+methods = None
+seed = 0
+scale = "smoke"
+device = "auto"
+data_root = None
+runs_dir = None"""
+
+# The outputs scrapbook's glue writes, without its slow import.
+GLUE = """from IPython.display import display
+def glue(name, value):
+    kind = "application/scrapbook.scrap.json+json"
+    scrap = {"name": name, "data": value, "encoder": "json", "version": 1}
+    about = {"name": name, "data": True, "display": False}
+    display({kind: scrap}, metadata={"scrapbook": about}, raw=True)"""
+
+CELLS = [
+    {"table": "table-1", "method": "FedAvg", "column": "avg", "value": 31.0},
+    {"table": "table-1", "method": "ADCOL", "column": "mini-font", "value": 1.0},
+    {"table": "table-1", "method": "ADCOL", "column": "avg", "value": 42.5},
+]
+END = f"glue('cells', {CELLS!r})\nglue({SENTINEL!r}, True)"
+
+
+def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> None:
+    """adcol.ipynb with the parameters and the cells given."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = nbformat.v4.new_code_cell
+    first = new(parameters, metadata={"tags": ["parameters"]})
+    notebook = nbformat.v4.new_notebook(cells=[first, *(new(cell) for cell in cells)])
+    notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}
+    nbformat.write(notebook, folder / "adcol.ipynb")
+
+
+Sweep = Callable[..., Result]
+
+
+@pytest.fixture
+def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that sweeps take their notebooks from."""
+    monkeypatch.setattr(sweep, "NOTEBOOKS", tmp_path / "sources")
+    return tmp_path / "sources"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Sweep:
+    """`fedrepro sweep adcol ...` with records in tmp_path/runs."""
+
+    def call(*words: str) -> Result:
+        line = ["sweep", "adcol", "--runs", str(tmp_path / "runs"), *words]
+        return CliRunner().invoke(cli.app, line)
+
+    return call
+
+
+def code_of(path: Path) -> Any:
+    return nbformat.read(path, as_version=4).cells
+
+
+@pytest.mark.slow
+def test_failures_are_kept_and_named_and_resume_redoes_only_them(
+    notebooks: Path, run: Sweep, tmp_path: Path
+) -> None:
+    """Seed 0 is fine, 1 raises, 2's kernel dies, 3 ends before its last cell."""
+    facts = "import os\nglue('facts', [seed, methods, runs_dir, os.environ['OMP_NUM_THREADS']])"
+    bad = (
+        "import os, sys\n"
+        "if seed == 1: raise ValueError('no such luck')\n"
+        "if seed == 2: os._exit(9)\n"
+        "assert seed != 3 or 'reached'"
+    )
+    write_notebook(notebooks, GLUE, facts, bad, f"if seed != 3:\n    {END.replace(chr(10), '; ')}")
+    result = run("--seeds", "0,1,2,3", "--jobs", "2", "--methods", "ADCOL,FedAvg")
+    assert result.exit_code == 1
+    names = [f"adcol-minidigits-smoke-only-ADCOL-FedAvg-seed{seed}" for seed in range(4)]
+    folder = tmp_path / "runs" / "notebooks"
+    whole, *failed = [folder / f"{name}.ipynb" for name in names]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        [whole.name, *(f"{path.stem}.failed.ipynb" for path in failed)]
+    )
+    assert "done" in result.stdout and "ADCOL 42.5" in result.stdout
+    lines = {line.split(": ")[1]: line for line in result.stdout.splitlines() if "failed: " in line}
+    assert "ValueError: no such luck" in lines[names[1]]
+    assert "kernel died" in lines[names[2]]
+    assert "before its last cell" in lines[names[3]]
+    outputs = [
+        o for c in code_of(folder / f"{names[1]}.failed.ipynb") for o in c.get("outputs", [])
+    ]
+    tracebacks = ["".join(o.traceback) for o in outputs if o.output_type == "error"]
+    assert len(tracebacks) == 1 and "no such luck" in tracebacks[0]
+    scraps = [o.data for c in code_of(whole) for o in c.get("outputs", []) if "data" in o]
+    facts_found = next(iter(scraps[0].values()))["data"]
+    assert facts_found == [0, ["ADCOL", "FedAvg"], str(tmp_path / "runs"), "1"]
+
+    write_notebook(notebooks, GLUE, END)
+    before = whole.stat().st_mtime_ns
+    again = run("--seeds", "0,1", "--methods", "ADCOL,FedAvg", "--resume")
+    assert again.exit_code == 0, again.output
+    assert whole.stat().st_mtime_ns == before
+    assert finished(folder / f"{names[1]}.ipynb")
+    assert not (folder / f"{names[1]}.failed.ipynb").exists()
+    assert [line.split()[3] for line in again.stdout.splitlines()[1:]] == ["kept", "done"]
+
+
+LAUNCH = (
+    "import sys\nfrom pathlib import Path\nfrom fedrepro import cli, sweep\n"
+    "sweep.NOTEBOOKS = Path(sys.argv[1])\ncli.app(sys.argv[2:])"
+)
+
+
+def start(folder: Path, words: Sequence[str]) -> subprocess.Popen[str]:
+    """A sweep in a process of its own, as a shell would start it."""
+    root = str(Path(__file__).resolve().parents[1])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+    return subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(folder), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has buried yet counts."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
+    number: signal.Signals, tmp_path: Path, notebooks: Path, run: Sweep
+) -> None:
+    """Seed 0 ends, seed 1 is in the middle when the sweep is killed or interrupted."""
+    mark = tmp_path / "kernel"
+    wait = (
+        "import os, time\nfrom pathlib import Path\n"
+        f"mark = Path({str(mark)!r})\n"
+        "if seed == 1 and not mark.exists():\n"
+        "    mark.write_text(str(os.getpid()))\n"
+        "    time.sleep(120)"
+    )
+    write_notebook(notebooks, GLUE, wait, END)
+    folder = tmp_path / "runs" / "notebooks"
+    names = [f"adcol-minidigits-smoke-seed{seed}.ipynb" for seed in (0, 1)]
+    words = ["sweep", "adcol", "--seeds", "0,1", "--runs", str(tmp_path / "runs")]
+    child = start(notebooks, words)
+    wait_for(lambda: mark.exists() and bool(mark.read_text()))
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=30)
+    if number == signal.SIGINT:
+        assert child.returncode == 130
+        last = errors.strip().splitlines()[-1]
+        assert last.startswith("interrupted: 1 of 2 notebooks") and "--resume" in last
+        assert "Traceback" not in errors
+    kernel = int(mark.read_text())
+    wait_for(lambda: gone(kernel))
+    assert [path.name for path in folder.iterdir()] == names[:1]
+    if number == signal.SIGINT:
+        return
+    before = (folder / names[0]).stat().st_mtime_ns
+    result = run("--seeds", "0,1", "--resume")
+    assert result.exit_code == 0, result.output
+    assert sorted(path.name for path in folder.iterdir()) == names
+    assert (folder / names[0]).stat().st_mtime_ns == before
+    assert [line.split()[3] for line in result.stdout.splitlines()[1:]] == ["kept", "done"]
+
+
+def test_unknown_parameter_is_refused(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
+    write_notebook(notebooks, GLUE, END, parameters=PARAMETERS.replace("data_root", "root"))
+    result = run("--seeds", "0")
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1 and "no parameter data_root" in result.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--seeds", "-1"], "--seeds -1"),
+        (["--seeds", "0,x"], "0,x"),
+        (["--dataset", "cifar"], "cifar"),
+        (["--methods", "FedNone"], "FedNone"),
+        (["--scale", "huge"], "smoke, reduced, paper"),
+        (["--experiment", "table-99"], "table-99"),
+        (["--experiment", "table-5"], "planned"),
+        (["--experiment", "table-4", "--dataset", "digits5"], "office10"),
+        (["--device", "tpu"], "tpu"),
+        (["--jobs", "0"], "--jobs"),
+        (["--on", "moon"], "local, dask"),
+        (["--scheduler", "tcp://127.0.0.1:1"], "--on dask"),
+        (["nopaper"], "nopaper"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    words: list[str], named: str, notebooks: Path, run: Sweep
+) -> None:
+    write_notebook(notebooks, GLUE, END)
+    result = run(*words)
+    assert result.exit_code == 2
+    assert len(result.stderr.splitlines()) == 1 and named in result.stderr, result.stderr
+    assert result.stdout == ""
+
+
+def test_no_notebook_and_no_folder(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
+    missing = run()
+    assert missing.exit_code == 2 and "adcol.ipynb" in missing.stderr
+    write_notebook(notebooks, GLUE, END)
+    (tmp_path / "runs").write_text("")
+    taken = run()
+    assert taken.exit_code == 2 and "is a file" in taken.stderr
+
+
+def test_names_tell_a_part_from_the_whole() -> None:
+    whole = {"experiment": "all", "dataset": "office10", "scale": "paper", "methods": None}
+    part = {**whole, "experiment": "table-4", "methods": ["mu=0.1"]}
+    names = [sweep.file_name("adcol", {**given, "seed": 3}) for given in (whole, part)]
+    assert names == [
+        "adcol-office10-paper-seed3.ipynb",
+        "adcol-table-4-office10-paper-only-mu-0.1-seed3.ipynb",
+    ]
+
+
+def test_default_datasets() -> None:
+    from fedrepro.papers import load
+
+    paper = load("adcol")
+    assert sweep.default_datasets(paper, "all", "smoke") == ["minidigits"]
+    assert sweep.default_datasets(paper, "all", "reduced") == ["digits5", "office10"]
+    assert sweep.default_datasets(paper, "table-4", "paper") == ["office10"]
+    with pytest.raises(FedReproError, match="planned"):
+        sweep.default_datasets(paper, "table-5", "smoke")
+
+
+def test_dask_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(FedReproError, match=r"fedrepro\[cluster\]"):
+        sweep.sweep([], on="dask")
+
+
+@pytest.mark.slow
+def test_dask_runs_the_same_notebooks(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
+    pytest.importorskip("distributed")
+    write_notebook(notebooks, GLUE, "assert seed == 0, 'not this one'", END)
+    result = run("--seeds", "0,1", "--jobs", "2", "--on", "dask")
+    assert result.exit_code == 1, result.output
+    assert [line.split()[3] for line in result.stdout.splitlines()[1:3]] == ["done", "failed"]
+    assert "AssertionError: not this one" in result.stdout
+    unreachable = run("--seeds", "0", "--on", "dask", "--scheduler", "tcp://127.0.0.1:9")
+    assert unreachable.exit_code == 2 and "no dask scheduler" in unreachable.stderr
