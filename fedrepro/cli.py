@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedrepro import text
 from fedrepro.errors import FedReproError, one_line
+from fedrepro.views import text
 
 if TYPE_CHECKING:
     from fedrepro.execute import Job

@@ -94,7 +94,7 @@ def execute(job: Job, resume: bool = False, threads: int = 1) -> Outcome:
     """Execute one notebook in a new process and put the result where it belongs."""
     from filelock import FileLock, Timeout
 
-    from fedrepro.scraps import finished
+    from fedrepro.views.scraps import finished
 
     started = time.monotonic()
     if resume and finished(job.output):

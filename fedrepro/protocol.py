@@ -98,7 +98,9 @@ class Protocol(_Spec):
         for key, value in changes.items():
             node, parts = raw, key.replace("__", ".").split(".")
             for part in parts[:-1]:
-                node = node[part]
+                node = node.get(part, {})
+                if not isinstance(node, dict):
+                    raise FedReproError(f"protocol has no setting {key!r}; {part} has no parts")
             node[parts[-1]] = value
         return parse_protocol(raw)
 

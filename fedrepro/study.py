@@ -5,8 +5,8 @@ What the command line prints and what the notebooks glue is computed here, once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ import pandas as pd
 from fedrepro import methods, metrics, papers
 from fedrepro.cells import cells
 from fedrepro.data.federation import Federation
-from fedrepro.embedding import tsne
 from fedrepro.errors import FedReproError
 from fedrepro.papers import Arm, Paper
 from fedrepro.progress import Progress
-from fedrepro.protocol import DataSpec
+from fedrepro.protocol import Protocol
 from fedrepro.runs import Record, RunSpec, Store, federation_of
 from fedrepro.verdicts import build_table
 
@@ -80,8 +79,9 @@ class Result:
 class Study:
     """A paper on one data set at one scale for one seed.
 
-    only: labels of the arms to run (all where None). Results are kept, so that experiments that
-    share arms train them once.
+    only: labels or methods of the arms to run (all where None). changes: settings of the protocol
+    to replace, dotted keys as `Protocol.changed` takes them; not at scale paper, which is the
+    paper's own.
     """
 
     paper: Paper
@@ -89,6 +89,7 @@ class Study:
     scale: str = "smoke"
     seed: int = 0
     only: Sequence[str] | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
     engine: str = "auto"
     data_root: Path | None = None
@@ -96,7 +97,11 @@ class Study:
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
-        self.paper.protocol(self.dataset, self.scale)
+        if self.changes and self.scale == "paper":
+            raise FedReproError(
+                "scale paper is the paper's own protocol; change settings at reduced"
+            )
+        self.protocol()
         if self.seed < 0:
             raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
         known = set(methods.names()) | {
@@ -124,9 +129,11 @@ class Study:
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`."""
         arms = self.paper.arms(experiment, self.dataset, self.scale)
-        if self.only is None:
-            return arms
-        return [arm for arm in arms if arm.label in self.only or arm.method in self.only]
+        return [
+            replace(arm, protocol=arm.protocol.changed(**self.changes))
+            for arm in arms
+            if self.only is None or arm.label in self.only or arm.method in self.only
+        ]
 
     def results(self, experiment: str) -> list[Result]:
         """The finished runs of an experiment, trained where the store lacks them."""
@@ -147,23 +154,13 @@ class Study:
         ]
         return pd.concat(frames, ignore_index=True)
 
-    def embedding(self, experiment: str) -> pd.DataFrame:
-        """t-SNE of each arm's test representations: label, x, y, domain, cls."""
-        classes = self.federation().classes
-        frames = [
-            tsne(r.record.features, r.record.data["domains"], classes, self.seed).assign(
-                label=r.label
-            )
-            for r in self.results(experiment)
-        ]
-        return pd.concat(frames, ignore_index=True)
-
     def federation(self) -> Federation:
         """The clients and test sets that all experiments on this data set share."""
-        return federation_of(self._data_spec(), self.data_root)
+        return federation_of(self.protocol().data, self.data_root)
 
-    def _data_spec(self) -> DataSpec:
-        return self.paper.protocol(self.dataset, self.scale).data
+    def protocol(self) -> Protocol:
+        """The protocol behind the arms, before an arm's own changes."""
+        return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
 
     def beside(self, experiment: str) -> pd.DataFrame:
         """The printed table beside this seed's numbers (`verdicts.build_table`)."""

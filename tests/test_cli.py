@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from fedrepro import cli, papers, text
+from fedrepro import cli, papers
+from fedrepro.views import text
 
 COMMANDS = (
     *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
@@ -117,7 +118,7 @@ def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
 
 def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three seeds of one cell at paper scale, as notebooks glue them."""
-    from fedrepro import scraps
+    from fedrepro.views import scraps
 
     cell = {"table": "table-1", "dataset": "digits5", "scale": "paper", "method": "SOLO"}
     cell |= {"column": "mnist", "standin": False, "marks": [], "alternative": False}
@@ -214,9 +215,10 @@ def test_run_prints_the_table_and_finds_the_run_again(tmp_path: Path) -> None:
     assert first.exit_code == 0, first.output
     lines = first.stdout.splitlines()
     assert lines[0].startswith("ADCOL table-1: ") and "minidigits" in lines[0]
-    assert lines[1].split()[:5] == ["method", "column", "unit", "paper", "ours"]
-    average = next(line for line in lines if line.startswith("ADCOL") and " avg " in line)
-    assert "80.2 ± 0.5" in average and "no verdict" in average
+    assert "checks the path, not a result" in lines[0]
+    assert lines[2].startswith("method") and lines[2].endswith("avg (%)")
+    row = next(line for line in lines[3:] if line.startswith("ADCOL"))
+    assert row.count("(n=1)") == 5
     assert "round 2/2" in first.stderr
     again = call(*words)
     assert again.stdout == first.stdout and "round" not in again.stderr

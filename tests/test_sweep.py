@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from fedrepro import cli, sweep
 from fedrepro.errors import FedReproError
-from fedrepro.scraps import SENTINEL, finished
+from fedrepro.views.scraps import SENTINEL, finished
 
 PARAMETERS = """experiment = "all"
 dataset = "minidigits"

@@ -13,11 +13,12 @@ import pytest
 from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
-from fedrepro import papers, plots, verdicts
+from fedrepro import papers, verdicts
 from fedrepro.data.federation import Samples
-from fedrepro.embedding import tsne
 from fedrepro.errors import FedReproError
-from fedrepro.plots import Picture
+from fedrepro.views import plots
+from fedrepro.views.embedding import tsne
+from fedrepro.views.plots import Picture
 from tests import toys
 
 ADCOL = papers.load("adcol")
@@ -76,7 +77,7 @@ def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
     data, _ = DisplayFormatter().format(figure)
     assert set(data) == {"text/plain", "image/png"}
     image = Image.open(io.BytesIO(data["image/png"]))
-    assert image.width == 600 and len(data["image/png"]) < 120_000
+    assert image.width == 600 and len(data["image/png"]) < 60_000
     import matplotlib.pyplot as plt
 
     assert plt.get_fignums() == []

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from fedrepro import papers, tables
+from fedrepro import papers
 from fedrepro.errors import FedReproError
-from fedrepro.sections import number, sections
 from fedrepro.verdicts import BESIDE_STANDIN, COLUMNS, build_table
+from fedrepro.views import tables
+from fedrepro.views.sections import number, sections
 
 ADCOL = papers.load("adcol")
 SUBSET = "SVHN: first 10,000 <official> test images & no more"

@@ -15,7 +15,7 @@ import pandas as pd
 
 from fedrepro import methods as registry
 from fedrepro.errors import FedReproError
-from fedrepro.sections import (
+from fedrepro.views.sections import (
     UNIT_SIGNS,
     Section,
     difference,

@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from fedrepro.errors import FedReproError
-from fedrepro.picture import (
+from fedrepro.verdicts import ORDER_COLUMNS
+from fedrepro.views.picture import (
     COLOURS,
     GRID,
     OURS,
@@ -24,8 +25,7 @@ from fedrepro.picture import (
     legend_above,
     picture,
 )
-from fedrepro.sections import AXES, Section, number, sections
-from fedrepro.verdicts import ORDER_COLUMNS
+from fedrepro.views.sections import AXES, Section, number, sections
 
 HALF = 0.17  # how far a pair of marks stands from its method's line
 

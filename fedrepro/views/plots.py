@@ -17,11 +17,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedrepro.comparisons import beside, order, seconds
 from fedrepro.data.federation import Federation
 from fedrepro.data.sheets import contact_sheet
 from fedrepro.errors import FedReproError
-from fedrepro.picture import (
+from fedrepro.rng import numpy_stream
+from fedrepro.views.comparisons import beside, order, seconds
+from fedrepro.views.picture import (
     COLOURS,
     GRID,
     LINES,
@@ -37,8 +38,7 @@ from fedrepro.picture import (
     logarithmic_x,
     picture,
 )
-from fedrepro.rng import numpy_stream
-from fedrepro.sections import number
+from fedrepro.views.sections import number
 
 __all__ = [
     "Picture",

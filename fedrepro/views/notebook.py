@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import pandas as pd
 from fedrepro.errors import FedReproError
 from fedrepro.papers import registry
 from fedrepro.study import Study, study
-from fedrepro.tables import Html, beside_table, protocol_table
+from fedrepro.views.embedding import tsne
+from fedrepro.views.tables import Html, beside_table, protocol_table
 
 PLACE = Path("..") / "runs"  # beside notebooks/, in a checkout
 OPEN = ("not stated", "project decision", "inferred")  # sources that the paper did not settle
@@ -27,6 +28,7 @@ def open_study(
     device: str = "auto",
     data_root: str | None = None,
     runs_dir: str | None = None,
+    changes: Mapping[str, Any] | None = None,
 ) -> Study:
     """A study from a notebook's parameters. Mistakes in them show as one line, not a traceback."""
     errors_in_one_line()
@@ -38,6 +40,7 @@ def open_study(
         scale,
         seed,
         only=methods or None,
+        changes=changes or {},
         device=device,
         data_root=data_root,
         runs_dir=runs_dir or PLACE,
@@ -126,11 +129,22 @@ def traffic(study: Study, experiment: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def embedding(study: Study, experiment: str) -> pd.DataFrame:
+    """t-SNE of each arm's test representations: label, x, y, domain, cls."""
+    classes = study.federation().classes
+    frames = [
+        tsne(r.record.features, r.record.data["domains"], classes, study.seed).assign(label=r.label)
+        for r in study.results(experiment)
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
 def departures(study: Study) -> pd.DataFrame:
     """What may move our numbers against the paper's: the scale, the data, and every setting that
     the paper does not settle."""
     federation = study.federation()
     rows = [("scale", study.scale, _scale_reason(study))]
+    rows += [(key, str(value), "changed by hand") for key, value in study.changes.items()]
     for domain, clauses in federation.deviations.items():
         rows += [(f"data: {domain}", "deviation", clause) for clause in clauses]
     sources = study.paper.sources(study.dataset, study.scale)

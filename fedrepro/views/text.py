@@ -64,45 +64,13 @@ def number(mean: float | None, std: float | None = None, unit: str = "percent") 
 def result(study: Study, experiment: str) -> str:
     """One experiment's numbers beside the paper's, with verdicts; without a printed table, ours
     alone. Trains what the store lacks."""
-    from fedrepro.verdicts import build_table
+    from fedrepro.views.tables import plain
 
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
-    title = (
-        f"{study.paper.short} {experiment}: {spec.caption} "
-        f"({study.dataset}, scale {study.scale}, seed {study.seed})"
-    )
+    title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed})"
     if spec.table is None or not rows:
         return f"{title}\n{_ours_only(rows)}\n"
-    named = [{**row, "table": spec.table} for row in rows]
-    table = build_table(study.paper, spec.table, named)
-    run = table[table.verdict != "not run"]
-    notes, left_out = _Notes(), len(table) - len(run)
-    header = ("method", "column", "unit", "paper", "ours", "difference", "verdict", "why")
-    body = aligned(header, [_cell(row, notes) for row in run.to_dict(orient="records")])
-    more = [f"[{index}] {text}" for text, index in notes.items()]
-    if left_out:
-        more.append(f"{left_out} printed cells have no run here; `fedrepro verdicts` lists all")
-    return "\n".join([title, body, *more, ""])
-
-
-class _Notes(dict[str, int]):
-    """Footnotes, numbered as they come up."""
-
-    def refer(self, texts: Iterable[str]) -> str:
-        return "".join(f" [{self.setdefault(text, len(self) + 1)}]" for text in texts)
-
-
-def _cell(row: Mapping[Any, Any], notes: _Notes) -> tuple[str, ...]:
-    return (
-        str(row["method"]),
-        str(row["column"]),
-        str(row["unit"]),
-        number(row["published"], row["published_std"], row["unit"]),
-        number(row["ours"], row["ours_std"], row["unit"]),
-        number(row["difference"], unit=row["unit"]),
-        row["verdict"] + notes.refer(row["marks"]),
-        str(row["why"]),
-    )
+    return f"{plain(study.beside(experiment), title)}\n"
 
 
 def _ours_only(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -123,8 +91,8 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
     folders (those that exist); a cell appears once for each data set and scale it was run at. Keys
     are `build_table`'s columns."""
     from fedrepro import papers
-    from fedrepro.scraps import Collected, collect
     from fedrepro.verdicts import build_table
+    from fedrepro.views.scraps import Collected, collect
 
     found = [book for folder in folders if folder.is_dir() for book in collect(folder).notebooks]
     rows: list[dict[str, Any]] = []

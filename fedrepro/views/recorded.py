@@ -1,5 +1,5 @@
-"""Views of the recorded notebooks for the book's result pages. Nothing is trained here; every number
-comes from what the executed notebooks glued."""
+"""Views of the recorded notebooks for the book's result pages. Nothing is trained here; every
+number comes from what the executed notebooks glued."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro import papers, plots, verdicts
-from fedrepro.notebook import show
-from fedrepro.picture import Picture
+from fedrepro import papers, verdicts
 from fedrepro.runs.environment import describe_build
-from fedrepro.scraps import Collected, collect
-from fedrepro.tables import Html, beside_table
+from fedrepro.views import plots
+from fedrepro.views.notebook import show
+from fedrepro.views.picture import Picture
+from fedrepro.views.scraps import Collected, collect
+from fedrepro.views.tables import Html, beside_table
 
 __all__ = ["notebooks", "show"]
 
-FOLDER = Path(__file__).resolve().parent.parent / "book" / "runs"
+FOLDER = Path(__file__).resolve().parents[2] / "book" / "runs"
 DRIFT = FOLDER / "drift.json"
 NOTHING = "No run is recorded yet for this."
 

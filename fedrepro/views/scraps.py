@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import base64
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import scrapbook
 
 from fedrepro.errors import FedReproError
-from fedrepro.picture import Picture
 from fedrepro.study import Study
-from fedrepro.tables import Html
-
-with warnings.catch_warnings():
-    # Through papermill it imports tqdm's notebook bar, which complains where ipywidgets is absent.
-    warnings.simplefilter("ignore")
-    import scrapbook
+from fedrepro.views.picture import Picture
+from fedrepro.views.tables import Html
 
 SENTINEL = "finished"
 

@@ -1,0 +1,110 @@
+"""The notebooks' own rules, and what papermill makes of right and wrong parameters."""
+
+import ast
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+
+from fedrepro.views.scraps import SENTINEL, collect, finished
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PAGES = sorted((ROOT / "book" / "results").glob("*.ipynb"))
+PARAMETERS = {
+    "experiment", "dataset", "methods", "seed", "scale", "device", "data_root", "runs_dir",
+    "changes",
+}  # fmt: skip
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS + PAGES, ids=lambda p: p.stem)
+def test_cells_are_short_import_only_fedrepro_and_define_no_class(path):
+    for cell in read(path).cells:
+        if cell.cell_type != "code":
+            continue
+        assert len(cell.source.splitlines()) <= 15, cell.source
+        tree = ast.parse(cell.source)
+        assert not any(isinstance(node, ast.ClassDef) for node in ast.walk(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                assert node.module.split(".")[0] == "fedrepro"
+            assert not isinstance(node, ast.Import)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS + PAGES, ids=lambda p: p.stem)
+def test_the_kernel_is_the_one_every_environment_has(path):
+    assert read(path).metadata.kernelspec.name == "python3"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_parameters_and_headings(path):
+    assert set(papermill.inspect_notebook(str(path))) == PARAMETERS
+    headings = [
+        line
+        for cell in read(path).cells
+        if cell.cell_type == "markdown"
+        for line in cell.source.splitlines()
+        if line.startswith("## ")
+    ]
+    assert [heading.split(".")[0] for heading in headings] == [f"## {i}" for i in range(1, 11)]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_are_kept_without_outputs(path):
+    assert all(not cell.get("outputs") for cell in read(path).cells)
+
+
+@pytest.mark.slow
+def test_papermill_by_hand_glues_runs_cells_and_the_sentinel(tmp_path):
+    out = tmp_path / "out.ipynb"
+    papermill.execute_notebook(
+        str(ROOT / "notebooks" / "adcol.ipynb"),
+        str(out),
+        {"seed": 1, "experiment": "table-1", "methods": ["SOLO", "ADCOL"],
+         "runs_dir": str(tmp_path / "runs")},
+        kernel_name="python3",
+        progress_bar=False,
+    )  # fmt: skip
+    assert finished(out)
+    found = collect(tmp_path, "adcol")
+    assert {run["label"] for run in found.runs} == {"SOLO", "ADCOL"}
+    assert found.notebooks[0]["study"]["seed"] == 1
+    cells = found.cells
+    assert set(cells.table) == {"table-1"} and cells.value.between(0, 100).all()
+    curve = found.curves("table-1")
+    assert set(curve.label) == {"SOLO", "ADCOL"} and (curve["bytes"] >= 0).all()
+    assert found.picture("samples").html.startswith("<img")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"dataset": "imagenet"}, "no protocol for data set 'imagenet'"),
+        ({"methods": ["FedMagic"]}, "no method or row 'FedMagic'"),
+        ({"changes": {"local_epochs": -1}}, "protocol setting local_epochs = -1"),
+    ],
+)
+def test_a_wrong_parameter_is_one_line_in_the_notebook(tmp_path, given, message):
+    out = tmp_path / "out.ipynb"
+    with pytest.raises(papermill.PapermillExecutionError):
+        papermill.execute_notebook(
+            str(ROOT / "notebooks" / "adcol.ipynb"), str(out), given,
+            kernel_name="python3", progress_bar=False,
+        )  # fmt: skip
+    errors = [
+        output
+        for cell in read(out).cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    ]
+    assert len(errors) == 1 and len(errors[0].traceback) == 1
+    assert (
+        errors[0].traceback[0].startswith("FedReproError: ") and message in errors[0].traceback[0]
+    )
+    assert not finished(out) and SENTINEL == "finished"

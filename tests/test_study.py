@@ -1,0 +1,106 @@
+"""A paper's experiments from the store: arms, cells, curves, wrong parameters."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from fedrepro import metrics
+from fedrepro.cells import wide
+from fedrepro.errors import FedReproError
+from fedrepro.progress import Silent
+from fedrepro.study import study
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs")
+    return study("adcol", "minidigits", "smoke", 0, runs_dir=place, progress=Silent(), device="cpu")
+
+
+def test_everything_runnable_runs_and_every_kind_has_numbers(smoke):
+    assert {
+        "table-1",
+        "table-4",
+        "figure-2c",
+        "table-13",
+        "table-15",
+        "table-19",
+        "figure-4",
+    } <= set(smoke.chosen("all"))
+    for name in smoke.chosen("all"):
+        rows = smoke.cells(name)
+        assert rows and all(row["table"] == name and row["seed"] == 0 for row in rows), name
+
+
+def test_accuracy_cells_are_the_last_round_of_each_domain(smoke):
+    rows = pd.DataFrame(smoke.cells("table-1"))
+    for result in smoke.results("table-1"):
+        last = metrics.accuracies(result.record.curve).iloc[-1]
+        mine = rows[rows.method == result.label].set_index("column").value
+        assert mine.to_dict() == last.to_dict()
+
+
+def test_shared_arms_are_one_run(smoke):
+    one = {r.label: r.record.run_id for r in smoke.results("table-1")}
+    other = {r.label: r.record.run_id for r in smoke.results("figure-5")}
+    assert other == {label: one[label] for label in other}
+    mu = {r.label: r.record.run_id for r in smoke.results("figure-2c")}
+    assert mu["mu=1"] == one["ADCOL"] and len(set(mu.values())) == 4
+
+
+def test_targets_are_the_lowest_final_accuracy_of_our_own_runs(smoke):
+    final = pd.DataFrame(smoke.cells("table-1")).pivot(
+        index="method", columns="column", values="value"
+    )
+    lowest = final.loc[["FedAvg", "FedBN", "PartialFed", "FedProx", "ADCOL"]].min()
+    for row in smoke.cells("table-2-rounds"):
+        curve = next(r for r in smoke.results("table-1") if r.label == row["method"]).curve()
+        reached = curve.index[curve[row["column"]] >= lowest[row["column"]]]
+        assert row["value"] == (reached[0] if len(reached) else None)
+
+
+def test_time_is_a_ratio_to_fedavg(smoke):
+    table = wide(smoke.cells("table-13"))
+    assert table.loc["FedAvg"].tolist() == [1.0] and (table > 0).all().all()
+
+
+def test_traffic_of_adcol_follows_the_sampling(smoke):
+    sent = {r.label: r.curve()["bytes"].iloc[-1] for r in smoke.results("table-15")}
+    full, half = sent["sampling ratio 100%"], sent["sampling ratio 20%"]
+    down = next(r for r in smoke.results("table-15")).summary()["bytes"]["down/discriminator"] / 4
+    assert math.isclose((half - down) / (full - down), 0.2, rel_tol=0.01)
+
+
+def test_only_some_arms(smoke):
+    few = study("adcol", "minidigits", "smoke", 0, only=["FedAvg"], runs_dir=smoke.store.root)
+    assert [arm.label for arm in few.arms("table-1")] == ["FedAvg"]
+    assert few.cells("table-2-rounds") == []
+
+
+def test_changes_reach_every_arm_and_are_refused_at_scale_paper(smoke):
+    changed = study("adcol", "minidigits", "smoke", 0, changes={"rounds": 5, "data.size": 32})
+    arm = next(arm for arm in changed.arms("table-1") if arm.label == "ADCOL")
+    assert (arm.protocol.rounds, arm.protocol.data.size) == (5, 32)
+    with pytest.raises(FedReproError, match="the paper's own protocol"):
+        study("adcol", "office10", "paper", 0, changes={"rounds": 5})
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"paper": "adcol2"}, "no paper 'adcol2'; choose from"),
+        ({"dataset": "imagenet"}, "no protocol for data set 'imagenet'; choose from"),
+        ({"scale": "huge"}, "no scale 'huge'; choose from"),
+        ({"seed": -1}, "seed -1: give 0 or a positive"),
+        ({"only": ["FedMagic"]}, "no method or row 'FedMagic'"),
+        ({"changes": {"local_epochs": -3}}, "protocol setting local_epochs = -3"),
+        ({"changes": {"epochs": 3}}, "protocol setting epochs = 3"),
+        ({"changes": {"model.depth": 3}}, "no setting 'model.depth'"),
+    ],
+)
+def test_wrong_parameters_are_one_clear_line(changed, message):
+    given = {"paper": "adcol", "dataset": "minidigits", "scale": "smoke", "seed": 0} | changed
+    with pytest.raises(FedReproError, match=message) as caught:
+        study(**given)
+    assert "\n" not in str(caught.value)
