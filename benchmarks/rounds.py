@@ -280,7 +280,7 @@ def table(files: Sequence[Path]) -> str:
     for path in sorted(files):
         stored = json.loads(path.read_text(encoding="utf-8"))
         asked, place = stored["settings"], stored["environment"]
-        where = f"{asked['model']}, {place['device']}, {asked['threads']} threads"
+        where = f"{asked['model']}, {place['device']}, threads: {asked['threads']}"
         key = "device_peak" if asked["device"] == "cuda" else "peak"
         for method, found in stored["results"].items():
             seconds = [statistics.median(found["seconds"][side]) for side in SIDES]

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from fedrepro.errors import one_line
 from fedrepro.papers import load
 
+PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 10.0  # seconds a stopped notebook has to shut its kernel down
 State = Literal["done", "kept", "failed"]
 
@@ -147,6 +148,7 @@ def _papermill(job: Job, threads: int) -> tuple[int, str]:
 def _keep(job: Job, whole: bool, code: int, complaint: str) -> Outcome:
     """Rename the notebook to what it turned out to be."""
     if whole:
+        _forget_places(job.running)
         os.replace(job.running, job.output)
         job.failed.unlink(missing_ok=True)
         return Outcome(job, "done", 0.0, "", _score(job), job.output)
@@ -157,6 +159,24 @@ def _keep(job: Job, whole: bool, code: int, complaint: str) -> Outcome:
         return Outcome(job, "failed", 0.0, reason)
     os.replace(job.running, job.failed)
     return Outcome(job, "failed", 0.0, reason, "", job.failed)
+
+
+def _forget_places(path: Path) -> None:
+    """Take this machine's folders out of a finished notebook: they are no part of its results, and
+    would be wrong wherever else it is read."""
+    import nbformat
+
+    notebook = nbformat.read(path, as_version=4)
+    facts = notebook.metadata.papermill
+    for key in ("input_path", "output_path"):
+        facts[key] = Path(facts[key]).name
+    places = {name: facts.parameters.pop(name) for name in PLACES if name in facts.parameters}
+    for cell in notebook.cells:
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            lines = cell.source.splitlines()
+            starts = tuple(f"{name} =" for name in places)
+            cell.source = "\n".join(line for line in lines if not line.startswith(starts))
+    nbformat.write(notebook, path)
 
 
 def _score(job: Job) -> str:

@@ -114,6 +114,10 @@ def test_failures_are_kept_and_named_and_resume_redoes_only_them(
     scraps = [o.data for c in code_of(whole) for o in c.get("outputs", []) if "data" in o]
     facts_found = next(iter(scraps[0].values()))["data"]
     assert facts_found == [0, ["ADCOL", "FedAvg"], str(tmp_path / "runs"), "1"]
+    kept = nbformat.read(whole, as_version=4)
+    assert str(tmp_path) not in str(kept.metadata), "a folder of this machine stays in it"
+    sources = [cell.source for cell in kept.cells]
+    assert any("seed = 0" in text for text in sources) and str(tmp_path) not in str(sources)
 
     write_notebook(notebooks, GLUE, END)
     before = whole.stat().st_mtime_ns
