@@ -86,7 +86,7 @@ class Training:
             ).to(dtype)
         self.layout: dict[str, TensorInfo] = layout(module)
         initial = {
-            name: value.detach().clone().to(self.device)
+            name: value.detach().clone(memory_format=torch.contiguous_format).to(self.device)
             for name, value in module.state_dict().items()
             if not self.layout[name].is_counter
         }

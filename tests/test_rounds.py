@@ -32,9 +32,11 @@ class Interrupt(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
-    whole = start(name)
+@pytest.mark.parametrize(
+    ("name", "model"), [(name, "tiny-cnn") for name in ALL] + [("FedProx", "small-cnn")]
+)
+def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
+    whole = start(name, model=model)
     expected = whole.run(Silent())
 
     class StopAfterTwo(FileCheckpoint):
@@ -47,8 +49,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
                 raise Interrupt
 
     with pytest.raises(Interrupt):
-        start(name).run(Silent(), StopAfterTwo(tmp_path))
-    resumed = start(name)
+        start(name, model=model).run(Silent(), StopAfterTwo(tmp_path))
+    resumed = start(name, model=model)
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
     for a, b in zip(whole.clients, resumed.clients, strict=True):

@@ -187,9 +187,11 @@ class Method:
                 if self.bn_policy == "first" and info.is_bn and info.is_buffer:
                     server.model[name] = models[0][name].clone()
                 else:
-                    server.model[name] = torch.stack(
-                        [w * model[name] for w, model in zip(weights, models, strict=True)]
-                    ).sum(0)
+                    # Added up in place: a stack of all clients' tensors would double the memory.
+                    total = weights[0] * models[0][name]
+                    for weight, model in zip(weights[1:], models[1:], strict=True):
+                        total.add_(model[name], alpha=weight)
+                    server.model[name] = total
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
         """What the server learns from the uploads besides averaging."""
