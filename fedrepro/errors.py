@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from pydantic import ValidationError
+
 
 class FedReproError(Exception):
     """A mistake the user can mend. The message is one line: what is wrong, then what to do."""
+
+
+def first_mistake(error: ValidationError) -> str:
+    """The first complaint of a pydantic validation: where, what was given, what is wrong."""
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where} = {first.get('input')!r}: {first['msg']}; correct that value"
 
 
 def one_line(error: BaseException) -> str:

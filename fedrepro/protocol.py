@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedrepro.errors import FedReproError
+from fedrepro.errors import FedReproError, first_mistake
 
 Scale = Literal["smoke", "reduced", "paper"]
 
@@ -110,8 +110,4 @@ def parse_protocol(raw: dict[str, Any]) -> Protocol:
     try:
         return Protocol.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise FedReproError(
-            f"protocol setting {where} = {first.get('input')!r}: {first['msg']}; correct that value"
-        ) from None
+        raise FedReproError(f"protocol setting {first_mistake(error)}") from None

@@ -15,6 +15,7 @@ from typing import Any
 
 from fedrepro.errors import FedReproError, one_line
 from fedrepro.execute import Job, Outcome, allow, execute, stop
+from fedrepro.files import make_folder
 from fedrepro.papers import Paper, load
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
@@ -174,12 +175,7 @@ def sweep(
 
 def _make_folders(jobs: Sequence[Job]) -> None:
     for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FedReproError(
-                f"cannot make {folder}: {error.strerror}; name a writable folder with --runs"
-            ) from None
+        make_folder(folder, "name a writable folder with --runs")
 
 
 def _cores() -> int:

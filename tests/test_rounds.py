@@ -33,7 +33,8 @@ class Interrupt(Exception):
 
 
 @pytest.mark.parametrize(
-    ("name", "model"), [(name, "tiny-cnn") for name in ALL] + [("FedProx", "small-cnn")]
+    ("name", "model"),
+    [(name, "tiny-cnn") for name in ALL] + [("FedProx", "small-cnn"), ("SOLO", "small-cnn")],
 )
 def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
     whole = start(name, model=model)

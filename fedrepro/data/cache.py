@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from fedrepro import files
 from fedrepro.data.readers.common import Decoded, Images
-from fedrepro.errors import FedReproError, one_line
 
 NAMES = {"images", "labels", "part"}
 DTYPES = {"U8": np.uint8, "I8": np.int8, "I64": np.int64}
@@ -24,26 +22,13 @@ def cache_path(cache: Path, name: str, size: int, hash: str) -> Path:
 
 
 def write_arrays(path: Path, decoded: Decoded, facts: dict[str, str]) -> None:
-    """Write under a temporary name in the same folder, then rename; a full disk leaves nothing."""
-    temporary: Path | None = None
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-        temporary = Path(name)
-        arrays = {"images": decoded.images, "labels": decoded.labels, "part": decoded.part}
-        # one string, because safetensors writes several in no fixed order
-        note = {"fedrepro": json.dumps(facts, sort_keys=True)}
-        save_file({k: np.ascontiguousarray(v) for k, v in arrays.items()}, name, metadata=note)
-        temporary.chmod(0o644)  # mkstemp makes it private; caches are shared on clusters
-        os.replace(temporary, path)
-    except (OSError, SafetensorError) as error:
-        raise FedReproError(
-            f"{path} cannot be written ({one_line(error)}); free some space or set FEDREPRO_CACHE "
-            "to a folder you may write to"
-        ) from error
-    finally:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
+    """One file, whole or not at all."""
+    arrays = {"images": decoded.images, "labels": decoded.labels, "part": decoded.part}
+    whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    # one string, because safetensors writes several in no fixed order
+    note = {"fedrepro": json.dumps(facts, sort_keys=True)}
+    mend = "free some space or set FEDREPRO_CACHE to a folder you may write to"
+    files.write(path, lambda file: save_file(whole, file, metadata=note), mend)
 
 
 def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:

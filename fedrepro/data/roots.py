@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedrepro.errors import FedReproError, one_line
+from fedrepro.errors import FedReproError
+from fedrepro.files import make_folder
 
 DEFAULT = Path("~/.cache/fedrepro")
 
@@ -27,7 +28,7 @@ def data_root(root: Path | str | None = None, create: bool = False) -> Path:
             f"data root {path} is a file; give a folder with --root or FEDREPRO_DATA"
         )
     if create:
-        return _folder(path, "data root")
+        return make_folder(path, "give a folder you may write to with --root or FEDREPRO_DATA")
     if given is not None and not path.exists():
         raise FedReproError(
             f"data root {path} does not exist; create it, or give another one with --root or "
@@ -44,14 +45,4 @@ def cache_root(cache: Path | str | None = None) -> Path:
     path = given if given is not None else (DEFAULT / "prepared").expanduser()
     if path.exists() and not path.is_dir():
         raise FedReproError(f"cache {path} is a file; give a folder with FEDREPRO_CACHE")
-    return _folder(path, "cache")
-
-
-def _folder(path: Path, what: str) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedReproError(
-            f"{what} {path} cannot be made ({one_line(error)}); give a folder you may write to"
-        ) from error
-    return path
+    return make_folder(path, "give a folder you may write to with FEDREPRO_CACHE")

@@ -85,7 +85,8 @@ class ReferenceEngine:
         sgd = torch.optim.SGD(list(moving.values()), **spec.model_dump(), fused=True)
         for name, value in moving.items():
             if name in momentum:
-                sgd.state[value]["momentum_buffer"] = momentum[name].clone()
+                # In the parameter's own memory format: a fused step reads both as they lie.
+                sgd.state[value]["momentum_buffer"] = torch.empty_like(value).copy_(momentum[name])
         model = BoundModel(self.module, moving)
         seen = 0
         for _ in range(phase.epochs):
@@ -112,7 +113,7 @@ class ReferenceEngine:
         for name, parameter in moving.items():
             buffer = sgd.state[parameter].get("momentum_buffer")
             if buffer is not None:
-                momentum[name] = buffer
+                momentum[name] = buffer.contiguous()
         return seen
 
     def _gradients(

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.errors import FedReproError
+from fedrepro.errors import FedReproError, first_mistake
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"
@@ -73,11 +73,7 @@ def create(name: str, **values: Any) -> Method:
     try:
         return TypeAdapter(cls).validate_python(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise FedReproError(
-            f"{name} {where} = {first.get('input')!r}: {first['msg']}; correct that value"
-        ) from None
+        raise FedReproError(f"{name} {first_mistake(error)}") from None
 
 
 def describe() -> list[dict[str, Any]]:

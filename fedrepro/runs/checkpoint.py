@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from fedrepro import files
 from fedrepro.errors import FedReproError
-from fedrepro.runs import files
 
 NAME = "checkpoint.safetensors"
 
@@ -32,8 +33,9 @@ class FileCheckpoint:
         return time.monotonic() - self._saved >= self._every
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Replace the checkpoint. Tensors that share memory are written apart."""
-        apart = {name: value.detach().cpu().clone() for name, value in tensors.items()}
+        """Replace the checkpoint. Tensors are written apart and in plain order."""
+        whole = torch.contiguous_format
+        apart = {k: v.detach().cpu().clone(memory_format=whole) for k, v in tensors.items()}
         header = {"facts": json.dumps(facts)}
         files.write(self.path, lambda file: save_file(apart, file, metadata=header))
         self._saved = time.monotonic()

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from sklearn.decomposition import PCA
 
 from fedrepro import engine as engines
+from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.errors import FedReproError
 from fedrepro.methods.base import Method
@@ -24,7 +25,6 @@ from fedrepro.progress import Progress
 from fedrepro.progress import progress as default_progress
 from fedrepro.protocol import DataSpec, Protocol
 from fedrepro.rounds import Training
-from fedrepro.runs import files
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
 
@@ -137,13 +137,7 @@ class Store:
         found = self.find(identity)
         if found is not None:
             return found
-        folder = self.root / identity
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise FedReproError(
-                f"cannot make {folder}: {error.strerror}; name a writable folder with --runs"
-            ) from None
+        folder = files.make_folder(self.root / identity, "name a writable folder with --runs")
         with FileLock(folder / ".lock"):
             # Another process may have finished it while this one waited for the lock.
             return self.find(identity) or self._train(

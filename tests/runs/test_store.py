@@ -12,10 +12,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedrepro import methods
+from fedrepro import files, methods
 from fedrepro.errors import FedReproError
 from fedrepro.progress import Silent
-from fedrepro.runs import RunSpec, Store, files, run_id
+from fedrepro.runs import RunSpec, Store, run_id
 from fedrepro.runs import store as store_module
 from tests import toys
 from tests.test_rounds import numbers

@@ -8,26 +8,34 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedrepro.errors import FedReproError
+from safetensors import SafetensorError
+
+from fedrepro.errors import FedReproError, one_line
+
+RUN_AGAIN = "make room or change the place and run again, finished rounds are kept"
 
 
-def write(path: Path, writer: Callable[[Path], object]) -> None:
-    """Let `writer` fill a temporary file beside `path`, then rename it. OSError, a full disk say,
-    leaves no half file and becomes one line."""
+def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -> None:
+    """Let `writer` fill a temporary file beside `path`, then rename it. A failure, a full disk say,
+    leaves no half file and becomes one line that ends in `mend`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    make_folder(path.parent, mend)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         writer(temporary)
         os.replace(temporary, path)
-    except BaseException as error:
+    except (OSError, SafetensorError) as error:
+        raise FedReproError(f"{path} cannot be written ({one_line(error)}); {mend}") from None
+    finally:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-            raise FedReproError(
-                f"cannot write {path}: {reason}; free or change the place and run again, "
-                "finished rounds are kept"
-            ) from None
-        raise
+
+
+def make_folder(path: Path, mend: str) -> Path:
+    """Make a folder and those above it; FedReproError ending in `mend` where that is impossible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedReproError(f"{path} cannot be made ({one_line(error)}); {mend}") from None
+    return path
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
