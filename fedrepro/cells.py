@@ -32,7 +32,7 @@ class Run(Interface):
 
 
 def cells(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> list[Row]:
-    """Rows with keys table, method, column, value, standin, marks, alternative.
+    """Rows with keys table, method, column, value, standin, marks, alternative, alone.
 
     value None: the target was not reached, or there is none. Kinds that are only drawn (curves,
     features) have the mean accuracy of each arm.
@@ -49,6 +49,7 @@ def cells(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> list[
                 "column": column,
                 "value": value,
                 "alternative": bool(result and result.arm.alternative),
+                "alone": bool(result and not metrics.traffic(result.record.curve).size),
                 **(_marks(result or results[0], column)),
             }
         )

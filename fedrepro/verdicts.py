@@ -194,7 +194,8 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 
     rows: one mapping per (method, column, seed) with keys dataset, method (the printed row's name),
     column (a domain, ``avg`` or a printed column), seed, value (in the column's unit; None or NaN
-    where there is none), scale, standin (the column's own data is a stand-in), marks. Rows whose
+    where there is none), scale, standin (the column's own data is a stand-in), marks, and alone
+    (nothing travelled between clients, so that no other's stand-in can touch it). Rows whose
     ``table`` names another table are left out. For an experiment with ``relative_to`` values are
     ratios to that row, and so are the published ones here.
 
@@ -228,6 +229,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
     """Our rows by cell. A stand-in column, or one the paper does not print, makes the average of
     its row a stand-in; the other columns of a row with a stand-in are marked."""
     cells: dict[Key, _Found] = {}
+    alone: set[Key] = set()
     for row in rows:
         if row.get("table", table) != table:
             continue
@@ -238,6 +240,8 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
         standin = old.standin or bool(row.get("standin", False))
         marks = (*old.marks, *row.get("marks", ()))
         cells[key] = _Found({**old.values, int(row["seed"]): value}, standin, marks)
+        if row.get("alone"):
+            alone.add(key)
     printed = paper.table(table).columns
     beside = {key[:3] for key, found in cells.items() if found.standin}
     foreign = {key[:3] for key in cells if key[3] not in printed}
@@ -245,7 +249,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
         if key[3] == "avg":
             standin = found.standin or key[:3] in beside | foreign
             cells[key] = _Found(found.values, standin, found.marks)
-        elif key[:3] in beside and not found.standin:
+        elif key[:3] in beside and not found.standin and key not in alone:
             cells[key] = _Found(found.values, False, (*found.marks, BESIDE_STANDIN))
     return cells
 

@@ -236,3 +236,20 @@ def test_the_printed_rules_name_every_verdict() -> None:
     text = rules_markdown()
     assert all(f"*{word}*" in text for word, _ in RULES)
     assert "2 percentage points" in text and "95%" in text and "fewer than 3 seeds" in text
+
+
+def test_a_client_that_trains_alone_is_not_marked_beside_a_standin() -> None:
+    rows = [
+        {
+            "dataset": "digits5-standin", "method": method, "column": column, "seed": 0,
+            "value": 50.0, "scale": "paper", "standin": column == "synthdigits-standin",
+            "marks": (), "alone": method == "SOLO",
+        }
+        for method in ("SOLO", "FedAvg")
+        for column in ("mnist", "synthdigits-standin", "avg")
+    ]  # fmt: skip
+    table = build_table(papers.load("adcol"), "table-1", rows)
+    marks = table[table.seeds > 0].set_index(["method", "column"]).marks
+    assert marks["SOLO", "MNIST"] == () and marks["FedAvg", "MNIST"] == (BESIDE_STANDIN,)
+    words = table[table.seeds > 0].set_index(["method", "column"]).verdict
+    assert words["SOLO", "avg"] == words["SOLO", "SynthDigit"] == "not comparable"
