@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pooch
 import requests
+from tqdm import tqdm
 
 from fedrepro.data.domains import GENERATED, domain_names
 from fedrepro.data.manifest import Collection, FileEntry, Manifest, Source, default_manifest
@@ -20,6 +22,7 @@ from fedrepro.errors import FedReproError, one_line
 
 RETRIES = 3
 TIMEOUT = 60  # seconds without a byte
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ def fetch(
     """Get the full release of each domain, keeping files that are there with the right hash.
 
     A download goes to a temporary file that is renamed once its hash fits, is tried again three
-    times and then at the next mirror. pooch cannot resume: a broken download starts anew.
+    times and then at the next mirror. One that broke off goes on where it stopped.
     progress: draw a bar (default: on a terminal). Raises FedReproError where all mirrors fail.
     """
     domains = domain_names(names)
@@ -122,7 +125,7 @@ def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> Fetched:
 def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> Path:
     """One file from the first mirror that gives the right bytes."""
     target, problems = entry.names[0], []
-    logging.getLogger("pooch").setLevel(logging.ERROR)  # its notes on stderr repeat the bar
+    pooch.get_logger().setLevel(logging.ERROR)  # its notes on stderr repeat the bar
     for url in entry.mirrors:
         store = pooch.create(
             path=folder,
@@ -132,7 +135,7 @@ def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> Path:
             retry_if_failed=RETRIES,
         )
         try:
-            getter = pooch.HTTPDownloader(progressbar=bar, timeout=TIMEOUT)
+            getter = Resuming(folder / f".{target}.part", bar)
             return Path(store.fetch(target, downloader=getter))
         except (requests.RequestException, ValueError) as error:
             problems.append(f"{url}: {one_line(error)}")
@@ -142,6 +145,41 @@ def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> Path:
                 "may write to with --root or FEDREPRO_DATA"
             ) from error
     raise FedReproError(
-        f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try again (the "
-        f"download starts anew), or put the file into {folder} by hand"
+        f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try "
+        f"again, what has come is kept; or put the file into {folder} by hand"
     )
+
+
+@dataclass(frozen=True)
+class Resuming:
+    """A downloader for pooch, whose own cannot resume. What has come is kept in `part`, also
+    across processes, and only the rest is asked for; a server that cannot send a part sends all.
+    pooch checks the hash of the whole, so that no wrong beginning can stay."""
+
+    part: Path
+    bar: bool
+
+    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+        have = self.part.stat().st_size if self.part.exists() else 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+            if answer.status_code == requests.codes.requested_range_not_satisfiable:
+                self.part.unlink()  # as long as the file or longer: it was no beginning of it
+            answer.raise_for_status()
+            going_on = answer.status_code == requests.codes.partial_content
+            left = int(answer.headers.get("Content-Length", 0))
+            self._receive(answer, have if going_on else 0, left)
+        shutil.move(self.part, output_file)
+
+    def _receive(self, answer: requests.Response, have: int, left: int) -> None:
+        name, disable = self.part.name.strip("."), not self.bar
+        with (
+            self.part.open("ab" if have else "wb") as file,
+            tqdm(
+                total=have + left, initial=have, unit="B", unit_scale=True, desc=name,
+                disable=disable,
+            ) as bar,
+        ):  # fmt: skip
+            for block in answer.iter_content(BLOCK):
+                file.write(block)
+                bar.update(len(block))

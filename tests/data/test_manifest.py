@@ -176,6 +176,8 @@ class Server:
         self.files: dict[str, bytes] = {}
         self.failures = 0
         self.requests: list[str] = []
+        self.ranges: list[str | None] = []
+        self.cut: dict[str, int] = {}  # never send bytes from here on
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -186,10 +188,16 @@ class Server:
                     server.failures -= 1
                     self.send_error(503)
                     return
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(server.files[name])))
+                content, asked = server.files[name], self.headers.get("Range")
+                begin = int(asked[len("bytes=") : -1]) if asked else 0
+                if begin >= len(content):
+                    self.send_error(416)
+                    return
+                server.ranges.append(asked)
+                self.send_response(206 if asked else 200)
+                self.send_header("Content-Length", str(len(content) - begin))
                 self.end_headers()
-                self.wfile.write(server.files[name])
+                self.wfile.write(content[begin : server.cut.get(name)])
 
             def log_message(self, format: str, *args: object) -> None:
                 """Quiet."""
@@ -244,10 +252,39 @@ def test_fetch_makes_the_root_and_tries_again(tiny_mnist, server: Server, tmp_pa
     assert load_domain("mnist", 28, tmp_path / "new", manifest=manifest).images.shape[0] == 30
 
 
+def test_a_download_that_broke_off_goes_on(
+    tiny_mnist, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedrepro.data.download.BLOCK", 1)  # what is less than a block is lost
+    manifest, root = with_mirror(tiny_mnist, server), tmp_path / "new"
+    whole, cut = server.files[IMAGES], len(server.files[IMAGES]) // 3
+    server.cut = {IMAGES: cut}
+    with pytest.raises(FedReproError, match="what has come is kept"):
+        fetch(["mnist"], root, manifest=manifest)
+    part = next(root.rglob(f".{IMAGES}.part"))
+    assert part.read_bytes() == whole[:cut]
+    server.cut, server.ranges = {}, []
+    (row,) = fetch(["mnist"], root, manifest=manifest)
+    assert row.outcome == "downloaded" and f"bytes={cut}-" in server.ranges
+    assert next(root.rglob(IMAGES)).read_bytes() == whole
+    assert not list(root.rglob("*.part"))
+
+
+def test_a_wrong_beginning_is_thrown_away(tiny_mnist, server: Server, tmp_path: Path) -> None:
+    manifest, root = with_mirror(tiny_mnist, server), tmp_path / "new"
+    place = root / "mnist"
+    place.mkdir(parents=True)
+    (place / f".{IMAGES}.part").write_bytes(b"not the beginning of it")
+    fetch(["mnist"], root, manifest=manifest)
+    assert next(root.rglob(IMAGES)).read_bytes() == server.files[IMAGES]
+
+
 def test_fetch_keeps_nothing_of_wrong_bytes(tiny_mnist, server: Server, tmp_path: Path) -> None:
     manifest = with_mirror(tiny_mnist, server)
     server.files[IMAGES] = b"an error page"
-    with pytest.raises(FedReproError, match=rf"{IMAGES} could not be fetched .*starts anew") as e:
+    with pytest.raises(
+        FedReproError, match=rf"{IMAGES} could not be fetched .*what has come is kept"
+    ) as e:
         fetch(["mnist"], tmp_path / "new", manifest=manifest)
     assert "\n" not in str(e.value)
     assert list((tmp_path / "new/mnist").iterdir()) == []
