@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -94,10 +95,13 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=28)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path, help="also write the matrix there, for the book")
     args = parser.parse_args()
     torch.set_num_threads(1)
     matrix = measure_drift(tuple(args.domains), args.size, args.epochs, args.seed)
     print(matrix.round(1).to_string())
+    if args.json is not None:
+        args.json.write_text(matrix.round(2).to_json(orient="index", indent=1) + "\n")
 
 
 if __name__ == "__main__":

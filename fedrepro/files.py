@@ -22,6 +22,7 @@ def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -
     make_folder(path.parent, mend)
     try:
         writer(temporary)
+        temporary.chmod(0o644)  # safetensors writes files only their owner may read
         os.replace(temporary, path)
     except (OSError, SafetensorError) as error:
         raise FedReproError(f"{path} cannot be written ({one_line(error)}); {mend}") from None

@@ -131,7 +131,7 @@ def counts(found: Collected, dataset: str) -> pd.DataFrame | Html:
 
 def drift() -> pd.DataFrame | Html:
     """Accuracy of a network trained on one embedded domain and tested on another."""
-    return pd.read_json(DRIFT).round(1) if DRIFT.exists() else _nothing()
+    return pd.read_json(DRIFT, orient="index").round(1) if DRIFT.exists() else _nothing()
 
 
 def scales(paper: str, dataset: str) -> pd.DataFrame:
