@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -22,7 +23,7 @@ def kl_from_uniform(logits: Tensor) -> Tensor:
     """
     clients = logits.shape[1]
     log_d = F.log_softmax(logits, dim=1)
-    return -log_d.mean() - torch.log(torch.tensor(float(clients), dtype=logits.dtype))
+    return -log_d.mean() - math.log(clients)
 
 
 def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Tensor:

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrepro.batches import epoch_batches, slices
-from fedrepro.data.federation import Samples
+from fedrepro.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
 from fedrepro.engine.base import Job, Trained
+from fedrepro.engine.forward import ForwardEngine
 from fedrepro.methods.base import Batch, Method, Phase
-from fedrepro.models import FLModel, Output, TensorInfo, layout
-from fedrepro.protocol import Protocol
+from fedrepro.models import FLModel, Output
 from fedrepro.rng import torch_stream
-
-EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 
 
 class BoundModel:
@@ -34,22 +29,15 @@ class BoundModel:
         return cast(Output, self._module(x))
 
 
-class ReferenceEngine:
+class ReferenceEngine(ForwardEngine):
     """One network object, loaded with each client's tensors in turn."""
 
     name = "reference"
 
-    def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
-        self.format = module.memory_format
-        self.module = module.to(device).to(memory_format=self.format)  # type: ignore[call-overload]
-        self.protocol = protocol
-        self.device = device
-        self.dtype = next(module.parameters()).dtype
-        self.layout: dict[str, TensorInfo] = layout(module)
-        self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
-
     def train(self, method: Method, jobs: Sequence[Job]) -> list[Trained]:
-        return [self._train_one(method, job) for job in jobs]
+        """Train each job's network; results in the jobs' order."""
+        with self._multiplying():
+            return [self._train_one(method, job) for job in jobs]
 
     def _train_one(self, method: Method, job: Job) -> Trained:
         self._load(job.state)
@@ -137,7 +125,8 @@ class ReferenceEngine:
         before = {name: value.detach().clone() for name, value in model.params.items()}
         with torch.no_grad():
             for value in model.params.values():
-                value -= size * cast(Tensor, value.grad)
+                if value.grad is not None:
+                    value -= size * value.grad
         yield
         with torch.no_grad():
             for name, value in model.params.items():
@@ -148,69 +137,3 @@ class ReferenceEngine:
         x = prepare_batch(job.samples.images[index], self.protocol.data, augment, self.dtype)
         x = x.contiguous(memory_format=self.format)
         return Batch(x, job.samples.labels[index])
-
-    # Forward passes without training.
-
-    @torch.no_grad()
-    def features(
-        self, state: Mapping[str, Tensor], samples: Samples, training: bool = False
-    ) -> Tensor:
-        self._load(state)
-        self.module.train(training)
-        size = self.protocol.batch_size if training else self.evaluation_batch
-        return torch.cat([out.features for out, _ in self._outputs(samples, size)])
-
-    @torch.no_grad()
-    def evaluate(self, state: Mapping[str, Tensor], samples: Samples) -> tuple[float, float]:
-        self._load(state)
-        self.module.eval()
-        hits = loss = torch.zeros((), device=self.device)
-        for out, labels in self._outputs(samples, self.evaluation_batch):
-            hits = hits + (out.logits.argmax(1) == labels).sum()
-            loss = loss + F.cross_entropy(out.logits.float(), labels, reduction="sum")
-        return 100 * float(hits) / len(samples), float(loss) / len(samples)
-
-    @torch.no_grad()
-    def bn_statistics(self, state: Mapping[str, Tensor], samples: Samples) -> dict[str, Tensor]:
-        self._load(state)
-        norms = [m for m in self.module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
-        usual = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # torch's word for a plain average over batches
-        self.module.train()
-        for _ in self._outputs(samples, self.protocol.batch_size):
-            pass
-        for norm, momentum in zip(norms, usual, strict=True):
-            norm.momentum = momentum
-        after = self._snapshot()
-        statistics = (n for n, i in self.layout.items() if i.is_bn and i.is_buffer)
-        return {n: after[n] for n in statistics if n in after}
-
-    def _outputs(self, samples: Samples, size: int) -> Iterator[tuple[Output, Tensor]]:
-        for part in slices(len(samples), size):
-            x = prepare_batch(samples.images[part], self.protocol.data, None, self.dtype)
-            x = x.contiguous(memory_format=self.format)
-            with self._autocast():
-                yield self.module(x), samples.labels[part]
-
-    # Tensors in and out of the one network object.
-
-    def _load(self, state: Mapping[str, Tensor]) -> None:
-        own = self.module.state_dict()
-        for name, value in state.items():
-            own[name].copy_(value)
-
-    def _snapshot(self) -> dict[str, Tensor]:
-        # Contiguous whatever the network's own format: a checkpoint brings tensors back so, and
-        # the order in which a norm is summed must not depend on having been resumed.
-        return {
-            name: value.detach().clone(memory_format=torch.contiguous_format)
-            for name, value in self.module.state_dict().items()
-            if not self.layout[name].is_counter
-        }
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.protocol.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
-        return contextlib.nullcontext()

@@ -1,0 +1,182 @@
+"""Which clients of a stack step together, and the batches they read: the same ones, in the same
+order and augmented the same way, as each would read alone."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from fedrepro.batches import epoch_batches, slices
+from fedrepro.data.transforms import normalise, rotate
+from fedrepro.engine.base import Job
+from fedrepro.protocol import DataSpec
+from fedrepro.rng import torch_stream
+
+BLOCK_BYTES = 64 * 2**20  # prepared images held at a time
+
+Batches = tuple[Tensor, ...]  # what one step of a client reads: one batch, or two with lookahead
+
+
+@dataclass(frozen=True)
+class Step:
+    """Clients start..stop of a stack each read batches of these sizes.
+
+    inputs: x (clients, b, 3, H, W) and y (clients, b) of each batch in turn.
+    """
+
+    start: int
+    stop: int
+    sizes: tuple[int, ...]
+    inputs: tuple[Tensor, ...] = ()
+
+
+def stacking_order(n: int, batch_size: int) -> tuple[int, int]:
+    """Sort key of a client with n images: by number of full batches, the most first, then by the
+    size of the rest. So the clients with another full batch always come first in a stack."""
+    sizes = [part.stop - part.start for part in slices(n, batch_size)]
+    full = sum(size == batch_size for size in sizes)
+    return -full, 0 if full == len(sizes) else sizes[-1]
+
+
+def plan(epoch: Sequence[Sequence[Batches]], batch_size: int) -> Iterator[tuple[Step, int]]:
+    """Steps that take every client through its epoch, with their position in the client's list.
+
+    Clients do not wait for each other's rests: full batches first, all clients that have one more
+    together; then the rests, neighbours of equal size together. Nobody's own order changes.
+    """
+    shapes = [[tuple(len(b) for b in step) for step in steps] for steps in epoch]
+    whole = [sum(set(shape) == {batch_size} for shape in client) for client in shapes]
+    for position in range(max(whole)):
+        here = [c[position] if n > position else None for c, n in zip(shapes, whole, strict=True)]
+        yield from ((step, position) for step in _neighbours(here))
+    rests = [c[n] if n < len(c) else None for c, n in zip(shapes, whole, strict=True)]
+    for step in _neighbours(rests):
+        # all clients of the step are at their last position, which may differ from client to client
+        yield step, -1
+
+
+def _neighbours(shapes: Sequence[tuple[int, ...] | None]) -> Iterator[Step]:
+    start = 0
+    for shape, members in groupby(shapes):
+        stop = start + len(list(members))
+        if shape is not None:
+            yield Step(start, stop, shape)
+        start = stop
+
+
+class Reader:
+    """The images of a stack's clients as one pool on the device, read by index."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        spec: DataSpec,
+        batch_size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self._spec, self._batch_size, self._device, self._dtype = spec, batch_size, device, dtype
+        self._counts = [len(job.samples) for job in jobs]
+        self._order = [torch_stream(j.seed, j.stream, j.client, j.round) for j in jobs]
+        self._augment = [torch_stream(j.seed, "augmentation", j.client, j.round) for j in jobs]
+        # clients of several seeds often hold the very same images: once in the pool is enough
+        held = {id(job.samples): job.samples for job in jobs}
+        self._images = _joined([samples.images for samples in held.values()])
+        self._labels = _joined([samples.labels for samples in held.values()])
+        offsets: dict[int, int] = {}
+        end = 0
+        for key, samples in held.items():
+            offsets[key] = end
+            end += len(samples)
+        self._offsets = [offsets[id(job.samples)] for job in jobs]
+        image = self._images[0].numel() * torch.empty((), dtype=dtype).element_size()
+        self._block = max(1, BLOCK_BYTES // image)
+
+    def epoch(self, pairs: bool) -> Iterator[Step]:
+        """One shuffled epoch of every client. pairs: steps read two batches; an odd one is left."""
+        epoch = [
+            _paired(batches) if pairs else [(batch,) for batch in batches]
+            for batches in (
+                epoch_batches(n, self._batch_size, order)
+                for n, order in zip(self._counts, self._order, strict=True)
+            )
+        ]
+        block: list[tuple[Step, list[Tensor]]] = []
+        rows = 0
+        for step, position in plan(epoch, self._batch_size):
+            reads = [
+                epoch[client][position][part] + self._offsets[client]
+                for part in range(len(step.sizes))
+                for client in range(step.start, step.stop)
+            ]
+            rows += sum(len(index) for index in reads)
+            block.append((step, reads))
+            if rows >= self._block:
+                yield from self._prepared(block)
+                block, rows = [], 0
+        if block:
+            yield from self._prepared(block)
+
+    def _prepared(self, block: Sequence[tuple[Step, list[Tensor]]]) -> Iterator[Step]:
+        """The steps of a block with their inputs, prepared in one go."""
+        flips, degrees = self._draws([step for step, _ in block])
+        index = self._upload(torch.cat([index for _, reads in block for index in reads]))
+        x, y = self._images[index], self._labels[index]
+        if flips:
+            turned = self._upload(torch.cat(flips))[:, None, None, None]
+            x = torch.where(turned, x.flip(-1), x)
+        if degrees:
+            x = rotate(x.float(), self._upload(torch.cat(degrees)))
+        x = normalise(x, self._spec.normalise, self._dtype)
+        at = 0
+        for step, _ in block:
+            inputs: list[Tensor] = []
+            clients = step.stop - step.start
+            for size in step.sizes:
+                end = at + clients * size
+                inputs += [
+                    x[at:end].unflatten(0, (clients, size)),
+                    y[at:end].unflatten(0, (clients, size)),
+                ]
+                at = end
+            yield Step(step.start, step.stop, step.sizes, tuple(inputs))
+
+    def _draws(self, steps: Sequence[Step]) -> tuple[list[Tensor], list[Tensor]]:
+        """Each client's own augmentation draws, batch by batch as `prepare_batch` makes them:
+        whether an image flips, and its angle in degrees; in the order the steps read."""
+        flips: list[Tensor] = []
+        degrees: list[Tensor] = []
+        if not (self._spec.flip or self._spec.rotate):
+            return flips, degrees
+        for step in steps:
+            for size in step.sizes:
+                for generator in self._augment[step.start : step.stop]:
+                    if self._spec.flip:
+                        flips.append(torch.rand(size, generator=generator) < 0.5)
+                    if self._spec.rotate:
+                        turn = 2 * torch.rand(size, generator=generator) - 1
+                        degrees.append(turn * self._spec.rotate)
+        return flips, degrees
+
+    def _upload(self, values: Tensor) -> Tensor:
+        """To the device; the host goes on at once."""
+        if self._device.type == "cuda":
+            return values.pin_memory().to(self._device, non_blocking=True)
+        return values.to(self._device)
+
+
+def _paired(batches: Sequence[Tensor]) -> list[Batches]:
+    return list(zip(batches[::2], batches[1::2], strict=False))
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def readable(job: Job) -> Hashable:
+    """Equal for jobs whose images fit into one pool."""
+    return tuple(job.samples.images.shape[1:])

@@ -1,0 +1,238 @@
+"""Several clients' networks side by side, trained as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+from torch.optim.sgd import sgd
+
+from fedrepro.engine.base import Job, Trained
+from fedrepro.engine.graphs import Recorder, StepGraph
+from fedrepro.engine.reading import Step
+from fedrepro.engine.received import Received, Tensors
+from fedrepro.methods.base import Batch, Method, Phase
+from fedrepro.models import FLModel, Output, TensorInfo
+from fedrepro.protocol import OptimizerSpec
+
+Named = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all stacks of an engine have in common.
+
+    skeleton: the network's structure, in training mode and without batch counters; its own values
+    are never used. autocast: the context a loss is computed in.
+    """
+
+    skeleton: FLModel
+    layout: Mapping[str, TensorInfo]
+    optimizer: OptimizerSpec
+    autocast: Callable[[], AbstractContextManager[object]]
+    record: Recorder | None
+
+
+@dataclass
+class LocalView:
+    """The network of one client as its loss sees it, under vmap."""
+
+    params: Mapping[str, Tensor]
+    _run: Callable[[Tensor], Output]
+
+    def __call__(self, x: Tensor) -> Output:
+        return self._run(x)
+
+
+@dataclass
+class _Course:
+    """One phase: which parameters move, what its steps were seen to do."""
+
+    phase: Phase
+    optimizer: OptimizerSpec
+    moving: tuple[str, ...]
+    terms: set[str] = field(default_factory=set)
+    stepped: set[str] = field(default_factory=set)  # parameters that had a gradient
+    graphs: dict[Hashable, StepGraph] = field(default_factory=dict)
+
+
+class Stack:
+    """The networks, momenta and messages of some clients, each tensor with a leading axis.
+
+    A stack may be loaded again with other clients' values of the same form; its tensors then stay
+    where they are, which is what recorded steps rely on.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        method: Method,
+        jobs: Sequence[Job],
+        dims: dict[str, dict[str, int | None]],
+    ) -> None:
+        self._setting, self._method = setting, method
+        self.received = Received([job.received for job in jobs], dims)
+        self.tensors = {n: torch.stack([j.state[n] for j in jobs]) for n in jobs[0].state}
+        self.momentum: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        names = [name for name, _ in setting.skeleton.named_parameters()]
+        self._courses = [
+            _Course(
+                phase,
+                phase.optimizer or setting.optimizer,
+                tuple(n for n in names if phase.trains(setting.layout[n])),
+            )
+            for phase in jobs[0].phases
+        ]
+        self._begin(jobs)
+
+    def load(self, jobs: Sequence[Job]) -> None:
+        """Take over other clients, or the same ones in another round."""
+        self.received.load([job.received for job in jobs])
+        for name, place in self.tensors.items():
+            torch.stack([job.state[name] for job in jobs], out=place)
+        for total in self.sums.values():
+            total.zero_()
+        self._begin(jobs)
+
+    def _begin(self, jobs: Sequence[Job]) -> None:
+        n = len(jobs)
+        self._held: list[set[str]] = [set() for _ in range(n)]  # kept momenta by client
+        self._steps = [[0] * n for _ in self._courses]
+        self._seen = [0] * n
+        for buffer in self.momentum.values():
+            buffer.zero_()
+        if self._method.keeps_optimizer:
+            for i, job in enumerate(jobs):
+                for name, value in job.optimizer.items():
+                    self._buffer(name)[i].copy_(value)
+                    self._held[i].add(name)
+
+    # Training.
+
+    def train(self, number: int, steps: Iterable[Step]) -> None:
+        """Take the steps of one epoch of phase `number`."""
+        course = self._courses[number]
+        for step in steps:
+            key = (step.start, step.stop, step.sizes)
+            if key not in course.graphs:
+                work = partial(self._step, course, step.start, step.stop)
+                course.graphs[key] = StepGraph(work, self._setting.record)
+            course.graphs[key](step.inputs)
+            for i in range(step.start, step.stop):
+                self._steps[number][i] += 1
+                self._seen[i] += step.sizes[-1]
+
+    def end_phase(self, number: int) -> None:
+        """Momenta start at zero in the next phase unless the method keeps them."""
+        course = self._courses[number]
+        if not self._method.keeps_optimizer:
+            for buffer in self.momentum.values():
+                buffer.zero_()
+        elif course.optimizer.momentum:
+            for held, taken in zip(self._held, self._steps[number], strict=True):
+                held |= course.stepped if taken else set()
+
+    def _step(self, course: _Course, start: int, stop: int, *inputs: Tensor) -> None:
+        """One step of clients start..stop. Reads its inputs, writes the stack's own tensors."""
+        weights = {n: self.tensors[n][start:stop] for n in course.moving}
+        first, rest = inputs[:2], inputs[2:]
+        gradients, terms = self._gradients(weights, start, stop, *first)
+        if course.phase.lookahead is not None:
+            size = course.phase.lookahead
+            ahead = {
+                n: value - size * gradients[n] if n in gradients else value
+                for n, value in weights.items()
+            }
+            gradients, terms = self._gradients(ahead, start, stop, *rest)
+        course.stepped |= set(gradients)
+        course.terms |= set(terms)
+        self._update(course.optimizer, {n: weights[n] for n in gradients}, gradients, start, stop)
+        samples = inputs[-1].shape[1]
+        for name, value in terms.items():
+            if name not in self.sums:
+                self.sums[name] = value.new_zeros(len(self._seen))
+            self.sums[name][start:stop].add_(value * samples)
+
+    def _gradients(
+        self, weights: Named, start: int, stop: int, x: Tensor, y: Tensor
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Gradients by parameter, where the loss reaches it, and loss terms (clients,)."""
+        leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
+        # Statistics are written in place, client by client, as each network alone would do.
+        fixed = {n: v[start:stop] for n, v in self.tensors.items() if n not in leaves}
+        tensors = self.received.rows(start, stop)
+        losses, terms = vmap(self._loss, in_dims=(0, 0, 0, 0, self.received.dims))(
+            leaves, fixed, x, y, tensors
+        )
+        # The clients do not touch each other, so the sum's gradient is each one's own.
+        found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
+        gradients = {n: g for n, g in zip(leaves, found, strict=True) if g is not None}
+        return gradients, {name: value.detach() for name, value in terms.items()}
+
+    def _loss(
+        self, leaves: Named, fixed: Named, x: Tensor, y: Tensor, received: Tensors
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        tensors = {**leaves, **fixed}
+
+        def run(images: Tensor) -> Output:
+            return cast(Output, functional_call(self._setting.skeleton, tensors, (images,)))
+
+        with self._setting.autocast():
+            terms = self._method.client_loss(
+                LocalView(leaves, run), Batch(x, y), self.received.message(received)
+            )
+            return torch.stack(list(terms.values())).sum(), terms
+
+    @torch.no_grad()
+    def _update(
+        self, spec: OptimizerSpec, weights: Named, gradients: Named, start: int, stop: int
+    ) -> None:
+        """SGD on the stacked tensors. A buffer of zeros makes a first step's momentum the gradient
+        itself, as the optimiser has it."""
+        if not gradients:
+            return
+        buffers: list[Tensor | None] = [
+            self._buffer(n)[start:stop] if spec.momentum else None for n in gradients
+        ]
+        sgd(
+            list(weights.values()),
+            list(gradients.values()),
+            buffers,
+            weight_decay=spec.weight_decay,
+            momentum=spec.momentum,
+            lr=spec.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+
+    def _buffer(self, name: str) -> Tensor:
+        if name not in self.momentum:
+            self.momentum[name] = torch.zeros_like(self.tensors[name])
+        return self.momentum[name]
+
+    # Results.
+
+    def results(self) -> list[Trained]:
+        """Every client's network, momenta and terms, as copies. The host waits here, once."""
+        names = list(self.sums)
+        totals = [self.sums[name].double() for name in names]
+        rows = torch.stack(totals, dim=1).tolist() if totals else [[]] * len(self._seen)
+        return [self._result(i, dict(zip(names, row, strict=True))) for i, row in enumerate(rows)]
+
+    def _result(self, i: int, totals: Mapping[str, float]) -> Trained:
+        met = set[str]().union(
+            *(c.terms for c, steps in zip(self._courses, self._steps, strict=True) if steps[i])
+        )
+        return Trained(
+            {name: self.tensors[name][i].clone() for name in self.tensors},
+            {name: self.momentum[name][i].clone() for name in sorted(self._held[i])},
+            {name: total / self._seen[i] for name, total in totals.items() if name in met},
+        )
