@@ -4,6 +4,7 @@ number comes from what the executed notebooks glued."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,22 @@ def table(found: Collected, experiment: str) -> Html:
     paper = papers.load("adcol" if not found.notebooks else found.notebooks[0]["study"]["paper"])
     caption = f"{paper.short}, {experiment}: {paper.experiment(experiment).caption}"
     return beside_table(_built(found, experiment), caption)
+
+
+def headline(found: Collected, experiments: dict[str, str]) -> str:
+    """The mean column of some tables as Markdown, ours beside the paper's: for the README, which a
+    test holds to this. experiments: a heading by experiment id."""
+    parts = []
+    for experiment, heading in experiments.items():
+        rows = _built(found, experiment)
+        rows = rows[(rows.column == "avg") & rows.ours.notna()].set_index("method")
+        paper = [f"{row.published:.1f} ± {row.published_std:.1f}" for row in rows.itertuples()]
+        ours = [f"{row.ours:.1f} ± {row.ours_std:.1f}" for row in rows.itertuples()]
+        parts.append(pd.DataFrame({f"{heading}: paper": paper, "re-run": ours}, index=rows.index))
+    table = pd.concat(parts, axis=1)
+    lines = [["method", *table.columns], ["---"] * (1 + table.shape[1])]
+    lines += [[str(name), *row] for name, row in zip(table.index, table.to_numpy(), strict=True)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def _each(frame: pd.DataFrame, draw: Callable[[pd.DataFrame], Picture]) -> list[Picture]:
@@ -144,6 +161,17 @@ def scales(paper: str, dataset: str) -> pd.DataFrame:
         }
     )
     return table[table.nunique(axis=1) > 1]
+
+
+def claims(paper: str) -> Html:
+    """What the paper says it shows, in our words, and where."""
+    one = papers.load(paper)
+    rows = "".join(
+        f"<tr><td>{escape(claim.claim)}</td><td>{escape(claim.where)}</td></tr>\n"
+        for claim in one.claims
+    )
+    head = '<thead><tr><th scope="col">claim</th><th scope="col">where</th></tr></thead>'
+    return Html(f'<table class="protocol">{head}<tbody>{rows}</tbody></table>', "claims")
 
 
 # Execution facts.

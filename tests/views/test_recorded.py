@@ -130,3 +130,9 @@ def test_an_unreadable_notebook_is_named(tmp_path):
     (tmp_path / "torn.ipynb").write_text('{"cells": [')
     with pytest.raises(FedReproError, match=r"torn\.ipynb is no readable notebook"):
         collect(tmp_path)
+
+
+def test_the_readmes_table_is_what_the_records_say():
+    found = recorded.notebooks("adcol")
+    table = recorded.headline(found, {"table-1": "Digits", "table-4": "Office-Caltech-10"})
+    assert table in (recorded.FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
