@@ -1,7 +1,7 @@
 """Seconds a round and peak memory: the library's rounds against a plain loop (field_loop.py).
 
     python benchmarks/rounds.py [--model digit-cnn] [--device cpu|cuda] [--repeat 5] ...
-    python benchmarks/rounds.py --table       fill README.md's table from results/*.json
+    python benchmarks/rounds.py --table       fill README.md's table from results/rounds-*.json
 
 Both sides start from the same network and see the same made images. First their losses are compared
 in the same batch order; then library, field, library, field, ... are timed in one process; then the
@@ -295,7 +295,7 @@ def table(files: Sequence[Path]) -> str:
 
 def fill_readme(readme: Path = README, results: Path = RESULTS) -> str:
     """Put the table between the marks of the README; returns it."""
-    text = table(list(results.glob("*.json")))
+    text = table(list(results.glob("rounds-*.json")))
     before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     filled = f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}"
@@ -317,7 +317,7 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)
     plan.add_argument("--json", type=Path, help="default: results/rounds-MODEL-DEVICE.json")
-    plan.add_argument("--table", action="store_true", help="fill README.md from results/*.json")
+    plan.add_argument("--table", action="store_true", help="fill README.md from the results")
     plan.add_argument("--memory-of", nargs=2, metavar=("SIDE", "METHOD"), help=argparse.SUPPRESS)
     return plan
 

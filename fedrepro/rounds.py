@@ -259,31 +259,32 @@ class Training:
                 if held_out is not None:
                     yield domain, "validation", self.server.model, held_out
             return
-        for client in self.clients:
-            state = self._adapted(client, number)
+        for client, state in zip(self.clients, self._adapted(number), strict=True):
             domain = client.data.domain
             yield domain, "test", state, self.federation.tests[domain]
             if client.data.validation is not None:
                 yield domain, "validation", state, client.data.validation
 
-    def _adapted(self, client: Client, number: int) -> Mapping[str, Tensor]:
-        """A client's network as it is tested: after the method's training before a test, if any."""
-        state = self._personal(client)
-        last = number == self.protocol.rounds
-        phases = self.method.before_test(self.protocol, last)
+    def _adapted(self, number: int) -> list[dict[str, Tensor]]:
+        """Each client's network as it is tested: after the method's training before a test, if
+        any. All train in one call, so that an engine can train them together."""
+        phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
         if not phases:
-            return state
-        job = Job(
-            client.index,
-            number,
-            self.seed,
-            state,
-            client.data.train,
-            self._download(client),
-            phases,
-            stream="adaptation",
-        )
-        return self.engine.train(self.method, [job])[0].state
+            return [self._personal(client) for client in self.clients]
+        jobs = [
+            Job(
+                client.index,
+                number,
+                self.seed,
+                self._personal(client),
+                client.data.train,
+                self._download(client),
+                phases,
+                stream="adaptation",
+            )
+            for client in self.clients
+        ]
+        return [trained.state for trained in self.engine.train(self.method, jobs)]
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of up to `per_domain` test images a domain under the judged networks,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.batches import epoch_batches, slices
-from fedrepro.data.transforms import normalise, rotate
+from fedrepro.data.transforms import Draws, augment, draw, normalise, together
 from fedrepro.engine.base import Job
 from fedrepro.protocol import DataSpec
 from fedrepro.rng import torch_stream
@@ -123,14 +123,9 @@ class Reader:
 
     def _prepared(self, block: Sequence[tuple[Step, list[Tensor]]]) -> Iterator[Step]:
         """The steps of a block with their inputs, prepared in one go."""
-        flips, degrees = self._draws([step for step, _ in block])
+        draws = self._draws([step for step, _ in block])
         index = self._upload(torch.cat([index for _, reads in block for index in reads]))
-        x, y = self._images[index], self._labels[index]
-        if flips:
-            turned = self._upload(torch.cat(flips))[:, None, None, None]
-            x = torch.where(turned, x.flip(-1), x)
-        if degrees:
-            x = rotate(x.float(), self._upload(torch.cat(degrees)))
+        x, y = augment(self._images[index], draws), self._labels[index]
         x = normalise(x, self._spec.normalise, self._dtype)
         at = 0
         for step, _ in block:
@@ -145,22 +140,17 @@ class Reader:
                 at = end
             yield Step(step.start, step.stop, step.sizes, tuple(inputs))
 
-    def _draws(self, steps: Sequence[Step]) -> tuple[list[Tensor], list[Tensor]]:
-        """Each client's own augmentation draws, batch by batch as `prepare_batch` makes them:
-        whether an image flips, and its angle in degrees; in the order the steps read."""
-        flips: list[Tensor] = []
-        degrees: list[Tensor] = []
-        if not (self._spec.flip or self._spec.rotate):
-            return flips, degrees
-        for step in steps:
-            for size in step.sizes:
-                for generator in self._augment[step.start : step.stop]:
-                    if self._spec.flip:
-                        flips.append(torch.rand(size, generator=generator) < 0.5)
-                    if self._spec.rotate:
-                        turn = 2 * torch.rand(size, generator=generator) - 1
-                        degrees.append(turn * self._spec.rotate)
-        return flips, degrees
+    def _draws(self, steps: Sequence[Step]) -> Draws:
+        """Each client's own draws, batch by batch in the order the steps read, on the device."""
+        drawn = together(
+            [
+                draw(size, self._spec, generator)
+                for step in steps
+                for size in step.sizes
+                for generator in self._augment[step.start : step.stop]
+            ]
+        )
+        return Draws(*(None if part is None else self._upload(part) for part in drawn))
 
     def _upload(self, values: Tensor) -> Tensor:
         """To the device; the host goes on at once."""

@@ -110,7 +110,7 @@ def test_stored_measurement_fills_the_readme(
     memory["field"] = {"before": 1.0, "peak": 200.0, "device_peak": None}
     monkeypatch.setattr(bench, "memory_apart", lambda side, *_: memory[side])
     words = "--model tiny-cnn --clients 2 --images 30 --size 16 --batch 8 --repeat 2 --threads 1"
-    path = tmp_path / "results" / "one.json"
+    path = tmp_path / "results" / "rounds-one.json"
     bench.main([*words.split(), "--json", str(path)])
     stored = json.loads(path.read_text())
     assert set(stored) == {"command", "settings", "environment", "load_average", "results"}
@@ -132,7 +132,7 @@ def test_stored_measurement_fills_the_readme(
 
 def test_readme_shows_the_stored_measurements(bench: ModuleType) -> None:
     shown = bench.README.read_text(encoding="utf-8").split(bench.MARKS[0])[1]
-    stored = bench.table(list(bench.RESULTS.glob("*.json")))
+    stored = bench.table(list(bench.RESULTS.glob("rounds-*.json")))
     assert shown.split(bench.MARKS[1])[0].strip() == stored
     benchmarks = {p.name for p in FOLDER.glob("*.py")}
     text = bench.README.read_text(encoding="utf-8")

@@ -271,10 +271,24 @@ def test_per_fedavg_tests_an_adapted_copy_only():
     run._one_round(1)
     assert run.judged == ("personal",)
     assert all(client.kept == {} for client in run.clients)
-    client = run.clients[0]
-    adapted, shared = run._adapted(client, 1), run._personal(client)
-    assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
+    for client, adapted in zip(run.clients, run._adapted(1), strict=True):
+        shared = run._personal(client)
+        assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
     assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)
+
+
+def test_all_clients_adapt_in_one_call_before_a_test(monkeypatch):
+    run, calls = training("Per-FedAvg"), []
+    train = run.engine.train
+
+    def counted(method, jobs):
+        calls.append([(job.client, job.stream) for job in jobs])
+        return train(method, jobs)
+
+    monkeypatch.setattr(run.engine, "train", counted)
+    run._one_round(1)
+    clients = range(len(run.clients))
+    assert calls == [[(i, stream) for i in clients] for stream in ("batches", "adaptation")]
 
 
 def test_unknown_method_field_and_value_are_single_clear_lines():
