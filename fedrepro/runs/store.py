@@ -185,8 +185,8 @@ def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     dimensions = min(FEATURE_DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         features = PCA(dimensions, svd_solver="full").fit_transform(features)
-    reduced: np.ndarray[Any, Any] = features.astype(np.float16)
-    return reduced
+    # Row by row in memory: safetensors writes bytes as they lie, and PCA returns columns.
+    return np.ascontiguousarray(features, dtype=np.float16)
 
 
 def data_facts(federation: Federation) -> dict[str, Any]:

@@ -9,8 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import load_file, save_file
+from scipy.spatial.distance import pdist
 
 from fedrepro import files, methods
 from fedrepro.errors import FedReproError
@@ -52,6 +55,23 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
     assert record.data["hashes"] and record.data["counts"]
     assert record.features["features"].shape[0] == len(record.features["labels"]) == 36
     assert record.protocol == toys.protocol()
+
+
+def test_kept_features_are_the_networks_own(tmp_path):
+    """PCA keeps distances: what is read back must lie as far apart as what the network gave."""
+    record = obtain(tmp_path)
+    training = store_module.Training(
+        methods.create("FedAvg"), toys.protocol(), toys.federation(), 0
+    )
+    training.run(Silent())
+    features, labels, _ = training.embed()
+    assert record.features["labels"].tolist() == labels.tolist()
+    wide = np.hstack([features.numpy(), np.random.default_rng(0).random((len(features), 60))])
+    for given in (features.numpy(), wide):
+        kept = store_module.compact(given)
+        files.write(tmp_path / "x", lambda file, kept=kept: save_file({"x": kept}, file))
+        read = load_file(tmp_path / "x")["x"].astype(float)
+        assert np.allclose(pdist(read), pdist(given), atol=0.05 * pdist(given).max())
 
 
 def test_the_second_ask_finds_the_first(tmp_path):
