@@ -43,7 +43,7 @@ book: $(STAMP)
 	$(BIN)/fedrepro book $(if $(wildcard runs),--runs runs)
 
 bench: $(STAMP)
-	$(BIN)/fedrepro bench
+	$(BIN)/fedrepro bench rounds
 
 install: $(STAMP)
 

@@ -87,6 +87,26 @@ def test_every_term_has_a_gradient_and_changes_the_update(name):
     assert all(size > 0 for size in gradients.values()), gradients
 
 
+@pytest.mark.parametrize("name", ALL)
+def test_without_any_one_term_the_update_is_another(name):
+    run = training(name)
+    client = run.clients[0]
+    job = run._job(client, run._download(client), 1)
+    whole = run.engine.train(run.method, [job])[0]
+
+    def without(term):
+        class Lacking(type(run.method)):
+            def client_loss(self, model, batch, received):
+                terms = super().client_loss(model, batch, received)
+                return {key: 0 * value if key == term else value for key, value in terms.items()}
+
+        return Lacking(**run.method.fields())
+
+    for term in whole.terms:
+        lacking = run.engine.train(without(term), [job])[0]
+        assert any(not torch.equal(lacking.state[n], whole.state[n]) for n in whole.state), term
+
+
 def test_fedavg_averages_by_number_of_images():
     run = training("FedAvg")
     one, three = torch.tensor([0.0, 4.0]), torch.tensor([4.0, 0.0])
