@@ -24,6 +24,7 @@ from fedrepro.views.sections import (
     published,
     sections,
 )
+from fedrepro.views.text import aligned
 
 GROUPS = ("data", "training", "reporting")
 LEFT = "text-align: left"
@@ -212,12 +213,12 @@ def _section_plain(section: Section, caption: str) -> str:
         for method in section.methods:
             found = [cells.get((method, column), ["–"]) for column in section.columns]
             lines.append([method, *(texts[0] for texts in found)])
-        blocks.append(_aligned(lines))
+        blocks.append(aligned(lines[0], lines[1:]))
     for column in () if section.bare else section.columns:
         lines = [["method", *parts]]
         lines += [[m, *cells[m, column]] for m in section.methods if (m, column) in cells]
         tau = f"; Kendall's tau {taus[column]}" if column in taus else ""
-        blocks.append(f"{_heading(section, column)}{tau}\n{_aligned(lines)}")
+        blocks.append(f"{_heading(section, column)}{tau}\n{aligned(lines[0], lines[1:])}")
     notes = [f"  {letter}  {clause}" for clause, letter in marks.items()] + _notes(section)
     return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
 
@@ -234,14 +235,6 @@ def _cell_plain(
     elif ranks is not None:
         texts += _ranks(ranks, cell["method"], cell["column"])
     return texts
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
 
 
 # Settings and their sources.
