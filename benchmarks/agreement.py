@@ -74,7 +74,7 @@ class Heard:
     recorded: steps that were replayed at the end.
     """
 
-    messages: list[dict[str, Tensor]]
+    messages: dict[tuple[int, int, str], dict[str, Tensor]]
     tensors: dict[str, Tensor]
     curve: pd.DataFrame
     recorded: int
@@ -86,25 +86,27 @@ def play(method: str, mode: str, device: str, shape: Shape, protocol: Protocol) 
         run = Training(
             methods.create(method), protocol, shape.federation(), 0, torch.device(device), name
         )
-    messages: list[dict[str, Tensor]] = []
+    messages: dict[tuple[int, int, str], dict[str, Tensor]] = {}
     download, upload = run._download, run._upload
 
     def down(client: Any) -> Message:
         message = download(client)
-        messages.append(_flat(message))
+        key = run.server.round, client.index
+        nth = sum(k[:2] == key for k in messages)  # a second one before a test
+        messages[*key, f"down {nth}"] = _flat(message)
         return message
 
-    def up(*args: Any) -> Any:
-        sent = upload(*args)
-        messages.append(_flat(sent.message))
+    def up(client: Any, *args: Any) -> Any:
+        sent = upload(client, *args)  # in any order
+        messages[run.server.round, client.index, "up"] = _flat(sent.message)
         return sent
 
     run._download, run._upload = down, up  # type: ignore[method-assign]
     curve = run.run(Silent())
     tensors = run.server.state()
     for client in run.clients:
-        tensors |= {f"{client.index}/kept/{k}": v for k, v in client.kept.items()}
-        tensors |= {f"{client.index}/momentum/{k}": v for k, v in client.optimizer.items()}
+        for group, named in client.groups.items():
+            tensors |= {f"{client.index}/{group}/{k}": v for k, v in named.items()}
     courses = [c for s in getattr(run.engine, "_stacks", {}).values() for c in s._courses]
     recorded = sum(g._replay is not None for c in courses for g in c.graphs.values())
     numbers = curve[curve.measure != "seconds"].reset_index(drop=True)
@@ -125,9 +127,10 @@ def gap(one: Heard, two: Heard) -> float:
     """The largest |a - b| / (1 + |a|) of anything; infinite where the two do not even correspond
     or a value is not finite."""
     keys = ["round", "measure", "subject", "domain", "split"]
-    if len(one.messages) != len(two.messages) or not one.curve[keys].equals(two.curve[keys]):
+    if one.messages.keys() != two.messages.keys() or not one.curve[keys].equals(two.curve[keys]):
         return math.inf
-    pairs = [*zip(one.messages, two.messages, strict=True), (one.tensors, two.tensors)]
+    pairs = [(message, two.messages[key]) for key, message in one.messages.items()]
+    pairs.append((one.tensors, two.tensors))
     curves = ({"": torch.tensor(c.value.to_numpy())} for c in (one.curve, two.curve))
     return max(_gap(a, b) for a, b in [*pairs, tuple(curves)])
 

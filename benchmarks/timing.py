@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro import methods
 from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.engine import in_order
 from fedrepro.engine.graphs import WARM_UP
 from fedrepro.models import build_model
 from fedrepro.protocol import Protocol, parse_protocol
@@ -153,7 +154,7 @@ def rounds(run: Training, warm: int, repeat: int) -> dict[str, Any]:
     while run.round < warm + repeat:
         if time.perf_counter() - begun > PATIENCE and run.round >= warm + 2:
             break
-        run._one_round(run.round + 1)
+        run.one_round()
     rows = [r for r in run.rows if r[1] == "seconds" and r[2] != "evaluate"]
     whole = [sum(r[5] for r in rows if r[0] == n) for n in range(1, run.round + 1)]
     seconds = summary(whole[warm:])
@@ -235,12 +236,12 @@ def time_seeds(
     together = [job for part in jobs for job in part]
     train, kind = runs[0].engine.train, runs[0].method
     for _ in range(warm_rounds(shape.epochs, True)):
-        train(kind, jobs[0])
-        train(kind, together)
+        in_order(train(kind, jobs[0]))
+        in_order(train(kind, together))
     one, many = [], []
     for _ in range(repeat):
-        one.append(clocked(lambda: train(kind, jobs[0]), device))
-        many.append(clocked(lambda: train(kind, together), device))
+        one.append(clocked(lambda: in_order(train(kind, jobs[0])), device))
+        many.append(clocked(lambda: in_order(train(kind, together)), device))
     ratio = summary([b / a for a, b in zip(one, many, strict=True)])
     return {"one": summary(one), "many": summary(many), "seeds": seeds, "ratio": ratio}
 

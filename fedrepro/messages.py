@@ -2,7 +2,8 @@
 
 A message maps a kind ("model", "representations", "discriminator", ...) to a payload: a tensor, a
 mapping of named tensors, or a network. Sizes are those of the tensors themselves; party ids, names
-and framing, which every method needs alike, are not counted.
+and framing, which every method needs alike, are not counted, nor is what a client has or knows by
+itself: its own ``memory``, and a ``schedule``, values that follow from the round's number.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Network:
         return output
 
 
+OWN = ("memory", "schedule")  # kinds that reach a loss without having travelled
+
 Payload = Tensor | Mapping[str, Tensor] | Network
 Message = dict[str, Payload]
 
@@ -51,7 +54,8 @@ def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
     total: dict[str, int] = {}
     for message in messages:
         for kind, payload in message.items():
-            total[kind] = total.get(kind, 0) + payload_bytes(payload)
+            if kind not in OWN:
+                total[kind] = total.get(kind, 0) + payload_bytes(payload)
     return total
 
 

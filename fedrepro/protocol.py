@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from fedrepro.errors import FedReproError, first_mistake
 
@@ -12,11 +19,31 @@ Scale = Literal["smoke", "reduced", "paper"]
 
 
 class _Spec(BaseModel):
+    """Settings. Run ids hash their dump, so one added after the first recorded runs, which
+    ``always`` does not list, is dumped only where it departs from its default: the ids of the
+    runs that came before it stay."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
+    always: ClassVar[frozenset[str]] = frozenset()
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        raw: dict[str, Any] = dump(self)
+        return {
+            name: value
+            for name, value in raw.items()
+            if name in self.always or getattr(self, name) != self._default(name)
+        }
+
+    @classmethod
+    def _default(cls, name: str) -> Any:
+        return cls.model_fields[name].get_default(call_default_factory=True)
 
 
 class OptimizerSpec(_Spec):
     """SGD as torch.optim.SGD defines it."""
+
+    always: ClassVar[frozenset[str]] = frozenset({"lr", "momentum", "weight_decay"})
 
     lr: float = Field(0.01, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
@@ -28,56 +55,113 @@ class AllocationSpec(_Spec):
 
     rule: ``domain`` one client per domain; ``table`` the clients per domain given by ``clients``;
     ``dirichlet`` label skew with concentration ``alpha`` over ``count`` clients (every domain is
-    pooled first); ``mixed`` one client per domain, a share ``ratio`` of its images swapped with
-    the next domain's.
+    pooled first); ``mixed`` one client per domain, a share ``ratio`` of its images, its test
+    images and its validation images alike, swapped with the next domain's.
     per_client: images each client keeps: ``all``, ``smallest`` (cut to the smallest client), a
-    count, or a fraction of the domain's training images (0 < f <= 1), never overlapping.
+    count, or a fraction of the domain's training images (0 < f <= 1), never overlapping; or a
+    count or fraction by domain.
     draw: ``random`` from the allocation stream, or ``first`` in the split's order.
+    by_class: divide (rule table) or swap (rule mixed) each class by itself, not the domain.
+    every_class: every client gets an image of each class of its domain, where chance gave none
+    in exchange for one of a class it has twice.
+    remainder: a domain's last client takes what is left where that is less than ``per_client``.
     """
+
+    always: ClassVar[frozenset[str]] = frozenset(
+        {"rule", "clients", "count", "alpha", "ratio", "per_client", "draw"}
+    )
 
     rule: Literal["domain", "table", "dirichlet", "mixed"] = "domain"
     clients: dict[str, int] = {}
     count: int | None = Field(None, ge=1)
     alpha: float | None = Field(None, gt=0)
     ratio: float | None = Field(None, ge=0, le=1)
-    per_client: int | float | Literal["all", "smallest"] = "all"
+    per_client: int | float | Literal["all", "smallest"] | dict[str, int | float] = "all"
     draw: Literal["random", "first"] = "random"
+    by_class: bool = False
+    every_class: bool = False
+    remainder: bool = False
+
+
+class Augmentation(_Spec):
+    """What chance may change in a training image, in this order.
+
+    crop: shift by up to so many pixels each way, black where nothing was (a crop of the image's
+    size after padding); flip: left-right, every other image; rotate: turn by up to so many degrees
+    either way; erase: probability that a rectangle of 2 to 33 % of the area, height to width
+    0.3 to 3.3, turns black.
+    """
+
+    crop: int = Field(0, ge=0)
+    flip: bool = False
+    rotate: float = Field(0.0, ge=0, le=180)
+    erase: float = Field(0.0, ge=0, le=1)
 
 
 class DataSpec(_Spec):
     """Which images, at what size, cut how.
 
-    split: ``pooled-stratified`` official parts merged, then 80/20 stratified by class (FedBN,
-    FedPall); ``official`` the release's own parts; ``random-fifth`` a random 1/5 is test (ADCOL);
+    split: ``pooled-stratified`` official parts merged, then divided by class, a fifth or
+    ``test_share`` of them test (FedBN, FedPall); ``official`` the release's own parts;
+    ``official-leaky`` the official training list, but tested on the whole domain, training images
+    included (PACS in the FPL family); ``random-fifth`` a random 1/5 is test (ADCOL);
     ``class-first`` the first 80 % of each class is train (FedPall); ``every-tenth`` index mod 10
     in 8, 9 is test (FPL family).
     normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet``.
-    validation: images a domain may take from the training split's unallocated rest (0: none).
+    validation: images a domain may take from the training split's unallocated rest (0: none), or
+    a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
+    theirs.
     test_limit: cut each domain's test set to this many images (``smoke`` and ``reduced`` only).
+    crop, flip, rotate, erase: see Augmentation.
     """
+
+    always: ClassVar[frozenset[str]] = frozenset(
+        {"dataset", "size", "split", "split_seed", "allocation", "validation", "test_limit"}
+        | {"normalise", "flip", "rotate"}
+    )
 
     dataset: str
     size: int = Field(gt=0)
     split: Literal[
-        "pooled-stratified", "official", "random-fifth", "class-first", "every-tenth"
+        "pooled-stratified",
+        "official",
+        "official-leaky",
+        "random-fifth",
+        "class-first",
+        "every-tenth",
     ] = "pooled-stratified"
     split_seed: int = Field(0, ge=0)
+    test_share: float | None = Field(None, gt=0, lt=1)
     allocation: AllocationSpec = AllocationSpec()
-    validation: int = Field(500, ge=0)
+    validation: int | float = Field(500, ge=0)
     test_limit: int | None = Field(None, ge=1)
     normalise: Literal["half", "none", "imagenet"] = "half"
+    crop: int = Field(0, ge=0)
     flip: bool = False
     rotate: float = Field(0.0, ge=0, le=180)
+    erase: float = Field(0.0, ge=0, le=1)
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The settings of the training images' augmentation, as a value of their own."""
+        return Augmentation(crop=self.crop, flip=self.flip, rotate=self.rotate, erase=self.erase)
 
 
 class EarlyStop(_Spec):
     """Stop after ``patience`` rounds without a lower mean validation loss."""
+
+    always: ClassVar[frozenset[str]] = frozenset({"patience"})
 
     patience: int = Field(ge=1)
 
 
 class Protocol(_Spec):
     """Everything about a run that is not the method, the seed or the machine."""
+
+    always: ClassVar[frozenset[str]] = frozenset(
+        {"data", "model", "model_args", "rounds", "local_epochs", "batch_size", "optimizer"}
+        | {"weighting", "participation", "early_stop", "precision", "scale"}
+    )
 
     data: DataSpec
     model: str
@@ -98,7 +182,7 @@ class Protocol(_Spec):
         for key, value in changes.items():
             node, parts = raw, key.replace("__", ".").split(".")
             for part in parts[:-1]:
-                node = node.get(part, {})
+                node = node.setdefault(part, {})  # a setting at its default may be absent
                 if not isinstance(node, dict):
                     raise FedReproError(f"protocol has no setting {key!r}; {part} has no parts")
             node[parts[-1]] = value

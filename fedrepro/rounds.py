@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
 from typing import Any
 from typing import Protocol as Interface
 
@@ -14,28 +16,22 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.engine import ENGINES, Engine, Job, Trained
-from fedrepro.messages import Message, count_bytes
-from fedrepro.methods.base import Method, Upload
+from fedrepro.averaging import RunningAverage
+from fedrepro.clients import Client, Groups, Shelf, TrainedView
+from fedrepro.data.federation import Federation
+from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order
+from fedrepro.evaluation import Row, Test, at_home, embed, everywhere
+from fedrepro.evaluation import rows as test_rows
+from fedrepro.messages import Message, count_bytes, tensors_of
+from fedrepro.methods.base import Method, Phase, Upload
 from fedrepro.models import TensorInfo, build_model, layout
 from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
-from fedrepro.rng import numpy_stream, seeded_modules, torch_stream
+from fedrepro.rng import Purpose, numpy_stream, seeded_modules, torch_stream
 from fedrepro.server import Server, under
+from fedrepro.together import Stage, one_round, run_together
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
-Row = tuple[int, str, str, str, str, float]
-
-
-@dataclass
-class Client:
-    """One client between rounds. kept: its network's tensors that the server's do not replace."""
-
-    index: int
-    data: ClientData
-    kept: dict[str, Tensor]
-    optimizer: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Checkpoint(Interface):
@@ -48,23 +44,11 @@ class Checkpoint(Interface):
     def due(self) -> bool: ...
 
 
-@dataclass(frozen=True)
-class _Uploader:
-    """A trained client as `Method.upload` sees it."""
-
-    index: int
-    labels: Tensor
-    generator: torch.Generator
-    _engine: Engine
-    _state: Mapping[str, Tensor]
-    _samples: Samples
-
-    def features(self, training: bool = False) -> Tensor:
-        return self._engine.features(self._state, self._samples, training)
-
-
 class Training:
-    """A federated run: its clients, server and curve. `run` goes through the rounds."""
+    """A federated run: its clients, server and curve. `run` goes through the rounds.
+
+    folder: where clients' tensors go if memory cannot hold them; a temporary one where None.
+    """
 
     def __init__(
         self,
@@ -74,6 +58,7 @@ class Training:
         seed: int,
         device: torch.device | str = "cpu",
         engine: str = "reference",
+        folder: Path | None = None,
     ) -> None:
         self.method, self.protocol, self.seed = method, protocol, seed
         self.device = torch.device(device)
@@ -91,12 +76,13 @@ class Training:
             if not self.layout[name].is_counter
         }
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
+        clients = len(federation.clients)
         self.server = Server(
             initial,
             self.layout,
             protocol,
             seed,
-            len(federation.clients),
+            clients,
             module.feature_size,
             classes,
             self.device,
@@ -105,77 +91,123 @@ class Training:
             method.init_server(self.server)
         self.loaded = [n for n in initial if method.loads(self.layout[n])]
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
+        self.descending = [n for n in initial if method.goes_down(self.layout[n])]
         self.judged = method.judged_by(self.layout)
+        first: Groups = {
+            "kept": {n: v for n, v in initial.items() if n not in self.loaded},
+            "memory": method.first_memory(self.server),
+            "twin": dict(initial) if method.twin_phases(protocol) else {},
+            "trained": dict(initial) if "trained" in self.judged else {},
+        }
         self.clients = [
-            Client(i, data, {n: v for n, v in initial.items() if n not in self.loaded})
-            for i, data in enumerate(self.federation.clients)
+            Client(i, data, dict(first)) for i, data in enumerate(self.federation.clients)
         ]
+        self.shelf = Shelf(self.device, clients, folder)
+        self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
         self.rows: list[Row] = []
+        self._losses: dict[int, float] = {}  # of the held-out images, by round
+        self.accuracy = float("nan")  # mean of the last round's tests
         self.round = 0
-
-    # The loop.
+        self.whole = True  # False once clients' files are ahead of the last whole round
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
         """Train to the last round, or to the early stop; resume where a checkpoint says."""
-        if checkpoint is not None:
-            self._resume(checkpoint)
-        label = f"{self.method.name} seed {self.seed}"
-        progress.start(label, self.protocol.rounds, self.round)
-        try:
-            while self.round < self.protocol.rounds and not self._stopped_early():
-                # A round replaces state only once it is whole, so that an interrupt in the middle
-                # of one leaves the last finished round to be saved.
-                self._one_round(self.round + 1)
-                progress.round(self.round, f"avg {self._mean_accuracy():.2f} %")
-                if checkpoint is not None and checkpoint.due():
-                    self._save(checkpoint)
-        except BaseException:
-            if checkpoint is not None and self.round:
-                self._save(checkpoint)
-            raise
-        progress.finish(f"{self.round} rounds, avg {self._mean_accuracy():.2f} %")
-        return self.curve()
+        return run_together([self], progress, [checkpoint])[0]
 
-    def _one_round(self, number: int) -> None:
+    def one_round(self) -> None:
+        """Go through the next round."""
+        one_round([self])
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is over, or the early stop has come."""
+        return self.round >= self.protocol.rounds or self._stopped_early()
+
+    # A round.
+
+    def stages(self, number: int) -> Generator[Stage, None, None]:
+        """Go through a round; wherever clients train, hand out the jobs and wait for the results.
+
+        State is replaced only once the round is whole, so that an interrupt in the middle of one
+        leaves the last finished round to be saved.
+        """
         self.server.round = number
         clock: dict[str, float] = {}
         rows: list[Row] = []
         chosen = self._participants(number)
         with self._timed(clock, "messages"):
             downs = [self._download(client) for client in chosen]
-        with self._timed(clock, "train"):
-            jobs = [self._job(c, message, number) for c, message in zip(chosen, downs, strict=True)]
-            trained = self.engine.train(self.method, jobs)
-        with self._timed(clock, "messages"):
-            uploads = [self._upload(c, t, number) for c, t in zip(chosen, trained, strict=True)]
-        before = self.server.state(), [(dict(c.kept), dict(c.optimizer)) for c in self.clients]
+        counts = [len(client.data.train) for client in chosen]
+        weights = self.method.weights(self.protocol, counts)
+        average = RunningAverage(self.layout, self.method.bn_policy == "first")
+        uploads: dict[int, Upload] = {}
+        after: dict[int, Groups] = {}
+        twins: dict[int, dict[str, Tensor]] = {}
+        sent: dict[str, int] = {}
+
+        def take_twin(position: int, trained: Trained) -> None:
+            groups = {"twin": trained.state}
+            twins[position] = self.twins.put(chosen[position].index, groups)["twin"]
+            self.whole = self.whole and not self.twins.in_files
+
+        def take(position: int, trained: Trained) -> None:
+            client = chosen[position]
+            with self._timed(clock, "messages"):
+                view = self._view(client, trained, jobs[position])
+                upload = self._upload(client, trained, view)
+                for kind, size in count_bytes([upload.message]).items():
+                    sent[kind] = sent.get(kind, 0) + size
+                if "model" in upload.message:
+                    average.add(position, tensors_of(upload.message, "model"), weights[position])
+                    del upload.message["model"]
+                uploads[position] = upload
+                after[position] = self.shelf.put(client.index, self._groups(client, trained, view))
+                self.whole = self.whole and not self.shelf.in_files
+            rows.extend(
+                (number, "term", term, client.data.name, "train", value)
+                for term, value in trained.terms.items()
+            )
+
+        before = self.server.state(), [dict(client.groups) for client in self.clients]
         try:
+            twin_phases = self.method.twin_phases(self.protocol)
+            if twin_phases:
+                jobs = [
+                    self._job(c, down, number, twin_phases, "twin", c.twin)
+                    for c, down in zip(chosen, downs, strict=True)
+                ]
+                yield Stage("train", jobs, clock, take_twin)
+            phases = self.method.phases(self.protocol)
+            jobs = [
+                self._job(c, down, number, phases) for c, down in zip(chosen, downs, strict=True)
+            ]
+            yield Stage("train", jobs, clock, take)
             with self._timed(clock, "server"):
                 self.server.log = {}
-                self.method.aggregate(self.server, uploads)
-                self.method.server_step(self.server, uploads)
-            for client, result in zip(chosen, trained, strict=True):
-                client.kept = {n: result.state[n] for n in client.kept}
-                client.optimizer = result.optimizer if self.method.keeps_optimizer else {}
-            with self._timed(clock, "evaluate"):
-                if self.method.bn_policy == "recompute":
+                self.server.model |= average.tensors
+                self.method.server_step(self.server, [uploads[i] for i in sorted(uploads)])
+            for position, client in enumerate(chosen):
+                client.groups = {**after[position], "twin": twins.get(position, client.twin)}
+            if self.method.bn_policy == "recompute":
+                with self._timed(clock, "evaluate"):
                     self._recompute_statistics()
-                rows += self._evaluate(number)
+            tested: list[Row] = []
+            yield from self._evaluate(number, clock, tested)
         except BaseException:
             self.server.load_state(before[0])
-            for client, (kept, optimizer) in zip(self.clients, before[1], strict=True):
-                client.kept, client.optimizer = kept, optimizer
+            for client, groups in zip(self.clients, before[1], strict=True):
+                client.groups = groups
             raise
-        for client, result in zip(chosen, trained, strict=True):
-            name = client.data.name
-            rows += [(number, "term", k, name, "train", v) for k, v in result.terms.items()]
+        order = {client.data.name: i for i, client in enumerate(chosen)}
+        rows.sort(key=lambda row: order[row[3]])
+        rows = tested + rows
         rows += [(number, "server", k, "", "", v) for k, v in self.server.log.items()]
-        for way, messages in (("down", downs), ("up", [u.message for u in uploads])):
-            counted = count_bytes(messages)
+        for way, counted in (("down", count_bytes(downs)), ("up", sent)):
             rows += [(number, "bytes", f"{way}/{k}", "", "", float(v)) for k, v in counted.items()]
         rows += [(number, "seconds", k, "", "", v) for k, v in clock.items()]
-        self.rows += rows
+        self._log(rows)
         self.round = number
+        self.whole = True
 
     def _participants(self, number: int) -> list[Client]:
         """All clients, or a share drawn for this round, in client order."""
@@ -190,133 +222,146 @@ class Training:
 
     def _download(self, client: Client) -> Message:
         message = dict(self.method.download(self.server, client.index))
-        if self.travelling:
-            message["model"] = {n: self.server.model[n] for n in self.travelling}
+        if self.descending:
+            message["model"] = {n: self.server.model[n] for n in self.descending}
         return message
 
-    def _job(self, client: Client, message: Message, number: int) -> Job:
+    def _job(
+        self,
+        client: Client,
+        message: Message,
+        number: int,
+        phases: Sequence[Phase] | None = None,
+        stream: Purpose = "batches",
+        state: Mapping[str, Tensor] | None = None,
+    ) -> Job:
+        memory: Message = {"memory": client.memory} if client.memory else {}
         return Job(
             client=client.index,
             round=number,
             seed=self.seed,
-            state=self._personal(client),
+            state=state or self._personal(client),
             samples=client.data.train,
-            received=message,
-            phases=self.method.phases(self.protocol),
-            optimizer=client.optimizer,
+            received=message | memory,
+            phases=self.method.phases(self.protocol) if phases is None else phases,
+            optimizer=client.optimizer if stream == "batches" else {},
+            stream=stream,
         )
 
-    def _upload(self, client: Client, trained: Trained, number: int) -> Upload:
-        train = client.data.train
-        view = _Uploader(
+    def _view(self, client: Client, trained: Trained, job: Job) -> TrainedView:
+        return TrainedView(
             client.index,
-            train.labels,
-            torch_stream(self.seed, "method", client.index, number),
-            self.engine,
+            self.server.classes,
+            client.data.train.labels,
             trained.state,
-            train,
+            job.received,
+            torch_stream(self.seed, "method", client.index, job.round),
+            self.engine,
+            client.data.train,
         )
+
+    def _upload(self, client: Client, trained: Trained, view: TrainedView) -> Upload:
         message = dict(self.method.upload(view))
         if self.travelling:
             message["model"] = {n: trained.state[n] for n in self.travelling}
-        return Upload(client.index, len(train), message)
+        return Upload(client.index, len(client.data.train), message)
+
+    def _groups(self, client: Client, trained: Trained, view: TrainedView) -> Groups:
+        """What a client keeps after training."""
+        keeps = self.method.keeps_optimizer
+        return {
+            "kept": {n: trained.state[n] for n in client.kept},
+            "optimizer": trained.optimizer if keeps else {},
+            "memory": self.method.remember(view) if client.memory else {},
+            "trained": {n: trained.state[n] for n in client.trained},
+        }
 
     def _personal(self, client: Client) -> dict[str, Tensor]:
         """What a client uses: the server's tensors where it loads them, else its own."""
         return {n: client.kept.get(n, value) for n, value in self.server.model.items()}
+
+    def _subject(self, client: Client, subject: str) -> dict[str, Tensor]:
+        """A client's network of one of the kinds of `Method.judged_by`."""
+        if subject == "twin":
+            return client.twin
+        return self._personal(client) | (client.trained if subject == "trained" else {})
 
     # Evaluation.
 
     def _recompute_statistics(self) -> None:
         for client in self.clients:
             state = self._personal(client)
-            client.kept |= self.engine.bn_statistics(state, client.data.train)
+            statistics = self.engine.bn_statistics(state, client.data.train)
+            client.groups = {**client.groups, "kept": client.kept | statistics}
 
-    def _evaluate(self, number: int) -> list[Row]:
-        rows: list[Row] = []
+    def _evaluate(self, number: int, clock: dict[str, float], rows: list[Row]) -> Iterator[Stage]:
+        """Test every judged network; fills `rows`."""
         for subject in self.judged:
-            tests = self._tests(subject, number)
-            results: dict[tuple[str, str], list[tuple[float, float]]] = {}
-            for domain, split, state, samples in tests:
-                pair = self.engine.evaluate(state, samples)
-                results.setdefault((domain, split), []).append(pair)
-            for (domain, split), pairs in results.items():
-                accuracy, loss = np.mean(pairs, axis=0)
-                rows.append((number, "accuracy", subject, domain, split, float(accuracy)))
-                rows.append((number, "loss", subject, domain, split, float(loss)))
-        return rows
+            found: dict[int, list[Test]] = {}
 
-    def _tests(
-        self, subject: str, number: int
-    ) -> Iterator[tuple[str, str, Mapping[str, Tensor], Samples]]:
-        """Domain, split, network and images of everything tested this round. A domain with
-        several clients' personal networks counts as their mean."""
-        validation = {c.data.domain: c.data.validation for c in self.clients}
-        if subject == "global":
-            for domain, test in self.federation.tests.items():
-                yield domain, "test", self.server.model, test
-                held_out = validation.get(domain)
-                if held_out is not None:
-                    yield domain, "validation", self.server.model, held_out
+            def test(position: int, state: Mapping[str, Tensor], found: Any = found) -> None:
+                with self._timed(clock, "evaluate"):
+                    client = self.clients[position]
+                    found[position] = at_home(self.engine, self.federation, client, state)
+
+            if subject == "global":
+                with self._timed(clock, "evaluate"):
+                    found[0] = everywhere(self.engine, self.federation, self.server.model)
+            elif phases := self._before_test(number):
+                jobs = [self._adaptation(client, number, phases) for client in self.clients]
+                yield Stage("evaluate", jobs, clock, lambda i, trained: test(i, trained.state))
+            else:
+                for position, client in enumerate(self.clients):
+                    test(position, self._subject(client, subject))
+            rows.extend(test_rows(number, subject, [found[i] for i in sorted(found)]))
+
+    def _before_test(self, number: int) -> tuple[Phase, ...]:
+        return self.method.before_test(self.protocol, number == self.protocol.rounds)
+
+    def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
+        """The method's training of a throw-away copy before a test. All clients' are asked for
+        in one call, so that an engine can train them together."""
+        return self._job(client, self._download(client), number, phases, "adaptation")
+
+    def tested_networks(self, number: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+        """Each domain's first network as the first kind judged is tested, by domain."""
+        if self.judged[0] == "global":
+            for domain in self.federation.tests:
+                yield domain, self.server.model
             return
-        for client, state in zip(self.clients, self._adapted(number), strict=True):
-            domain = client.data.domain
-            yield domain, "test", state, self.federation.tests[domain]
-            if client.data.validation is not None:
-                yield domain, "validation", state, client.data.validation
-
-    def _adapted(self, number: int) -> list[dict[str, Tensor]]:
-        """Each client's network as it is tested: after the method's training before a test, if
-        any. All train in one call, so that an engine can train them together."""
-        phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
-        if not phases:
-            return [self._personal(client) for client in self.clients]
-        jobs = [
-            Job(
-                client.index,
-                number,
-                self.seed,
-                self._personal(client),
-                client.data.train,
-                self._download(client),
-                phases,
-                stream="adaptation",
-            )
-            for client in self.clients
-        ]
-        return [trained.state for trained in self.engine.train(self.method, jobs)]
+        first = {c.data.domain: c for c in reversed(self.clients)}
+        phases = self._before_test(number)
+        if phases:
+            jobs = [self._adaptation(client, number, phases) for client in first.values()]
+            trained = in_order(self.engine.train(self.method, jobs))
+            yield from zip(first, (t.state for t in trained), strict=True)
+        else:
+            for domain, client in first.items():
+                yield domain, self._subject(client, self.judged[0])
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of up to `per_domain` test images a domain under the judged networks,
         their labels (m,) and domains, for figures."""
-        features, labels, domains = [], [], []
-        for domain, split, state, samples in self._tests(self.judged[0], self.round):
-            if split == "test" and domain not in domains:
-                part = Samples(samples.images[:per_domain], samples.labels[:per_domain])
-                features.append(self.engine.features(state, part, training=False).cpu())
-                labels.append(part.labels.cpu())
-                domains += [domain] * len(part)
-        return torch.cat(features), torch.cat(labels), domains
+        return embed(
+            self.engine, self.federation, dict(self.tested_networks(self.round)), per_domain
+        )
+
+    def _log(self, rows: Sequence[Row]) -> None:
+        """Add a round's rows, and remember what the loop itself asks of them."""
+        self.rows += rows
+        judged = [row for row in rows if row[2] == self.judged[0]]
+        losses = [row[5] for row in judged if row[1] == "loss" and row[4] == "validation"]
+        accuracies = [row[5] for row in judged if row[1] == "accuracy" and row[4] == "test"]
+        if losses:
+            self._losses[rows[0][0]] = float(np.mean(losses))
+        if accuracies:
+            self.accuracy = float(np.mean(accuracies))
 
     def _stopped_early(self) -> bool:
-        stop = self.protocol.early_stop
-        if stop is None:
+        stop, losses = self.protocol.early_stop, self._losses
+        if stop is None or not losses:
             return False
-        losses: dict[int, list[float]] = {}
-        for number, measure, subject, _, split, value in self.rows:
-            if measure == "loss" and split == "validation" and subject == self.judged[0]:
-                losses.setdefault(number, []).append(value)
-        means = {number: float(np.mean(values)) for number, values in losses.items()}
-        return bool(means) and self.round - min(means, key=means.__getitem__) >= stop.patience
-
-    def _mean_accuracy(self) -> float:
-        values = [
-            value
-            for number, measure, subject, _, split, value in self.rows
-            if number == self.round
-            and (measure, subject, split) == ("accuracy", self.judged[0], "test")
-        ]
-        return float(np.mean(values))
+        return self.round - min(losses, key=losses.__getitem__) >= stop.patience
 
     def curve(self) -> pd.DataFrame:
         """Everything logged so far, tidy."""
@@ -324,15 +369,16 @@ class Training:
 
     # Checkpoints.
 
-    def _save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Keep the state after the last whole round."""
         tensors = {f"server/{k}": v for k, v in self.server.state().items()}
         for client in self.clients:
-            tensors |= {f"client/{client.index}/kept/{k}": v for k, v in client.kept.items()}
-            tensors |= {f"client/{client.index}/sgd/{k}": v for k, v in client.optimizer.items()}
-        rows = [row for row in self.rows if row[0] <= self.round]
-        checkpoint.save(tensors, {"round": self.round, "rows": rows})
+            for group, named in client.groups.items():
+                tensors |= {f"client/{client.index}/{group}/{k}": v for k, v in named.items()}
+        checkpoint.save(tensors, {"round": self.round, "rows": self.rows})
 
-    def _resume(self, checkpoint: Checkpoint) -> None:
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Go back to a checkpoint's round, if there is one."""
         found = checkpoint.load()
         if found is None:
             return
@@ -340,10 +386,13 @@ class Training:
         tensors = {k: v.to(self.device) for k, v in tensors.items()}
         self.server.load_state(under(tensors, "server/"))
         for client in self.clients:
-            client.kept = under(tensors, f"client/{client.index}/kept/")
-            client.optimizer = under(tensors, f"client/{client.index}/sgd/")
+            own = under(tensors, f"client/{client.index}/")
+            groups = {key.partition("/")[0] for key in own}
+            client.groups = {g: under(own, f"{g}/") for g in groups}
         self.round = int(facts["round"])
-        self.rows = [tuple(row) for row in facts["rows"]]
+        rows = [tuple(row) for row in facts["rows"]]
+        for _, part in groupby(rows, key=itemgetter(0)):
+            self._log(list(part))
 
     @contextmanager
     def _timed(self, clock: dict[str, float], name: str) -> Iterator[None]:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro.batches import epoch_batches
+from fedrepro.messages import Network
 from fedrepro.models import TensorInfo
 from fedrepro.protocol import OptimizerSpec, Protocol
 from fedrepro.rng import torch_stream
@@ -45,6 +46,7 @@ class Server:
         self.modules: dict[str, nn.Module] = {}
         self.tensors: dict[str, Tensor] = {}
         self.log: dict[str, float] = {}
+        self._networks: dict[tuple[str, bool], Network] = {}
 
     @property
     def dtype(self) -> torch.dtype:
@@ -54,6 +56,13 @@ class Server:
     def add_module(self, name: str, module: nn.Module) -> None:
         """Own a network; it moves to the run's device and type."""
         self.modules[name] = module.to(self.device, self.dtype)
+
+    def network(self, name: str, training: bool = False) -> Network:
+        """An owned network as it travels; one and the same object until it is trained again."""
+        key = name, training
+        if key not in self._networks:
+            self._networks[key] = Network(self.modules[name], training)
+        return self._networks[key]
 
     def fit(
         self,
@@ -71,6 +80,7 @@ class Server:
         of the batches before their step, as `<name>_loss` and `<name>_accuracy`.
         """
         module = self.modules[name].train()
+        self._networks.clear()
         inputs, labels = inputs.to(self.device), labels.to(self.device)
         sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
         for key, parameter in module.named_parameters():
@@ -111,6 +121,7 @@ class Server:
         """Put a checkpoint's tensors back."""
         self.model = under(flat, "model/")
         self.tensors = under(flat, "tensors/")
+        self._networks.clear()
         for name, module in self.modules.items():
             module.load_state_dict(under(flat, f"modules/{name}/"))
 

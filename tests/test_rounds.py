@@ -64,8 +64,8 @@ def test_an_interrupt_in_a_round_keeps_the_last_whole_round(moment, tmp_path, mo
     """Ctrl-C while clients train, while the discriminator has just been trained, while testing."""
     expected = start("ADCOL").run(Silent())
     run = start("ADCOL")
-    owner = {"train": run.engine, "evaluate": run, "server_step": run.server}[moment]
-    attribute = {"train": "train", "evaluate": "_evaluate", "server_step": "fit"}[moment]
+    owner = run.server if moment == "server_step" else run.engine
+    attribute = {"train": "train", "evaluate": "evaluate", "server_step": "fit"}[moment]
     original = getattr(owner, attribute)
 
     def interrupted(*args, **kwargs):
@@ -154,7 +154,7 @@ def test_several_clients_of_a_domain_count_as_their_mean():
 def test_participation_trains_a_share_and_leaves_the_rest():
     run = start("ADCOL", participation=0.34)
     before = [dict(client.kept) for client in run.clients]
-    run._one_round(1)
+    run.one_round()
     name = next(iter(before[0]))
     moved = [
         not torch.equal(b[name], c.kept[name]) for b, c in zip(before, run.clients, strict=True)
@@ -183,5 +183,5 @@ def test_a_single_sample_batch_never_reaches_batch_norm():
 
 def test_float64_is_really_float64():
     run = start(precision="float64")
-    run._one_round(1)
+    run.one_round()
     assert all(v.dtype == torch.float64 for v in run.server.model.values())

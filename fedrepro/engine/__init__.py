@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrepro.engine.base import Engine, Job, Trained
+from fedrepro.engine.base import Engine, Job, Trained, in_order
 from fedrepro.engine.fused import FusedEngine
 from fedrepro.engine.reference import ReferenceEngine
 from fedrepro.errors import FedReproError
@@ -21,6 +21,7 @@ __all__ = [
     "Job",
     "ReferenceEngine",
     "Trained",
+    "in_order",
     "resolve",
 ]
 

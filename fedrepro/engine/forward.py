@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedrepro.batches import slices
 from fedrepro.data.federation import Samples
-from fedrepro.data.transforms import prepare_batch
+from fedrepro.data.transforms import augment, draw, normalise
+from fedrepro.engine.received import callable_under_vmap
 from fedrepro.models import FLModel, Output, TensorInfo, layout
-from fedrepro.protocol import Protocol
+from fedrepro.protocol import Augmentation, Protocol
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 
@@ -29,17 +33,25 @@ class ForwardEngine:
         self.device = device
         self.dtype = next(module.parameters()).dtype
         self.layout: dict[str, TensorInfo] = layout(module)
+        self._others: dict[bool, FLModel] = {}
         self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
 
     @torch.no_grad()
     def features(
-        self, state: Mapping[str, Tensor], samples: Samples, training: bool = False
+        self,
+        state: Mapping[str, Tensor],
+        samples: Samples,
+        training: bool = False,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Features (n, d) of un-augmented samples, on the run's device, without gradients."""
+        """Features (n, d) on the run's device, without gradients, of un-augmented samples unless
+        an augmentation and a generator to draw it from are given."""
         self._load(state)
         self.module.train(training)
         size = self.protocol.batch_size if training else self.evaluation_batch
-        return torch.cat([out.features for out, _ in self._outputs(samples, size)])
+        draws = augmentation, generator
+        return torch.cat([out.features for out, _ in self._outputs(samples, size, *draws)])
 
     @torch.no_grad()
     def evaluate(self, state: Mapping[str, Tensor], samples: Samples) -> tuple[float, float]:
@@ -72,12 +84,36 @@ class ForwardEngine:
         statistics = (n for n, i in self.layout.items() if i.is_bn and i.is_buffer)
         return {n: after[n] for n in statistics if n in after}
 
-    def _outputs(self, samples: Samples, size: int) -> Iterator[tuple[Output, Tensor]]:
+    def _outputs(
+        self,
+        samples: Samples,
+        size: int,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[tuple[Output, Tensor]]:
         for part in slices(len(samples), size):
-            x = prepare_batch(samples.images[part], self.protocol.data, None, self.dtype)
+            images = samples.images[part]
+            if augmentation is not None and generator is not None:
+                images = augment(images, draw(len(images), augmentation, generator))
+            x = normalise(images, self.protocol.data.normalise, self.dtype)
             x = x.contiguous(memory_format=self.format)
             with self._multiplying(), self._autocast():
                 yield self.module(x), samples.labels[part]
+
+    def _other(self, training: bool) -> FLModel:
+        """The architecture for running other tensors than the module's own (`LocalModel.run`)."""
+        if training not in self._others:
+            twin = callable_under_vmap(copy.deepcopy(self.module).train(training))
+            self._others[training] = twin.requires_grad_(False)
+        return self._others[training]
+
+    def _run_other(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> Output:
+        module = self._other(training)
+        missing = module.state_dict().keys() - tensors.keys()
+        if missing:
+            raise KeyError(f"run needs a whole network; {sorted(missing)[0]} is missing")
+        used = {n: v for n, v in tensors.items() if n in module.state_dict()}
+        return cast(Output, functional_call(module, used, (x,)))
 
     # Tensors in and out of the one network object.
 

@@ -9,9 +9,10 @@ messages, so that the numbers are the plain loop's but for the order of summatio
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 
+import psutil
 import torch
 
 from fedrepro.engine.base import Job, Trained
@@ -24,6 +25,7 @@ from fedrepro.methods.base import Method
 from fedrepro.models import FLModel
 from fedrepro.protocol import Protocol
 
+COPIES, HOST_SHARE = 8, 0.25
 STACKS = 4  # recorded stacks kept: training, adaptation before a test, and the last group of each
 
 
@@ -56,23 +58,32 @@ class FusedEngine(ForwardEngine):
         self._record = record
         self._stacks: dict[Hashable, Stack] = {}
 
-    def train(self, method: Method, jobs: Sequence[Job]) -> list[Trained]:
-        """Train each job's network; results in the jobs' order."""
-        done: dict[int, Trained] = {}
-        with self._multiplying():
-            for pending in self._groups(jobs):
-                while pending:
-                    part = pending[: self.max_stack]
-                    try:
+    def train(self, method: Method, jobs: Sequence[Job]) -> Iterator[tuple[int, Trained]]:
+        """Train each job's network; the largest stacks that fit, one after another."""
+        for pending in self._groups(jobs):
+            while pending:
+                part = pending[: self._largest(jobs[pending[0]])]
+                try:
+                    with self._multiplying():
                         trained = self._train_stack(method, [jobs[i] for i in part])
-                    except torch.OutOfMemoryError:
-                        if len(part) == 1:
-                            raise
-                        self._make_room(len(part))
-                        continue
-                    done |= zip(part, trained, strict=True)
-                    pending = pending[len(part) :]
-        return [done[i] for i in range(len(jobs))]
+                except torch.OutOfMemoryError:
+                    if len(part) == 1:
+                        raise
+                    self._make_room(len(part))
+                    continue
+                yield from zip(part, trained, strict=True)
+                del trained
+                pending = pending[len(part) :]
+
+    def _largest(self, job: Job) -> int | None:
+        """Most clients in one stack. Host memory does not say when it is full, so that on a CPU
+        a stack takes a part of what is free: weights, gradients, momenta, results, and working
+        copies of them."""
+        if self.device.type != "cpu":
+            return self.max_stack
+        size = COPIES * sum(value.nbytes for value in job.state.values())
+        fits = max(1, int(HOST_SHARE * psutil.virtual_memory().available) // size)
+        return fits if self.max_stack is None else min(fits, self.max_stack)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
         """Positions of jobs that can be stacked, each group in stacking order."""
@@ -91,6 +102,7 @@ class FusedEngine(ForwardEngine):
             (
                 phase.epochs,
                 phase.lookahead,
+                phase.loss,
                 phase.optimizer or self.protocol.optimizer,
                 tuple(name for name, info in self.layout.items() if phase.trains(info)),
             )
@@ -99,7 +111,8 @@ class FusedEngine(ForwardEngine):
 
     def _train_stack(self, method: Method, jobs: Sequence[Job]) -> list[Trained]:
         stack = self._stack(method, jobs)
-        reader = Reader(jobs, self.protocol.data, self.protocol.batch_size, self.device, self.dtype)
+        data, size = self.protocol.data, self.protocol.batch_size
+        reader = Reader(method, jobs, data, size, self.device, self.dtype)
         for number, phase in enumerate(jobs[0].phases):
             for _ in range(phase.epochs):
                 stack.train(number, reader.epoch(pairs=phase.lookahead is not None))
@@ -131,6 +144,8 @@ class FusedEngine(ForwardEngine):
             self.protocol.optimizer,
             partial(self._autocast, cache=False),
             self._record,
+            self.device,
+            self._run_other,
         )
 
     def _make_room(self, tried: int) -> None:

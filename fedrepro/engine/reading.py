@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedrepro.batches import epoch_batches, slices
 from fedrepro.data.transforms import Draws, augment, draw, normalise, together
-from fedrepro.engine.base import Job
+from fedrepro.engine.base import Job, Streams
+from fedrepro.methods.base import Method
 from fedrepro.protocol import DataSpec
-from fedrepro.rng import torch_stream
 
 BLOCK_BYTES = 64 * 2**20  # prepared images held at a time
 
@@ -25,7 +25,8 @@ Batches = tuple[Tensor, ...]  # what one step of a client reads: one batch, or t
 class Step:
     """Clients start..stop of a stack each read batches of these sizes.
 
-    inputs: x (clients, b, 3, H, W) and y (clients, b) of each batch in turn.
+    inputs: x (clients, b, 3, H, W), y (clients, b) and, where the method's loss draws, its draws
+    (clients, b, k), of each batch in turn.
     """
 
     start: int
@@ -73,6 +74,7 @@ class Reader:
 
     def __init__(
         self,
+        method: Method,
         jobs: Sequence[Job],
         spec: DataSpec,
         batch_size: int,
@@ -81,8 +83,8 @@ class Reader:
     ) -> None:
         self._spec, self._batch_size, self._device, self._dtype = spec, batch_size, device, dtype
         self._counts = [len(job.samples) for job in jobs]
-        self._order = [torch_stream(j.seed, j.stream, j.client, j.round) for j in jobs]
-        self._augment = [torch_stream(j.seed, "augmentation", j.client, j.round) for j in jobs]
+        self._method = method
+        self._streams = [Streams.of(job) for job in jobs]
         # clients of several seeds often hold the very same images: once in the pool is enough
         held = {id(job.samples): job.samples for job in jobs}
         self._images = _joined([samples.images for samples in held.values()])
@@ -101,8 +103,8 @@ class Reader:
         epoch = [
             _paired(batches) if pairs else [(batch,) for batch in batches]
             for batches in (
-                epoch_batches(n, self._batch_size, order)
-                for n, order in zip(self._counts, self._order, strict=True)
+                epoch_batches(n, self._batch_size, streams.order)
+                for n, streams in zip(self._counts, self._streams, strict=True)
             )
         ]
         block: list[tuple[Step, list[Tensor]]] = []
@@ -127,16 +129,15 @@ class Reader:
         index = self._upload(torch.cat([index for _, reads in block for index in reads]))
         x, y = augment(self._images[index], draws), self._labels[index]
         x = normalise(x, self._spec.normalise, self._dtype)
+        own = self._method_draws([step for step, _ in block])
+        columns = [x, y] if own is None else [x, y, own]
         at = 0
         for step, _ in block:
             inputs: list[Tensor] = []
             clients = step.stop - step.start
             for size in step.sizes:
                 end = at + clients * size
-                inputs += [
-                    x[at:end].unflatten(0, (clients, size)),
-                    y[at:end].unflatten(0, (clients, size)),
-                ]
+                inputs += [column[at:end].unflatten(0, (clients, size)) for column in columns]
                 at = end
             yield Step(step.start, step.stop, step.sizes, tuple(inputs))
 
@@ -144,13 +145,24 @@ class Reader:
         """Each client's own draws, batch by batch in the order the steps read, on the device."""
         drawn = together(
             [
-                draw(size, self._spec, generator)
+                draw(size, self._spec, streams.augmentation)
                 for step in steps
                 for size in step.sizes
-                for generator in self._augment[step.start : step.stop]
+                for streams in self._streams[step.start : step.stop]
             ]
         )
         return Draws(*(None if part is None else self._upload(part) for part in drawn))
+
+    def _method_draws(self, steps: Sequence[Step]) -> Tensor | None:
+        """What the method's loss draws, in the same order."""
+        drawn = [
+            self._method.draw(size, streams.draws)
+            for step in steps
+            for size in step.sizes
+            for streams in self._streams[step.start : step.stop]
+        ]
+        parts = [part for part in drawn if part is not None]
+        return self._upload(torch.cat(parts).to(self._dtype)) if parts else None
 
     def _upload(self, values: Tensor) -> Tensor:
         """To the device; the host goes on at once."""

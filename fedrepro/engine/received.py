@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from fedrepro.messages import Message, Network, Payload
 
+Module = TypeVar("Module", bound=nn.Module)
 Tensors = dict[str, dict[str, Tensor]]  # by kind of payload, then by name
 
 
@@ -28,18 +30,25 @@ class Received:
     found by identity, else by value, so that weights all clients got are multiplied with once.
     """
 
-    def __init__(self, messages: Sequence[Message], dims: dict[str, dict[str, int | None]]) -> None:
+    def __init__(
+        self,
+        messages: Sequence[Message],
+        dims: dict[str, dict[str, int | None]],
+        device: torch.device,
+    ) -> None:
         self.dims = dims
         payloads = messages[0].items()
         self._single = {kind for kind, payload in payloads if isinstance(payload, Tensor)}
         self._skeletons = {
-            kind: _callable_under_vmap(payload._skeleton)
+            kind: callable_under_vmap(payload._skeleton)
             for kind, payload in payloads
             if isinstance(payload, Network)
         }
         self.tensors: Tensors = {
             kind: {
-                name: value.clone() if dims[kind][name] is None else _stacked(messages, kind, name)
+                name: (
+                    value.clone() if dims[kind][name] is None else _stacked(messages, kind, name)
+                ).to(device)
                 for name, value in parts(payload).items()
             }
             for kind, payload in payloads
@@ -81,6 +90,19 @@ def parts(payload: Payload) -> Mapping[str, Tensor]:
     return payload.tensors if isinstance(payload, Network) else payload
 
 
+def placed(message: Message, device: torch.device) -> Message:
+    """The message with every tensor on the device; a client's own memory may lie elsewhere."""
+
+    def place(payload: Payload) -> Payload:
+        if isinstance(payload, Tensor):
+            return payload.to(device)
+        if isinstance(payload, Network):
+            return payload  # networks are made where the run's server is
+        return {name: value.to(device) for name, value in payload.items()}
+
+    return {kind: place(payload) for kind, payload in message.items()}
+
+
 def form(message: Message) -> Hashable:
     """Equal for messages that can be stacked: kinds, names, shapes, types, architectures."""
     return tuple(
@@ -120,7 +142,7 @@ def _stacked(messages: Sequence[Message], kind: str, name: str) -> Tensor:
     return torch.stack([parts(message[kind])[name] for message in messages])
 
 
-def _callable_under_vmap(skeleton: nn.Module) -> nn.Module:
+def callable_under_vmap(skeleton: Module) -> Module:
     """A network without batch counters, which vmap cannot write. One that uses batch statistics
     keeps no running ones either: nobody reads them, and clients that share it cannot all write."""
     skeleton = copy.deepcopy(skeleton)

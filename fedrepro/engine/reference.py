@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -11,22 +12,33 @@ from torch import Tensor, nn
 
 from fedrepro.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
-from fedrepro.engine.base import Job, Trained
+from fedrepro.engine.base import Job, Streams, Trained
 from fedrepro.engine.forward import ForwardEngine
-from fedrepro.methods.base import Batch, Method, Phase
+from fedrepro.engine.received import placed
+from fedrepro.messages import Message
+from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.models import FLModel, Output
-from fedrepro.rng import torch_stream
+
+Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
+RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
 
 
 class BoundModel:
     """The network of one client as its loss sees it."""
 
-    def __init__(self, module: FLModel, params: dict[str, nn.Parameter]) -> None:
+    def __init__(
+        self, module: FLModel, params: dict[str, nn.Parameter], run: RunOther | None = None
+    ) -> None:
         self._module = module
         self.params: Mapping[str, Tensor] = params
+        self._run = run
 
     def __call__(self, x: Tensor) -> Output:
         return cast(Output, self._module(x))
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
+        assert self._run is not None
+        return self._run(tensors, x, training)
 
 
 class ReferenceEngine(ForwardEngine):
@@ -34,23 +46,25 @@ class ReferenceEngine(ForwardEngine):
 
     name = "reference"
 
-    def train(self, method: Method, jobs: Sequence[Job]) -> list[Trained]:
-        """Train each job's network; results in the jobs' order."""
-        with self._multiplying():
-            return [self._train_one(method, job) for job in jobs]
+    def train(self, method: Method, jobs: Sequence[Job]) -> Iterator[tuple[int, Trained]]:
+        """Train each job's network, one after another."""
+        for position, job in enumerate(jobs):
+            with self._multiplying():
+                trained = self._train_one(method, job)
+            yield position, trained
 
     def _train_one(self, method: Method, job: Job) -> Trained:
         self._load(job.state)
         self.module.train()
-        order = torch_stream(job.seed, job.stream, job.client, job.round)
-        augment = torch_stream(job.seed, "augmentation", job.client, job.round)
+        job = replace(job, received=placed(job.received, self.device))
+        streams = Streams.of(job)
         momentum: dict[str, Tensor] = dict(job.optimizer)
         sums: dict[str, Tensor] = {}
         seen = 0
         for phase in job.phases:
             if not method.keeps_optimizer:
                 momentum = {}
-            seen += self._run_phase(method, phase, job, order, augment, momentum, sums)
+            seen += self._run_phase(method, phase, job, streams, momentum, sums)
         terms = {name: float(total) / seen for name, total in sums.items()}
         return Trained(self._snapshot(), momentum if method.keeps_optimizer else {}, terms)
 
@@ -59,8 +73,7 @@ class ReferenceEngine(ForwardEngine):
         method: Method,
         phase: Phase,
         job: Job,
-        order: torch.Generator,
-        augment: torch.Generator,
+        streams: Streams,
         momentum: dict[str, Tensor],
         sums: dict[str, Tensor],
     ) -> int:
@@ -75,28 +88,27 @@ class ReferenceEngine(ForwardEngine):
             if name in momentum:
                 # In the parameter's own memory format: a fused step reads both as they lie.
                 sgd.state[value]["momentum_buffer"] = torch.empty_like(value).copy_(momentum[name])
-        model = BoundModel(self.module, moving)
+        model = BoundModel(self.module, moving, self._run_other)
+        loss = getattr(method, phase.loss)
         seen = 0
         for _ in range(phase.epochs):
-            batches = iter(epoch_batches(len(job.samples), self.protocol.batch_size, order))
+            batches = iter(epoch_batches(len(job.samples), self.protocol.batch_size, streams.order))
             for index in batches:
+                second = next(batches, None) if phase.lookahead is not None else index
+                if second is None:
+                    break
+                batch = self._batch(method, job, index, streams)
                 if phase.lookahead is not None:
-                    second = next(batches, None)
-                    if second is None:
-                        break
-                    with self._one_step_ahead(
-                        method, model, self._batch(job, index, augment), job, phase.lookahead
-                    ):
-                        terms = self._gradients(
-                            method, model, self._batch(job, second, augment), job
-                        )
+                    with self._one_step_ahead(loss, model, batch, job, phase.lookahead):
+                        batch = self._batch(method, job, second, streams)
+                        terms = self._gradients(loss, model, batch, job)
                     index = second
                 else:
-                    terms = self._gradients(method, model, self._batch(job, index, augment), job)
+                    terms = self._gradients(loss, model, batch, job)
                 sgd.step()
                 seen += len(index)
-                for term, loss in terms.items():
-                    part = loss.detach() * len(index)
+                for term, value in terms.items():
+                    part = value.detach() * len(index)
                     sums[term] = sums[term] + part if term in sums else part
         for name, parameter in moving.items():
             buffer = sgd.state[parameter].get("momentum_buffer")
@@ -105,23 +117,23 @@ class ReferenceEngine(ForwardEngine):
         return seen
 
     def _gradients(
-        self, method: Method, model: BoundModel, batch: Batch, job: Job
+        self, loss: Loss, model: BoundModel, batch: Batch, job: Job
     ) -> dict[str, Tensor]:
         """Leave the loss's gradients in the parameters; return its terms."""
         for value in model.params.values():
             value.grad = None
         with self._autocast():
-            terms = method.client_loss(model, batch, job.received)
-            loss = torch.stack(list(terms.values())).sum()
-        loss.backward()
+            terms = loss(model, batch, job.received)
+            total = torch.stack(list(terms.values())).sum()
+        total.backward()
         return terms
 
     @contextlib.contextmanager
     def _one_step_ahead(
-        self, method: Method, model: BoundModel, batch: Batch, job: Job, size: float
+        self, loss: Loss, model: BoundModel, batch: Batch, job: Job, size: float
     ) -> Iterator[None]:
         """Inside, the parameters stand one plain gradient step further; after, where they were."""
-        self._gradients(method, model, batch, job)
+        self._gradients(loss, model, batch, job)
         before = {name: value.detach().clone() for name, value in model.params.items()}
         with torch.no_grad():
             for value in model.params.values():
@@ -132,8 +144,13 @@ class ReferenceEngine(ForwardEngine):
             for name, value in model.params.items():
                 value.copy_(before[name])
 
-    def _batch(self, job: Job, index: Tensor, augment: torch.Generator) -> Batch:
+    def _batch(self, method: Method, job: Job, index: Tensor, streams: Streams) -> Batch:
+        draws = method.draw(len(index), streams.draws)
         index = index.to(self.device)
-        x = prepare_batch(job.samples.images[index], self.protocol.data, augment, self.dtype)
+        x = prepare_batch(
+            job.samples.images[index], self.protocol.data, streams.augmentation, self.dtype
+        )
         x = x.contiguous(memory_format=self.format)
-        return Batch(x, job.samples.labels[index])
+        if draws is not None:
+            draws = draws.to(self.device, self.dtype)
+        return Batch(x, job.samples.labels[index], draws)

@@ -17,11 +17,13 @@ from fedrepro.engine.base import Job, Trained
 from fedrepro.engine.graphs import Recorder, StepGraph
 from fedrepro.engine.reading import Step
 from fedrepro.engine.received import Received, Tensors
-from fedrepro.methods.base import Batch, Method, Phase
+from fedrepro.messages import Message
+from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.models import FLModel, Output, TensorInfo
 from fedrepro.protocol import OptimizerSpec
 
 Named = Mapping[str, Tensor]
+RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Setting:
     """What all stacks of an engine have in common.
 
     skeleton: the network's structure, in training mode and without batch counters; its own values
-    are never used. autocast: the context a loss is computed in.
+    are never used. autocast: the context a loss is computed in. run_other: `LocalModel.run`.
     """
 
     skeleton: FLModel
@@ -37,6 +39,8 @@ class Setting:
     optimizer: OptimizerSpec
     autocast: Callable[[], AbstractContextManager[object]]
     record: Recorder | None
+    device: torch.device
+    run_other: RunOther
 
 
 @dataclass
@@ -44,10 +48,14 @@ class LocalView:
     """The network of one client as its loss sees it, under vmap."""
 
     params: Mapping[str, Tensor]
-    _run: Callable[[Tensor], Output]
+    _own: Callable[[Tensor], Output]
+    _other: RunOther
 
     def __call__(self, x: Tensor) -> Output:
-        return self._run(x)
+        return self._own(x)
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
+        return self._other(tensors, x, training)
 
 
 @dataclass
@@ -77,8 +85,11 @@ class Stack:
         dims: dict[str, dict[str, int | None]],
     ) -> None:
         self._setting, self._method = setting, method
-        self.received = Received([job.received for job in jobs], dims)
-        self.tensors = {n: torch.stack([j.state[n] for j in jobs]) for n in jobs[0].state}
+        self.received = Received([job.received for job in jobs], dims, setting.device)
+        self.tensors = {
+            name: value.new_empty((len(jobs), *value.shape), device=setting.device)
+            for name, value in jobs[0].state.items()
+        }
         self.momentum: dict[str, Tensor] = {}
         self.sums: dict[str, Tensor] = {}
         names = [name for name, _ in setting.skeleton.named_parameters()]
@@ -90,19 +101,21 @@ class Stack:
             )
             for phase in jobs[0].phases
         ]
-        self._begin(jobs)
+        self._fill(jobs)
 
     def load(self, jobs: Sequence[Job]) -> None:
         """Take over other clients, or the same ones in another round."""
         self.received.load([job.received for job in jobs])
-        for name, place in self.tensors.items():
-            torch.stack([job.state[name] for job in jobs], out=place)
         for total in self.sums.values():
             total.zero_()
-        self._begin(jobs)
+        self._fill(jobs)
 
-    def _begin(self, jobs: Sequence[Job]) -> None:
+    def _fill(self, jobs: Sequence[Job]) -> None:
         n = len(jobs)
+        for name, place in self.tensors.items():
+            # one by one: a client's tensors may lie in host memory or in a file
+            for i, job in enumerate(jobs):
+                place[i].copy_(job.state[name], non_blocking=True)
         self._held: list[set[str]] = [set() for _ in range(n)]  # kept momenta by client
         self._steps = [[0] * n for _ in self._courses]
         self._seen = [0] * n
@@ -142,34 +155,39 @@ class Stack:
     def _step(self, course: _Course, start: int, stop: int, *inputs: Tensor) -> None:
         """One step of clients start..stop. Reads its inputs, writes the stack's own tensors."""
         weights = {n: self.tensors[n][start:stop] for n in course.moving}
-        first, rest = inputs[:2], inputs[2:]
-        gradients, terms = self._gradients(weights, start, stop, *first)
+        first = inputs if course.phase.lookahead is None else inputs[: len(inputs) // 2]
+        gradients, terms = self._gradients(course, weights, start, stop, first)
         if course.phase.lookahead is not None:
             size = course.phase.lookahead
             ahead = {
                 n: value - size * gradients[n] if n in gradients else value
                 for n, value in weights.items()
             }
-            gradients, terms = self._gradients(ahead, start, stop, *rest)
+            second = inputs[len(first) :]
+            gradients, terms = self._gradients(course, ahead, start, stop, second)
         course.stepped |= set(gradients)
         course.terms |= set(terms)
         self._update(course.optimizer, {n: weights[n] for n in gradients}, gradients, start, stop)
-        samples = inputs[-1].shape[1]
+        samples = inputs[-1].shape[1]  # of the last batch
         for name, value in terms.items():
             if name not in self.sums:
                 self.sums[name] = value.new_zeros(len(self._seen))
             self.sums[name][start:stop].add_(value * samples)
 
     def _gradients(
-        self, weights: Named, start: int, stop: int, x: Tensor, y: Tensor
+        self, course: _Course, weights: Named, start: int, stop: int, batch: Sequence[Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Gradients by parameter, where the loss reaches it, and loss terms (clients,)."""
+        """Gradients by parameter, where the loss reaches it, and loss terms (clients,).
+
+        batch: x, y and, where the method's loss draws, its draws, each (clients, b, ...).
+        """
         leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
         # Statistics are written in place, client by client, as each network alone would do.
         fixed = {n: v[start:stop] for n, v in self.tensors.items() if n not in leaves}
         tensors = self.received.rows(start, stop)
-        losses, terms = vmap(self._loss, in_dims=(0, 0, 0, 0, self.received.dims))(
-            leaves, fixed, x, y, tensors
+        work = partial(self._loss, getattr(self._method, course.phase.loss))
+        losses, terms = vmap(work, in_dims=(0, 0, 0, self.received.dims))(
+            leaves, fixed, tuple(batch), tensors
         )
         # The clients do not touch each other, so the sum's gradient is each one's own.
         found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
@@ -177,16 +195,23 @@ class Stack:
         return gradients, {name: value.detach() for name, value in terms.items()}
 
     def _loss(
-        self, leaves: Named, fixed: Named, x: Tensor, y: Tensor, received: Tensors
+        self,
+        loss: Callable[[LocalModel, Batch, Message], dict[str, Tensor]],
+        leaves: Named,
+        fixed: Named,
+        batch: tuple[Tensor, ...],
+        received: Tensors,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         tensors = {**leaves, **fixed}
 
-        def run(images: Tensor) -> Output:
+        def own(images: Tensor) -> Output:
             return cast(Output, functional_call(self._setting.skeleton, tensors, (images,)))
 
         with self._setting.autocast():
-            terms = self._method.client_loss(
-                LocalView(leaves, run), Batch(x, y), self.received.message(received)
+            terms = loss(
+                LocalView(leaves, own, self._setting.run_other),
+                Batch(*batch),
+                self.received.message(received),
             )
             return torch.stack(list(terms.values())).sum(), terms
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy, kl_from_uniform
-from fedrepro.messages import Message, Network, network_of, tensor_of
+from fedrepro.messages import Message, network_of, tensor_of
 from fedrepro.methods.base import (
     Batch,
     BNPolicy,
@@ -106,7 +106,7 @@ class ADCOL(Method):
         )
 
     def download(self, server: Server, client: int) -> Message:
-        return {"discriminator": Network(server.modules["discriminator"])}
+        return {"discriminator": server.network("discriminator")}
 
     def upload(self, client: TrainedClient) -> Message:
         z = client.features(training=self.representations_in_training_mode)

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy
-from fedrepro.messages import Message, tensors_of
+from fedrepro.messages import Message
 from fedrepro.models import Output, TensorInfo
-from fedrepro.protocol import OptimizerSpec, Protocol
+from fedrepro.protocol import Augmentation, OptimizerSpec, Protocol
 
 if TYPE_CHECKING:
     from fedrepro.server import Server
@@ -52,39 +52,70 @@ def hyper(
 
 
 class Batch(NamedTuple):
-    """x float (b, 3, H, W) after augmentation and normalisation; y int64 (b,)."""
+    """x float (b, 3, H, W) after augmentation and normalisation; y int64 (b,).
+
+    draws (b, k): what chance decides for each image in the method's own loss (`Method.draw`).
+    """
 
     x: Tensor
     y: Tensor
+    draws: Tensor | None = None
 
 
 class LocalModel(Interface):
-    """What a loss sees of a client's network: call it, and read its trained parameters."""
+    """What a loss sees of a client's network: call it, read its trained parameters, or run another
+    network of the same architecture.
+
+    run: the output for x under `tensors`, which name every parameter and running statistic; with
+    `training` BatchNorm uses the batch's own statistics. Nothing of it is trained or written.
+    """
 
     @property
     def params(self) -> Mapping[str, Tensor]: ...
 
     def __call__(self, x: Tensor) -> Output: ...
 
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output: ...
+
 
 class TrainedClient(Interface):
-    """What an upload sees of a client after local training."""
+    """What an upload, and a client's memory, see of a client after local training.
+
+    labels (n,) int64; classes: their number in the federation. state: its network's tensors.
+    received: what it got this round, with its own ``memory`` if it has one. generator: a CPU
+    stream of this client and round. features: (n, d), of un-augmented images where no augmentation
+    is given.
+    """
 
     @property
     def index(self) -> int: ...
 
     @property
+    def classes(self) -> int: ...
+
+    @property
     def labels(self) -> Tensor: ...
+
+    @property
+    def state(self) -> Mapping[str, Tensor]: ...
+
+    @property
+    def received(self) -> Message: ...
 
     @property
     def generator(self) -> torch.Generator: ...
 
-    def features(self, training: bool = False) -> Tensor: ...
+    def features(
+        self, training: bool = False, augmentation: Augmentation | None = None
+    ) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class Upload:
-    """One client's message as it reaches the server; n is its number of training images."""
+    """One client's message as it reaches the server; n is its number of training images.
+
+    Shared tensors ("model") are averaged as they come and are not in it any more at `server_step`.
+    """
 
     client: int
     n: int
@@ -105,6 +136,7 @@ class Phase:
     optimizer: the protocol's where None. lookahead: where set, a step reads two batches: the
         gradient of the second, taken after a plain step of this size on the first, is applied to
         the point before that step (Per-FedAvg).
+    loss: the name of the method's function that is minimised, of `client_loss`'s form.
     """
 
     name: str
@@ -112,6 +144,7 @@ class Phase:
     trains: Any = everything
     optimizer: OptimizerSpec | None = None
     lookahead: float | None = None
+    loss: str = "client_loss"
 
 
 @dataclass(frozen=True)
@@ -139,13 +172,18 @@ class Method:
             return False
         return not (tensor.is_bn and tensor.is_buffer and self.bn_policy == "recompute")
 
+    def goes_down(self, tensor: TensorInfo) -> bool:
+        """Whether the server sends this tensor to the clients."""
+        return self.travels(tensor)
+
     def loads(self, tensor: TensorInfo) -> bool:
         """Whether a client replaces this tensor by the server's at the start of a round."""
-        return self.travels(tensor)
+        return self.goes_down(tensor)
 
     def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, where
-        all of it is shared, else "personal", what each client would use."""
+        all of it is shared, else "personal", what each client would begin the next round with.
+        Others: "trained", each client's as its local training left it; "twin", its second one."""
         whole = all(self.loads(tensor) for tensor in layout.values() if not tensor.is_counter)
         return ("global",) if whole else ("personal",)
 
@@ -155,6 +193,11 @@ class Method:
         """The local training of one round."""
         return (Phase("local", protocol.local_epochs),)
 
+    def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+        """Training of a second network that each client keeps for itself; none where empty. It
+        starts as a copy of the first, and receives the same messages."""
+        return ()
+
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
         """Training on a throw-away copy before a personal network is tested."""
         return ()
@@ -162,6 +205,11 @@ class Method:
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         """The objective's terms by name, weights included; their sum is minimised."""
         return {"ce": cross_entropy(model(batch.x).logits, batch.y)}
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor | None:
+        """Random numbers float32 (n, k) for the loss of a batch of n images, from a CPU generator:
+        a loss itself draws nothing, so that it is one and the same in every engine."""
+        return None
 
     # Messages and the server.
 
@@ -176,25 +224,26 @@ class Method:
         """What comes back besides the shared tensors."""
         return {}
 
-    def aggregate(self, server: Server, uploads: Sequence[Upload]) -> None:
-        """Average the shared tensors: weights n_i / sum n, or 1/N where the protocol says so."""
-        if any("model" in upload.message for upload in uploads):
-            counts = [u.n if server.protocol.weighting == "samples" else 1 for u in uploads]
-            weights = [count / sum(counts) for count in counts]
-            models = [tensors_of(upload.message, "model") for upload in uploads]
-            for name in models[0]:
-                info = server.layout[name]
-                if self.bn_policy == "first" and info.is_bn and info.is_buffer:
-                    server.model[name] = models[0][name].clone()
-                else:
-                    # Added up in place: a stack of all clients' tensors would double the memory.
-                    total = weights[0] * models[0][name]
-                    for weight, model in zip(weights[1:], models[1:], strict=True):
-                        total.add_(model[name], alpha=weight)
-                    server.model[name] = total
+    def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
+        """Weights of the clients' shared tensors in their average, from numbers of images: n_i /
+        sum n, or 1/N where the protocol says so."""
+        if protocol.weighting == "uniform":
+            return [1 / len(counts)] * len(counts)
+        return [count / sum(counts) for count in counts]
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        """What the server learns from the uploads besides averaging."""
+        """What the server learns from the uploads; the average is in `server.model` already."""
+
+    # What a client remembers.
+
+    def first_memory(self, server: Server) -> dict[str, Tensor]:
+        """Tensors each client keeps from round to round besides networks, as they are at first. A
+        loss finds them as the message of kind ``memory``; they never travel."""
+        return {}
+
+    def remember(self, client: TrainedClient) -> dict[str, Tensor]:
+        """The memory after local training, of the same names; asked where there is one at first."""
+        return {}
 
     # Description.
 

@@ -46,7 +46,7 @@ def test_full_batches_are_stepped_by_all_clients_that_have_one():
 def test_a_reader_prepares_what_the_reference_would(flip, rotate):
     run = training(data__flip=flip, data__rotate=rotate, data__normalise="imagenet")
     jobs = [run._job(c, {}, 1) for c in run.clients[:2]]  # 21 and 13: three batches and two
-    reader = Reader(jobs, run.protocol.data, 8, run.device, torch.float64)
+    reader = Reader(run.method, jobs, run.protocol.data, 8, run.device, torch.float64)
     steps = [*reader.epoch(pairs=False), *reader.epoch(pairs=False)]
     for client, job in enumerate(jobs):
         order = torch_stream(0, "batches", job.client, 1)
@@ -72,5 +72,5 @@ def test_a_reader_prepares_what_the_reference_would(flip, rotate):
 def test_seeds_that_hold_the_same_images_share_one_pool():
     runs = [training(seed) for seed in (0, 1)]
     jobs = [run._job(runs[0].clients[0], {}, 1) for run in runs]
-    reader = Reader(jobs, runs[0].protocol.data, 8, runs[0].device, torch.float64)
+    reader = Reader(runs[0].method, jobs, runs[0].protocol.data, 8, runs[0].device, torch.float64)
     assert len(reader._images) == 21

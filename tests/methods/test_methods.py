@@ -1,16 +1,18 @@
 """What every method declares, checked on what really happens in a run."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.averaging import RunningAverage
+from fedrepro.engine import in_order
 from fedrepro.errors import FedReproError
 from fedrepro.messages import Network
-from fedrepro.methods.base import Batch, Method, Upload, hyper
+from fedrepro.methods.base import Batch, Method, hyper
 from fedrepro.progress import Silent
 from fedrepro.rounds import Training
 from tests import toys
@@ -26,13 +28,24 @@ def training(name, federation=None, model="tiny-cnn", **fields):
 
 
 def record_messages(run):
-    """Let one round pass; return the messages down and the uploads of that round."""
+    """Let one round pass; return the messages down and the uploads of that round, whole."""
     downs, ups = [], []
     download, upload = run._download, run._upload
+
+    def up(*args):
+        sent = upload(*args)
+        ups.append(replace(sent, message=dict(sent.message)))
+        return sent
+
     run._download = lambda client: downs.append(download(client)) or downs[-1]
-    run._upload = lambda *args: ups.append(upload(*args)) or ups[-1]
-    run._one_round(1)
+    run._upload = up
+    run.one_round()
     return downs, ups
+
+
+def only(run, job, method=None):
+    """The result of a single job."""
+    return in_order(run.engine.train(method or run.method, [job]))[0]
 
 
 def test_all_are_registered():
@@ -92,7 +105,7 @@ def test_without_any_one_term_the_update_is_another(name):
     run = training(name)
     client = run.clients[0]
     job = run._job(client, run._download(client), 1)
-    whole = run.engine.train(run.method, [job])[0]
+    whole = only(run, job)
 
     def without(term):
         class Lacking(type(run.method)):
@@ -103,48 +116,53 @@ def test_without_any_one_term_the_update_is_another(name):
         return Lacking(**run.method.fields())
 
     for term in whole.terms:
-        lacking = run.engine.train(without(term), [job])[0]
+        lacking = only(run, job, without(term))
         assert any(not torch.equal(lacking.state[n], whole.state[n]) for n in whole.state), term
+
+
+def average(run, models, counts=(10, 30)):
+    """The average of two clients' tensors under a run's method and protocol."""
+    weights = run.method.weights(run.protocol, counts)
+    total = RunningAverage(run.layout, run.method.bn_policy == "first")
+    for position, (model, weight) in enumerate(zip(models, weights, strict=True)):
+        total.add(position, model, weight)
+    return total.tensors
 
 
 def test_fedavg_averages_by_number_of_images():
     run = training("FedAvg")
-    one, three = torch.tensor([0.0, 4.0]), torch.tensor([4.0, 0.0])
-    name = "predictor.weight" if "predictor.weight" in run.layout else run.travelling[-1]
-    uploads = [
-        Upload(0, 10, {"model": {name: one}}),
-        Upload(1, 30, {"model": {name: three}}),
-    ]
-    run.method.aggregate(run.server, uploads)
-    assert run.server.model[name].tolist() == [3.0, 1.0]
+    name = run.travelling[-1]
+    models = [{name: torch.tensor([0.0, 4.0])}, {name: torch.tensor([4.0, 0.0])}]
+    assert average(run, models)[name].tolist() == [3.0, 1.0]
 
 
 def test_uniform_weighting():
     protocol = toys.protocol(weighting="uniform")
     run = Training(methods.create("FedAvg"), protocol, toys.federation(), seed=0)
     name = run.travelling[0]
-    uploads = [
-        Upload(0, 10, {"model": {name: torch.tensor([0.0])}}),
-        Upload(1, 30, {"model": {name: torch.tensor([4.0])}}),
-    ]
-    run.method.aggregate(run.server, uploads)
-    assert run.server.model[name].tolist() == [2.0]
+    models = [{name: torch.tensor([0.0])}, {name: torch.tensor([4.0])}]
+    assert average(run, models)[name].tolist() == [2.0]
 
 
 def test_bn_first_takes_the_first_clients_statistics():
     run = training("FedAvg", bn_policy="first")
     name = next(n for n in run.travelling if run.layout[n].is_bn and run.layout[n].is_buffer)
-    uploads = [
-        Upload(0, 10, {"model": {name: torch.tensor([1.0])}}),
-        Upload(1, 30, {"model": {name: torch.tensor([5.0])}}),
-    ]
-    run.method.aggregate(run.server, uploads)
-    assert run.server.model[name].tolist() == [1.0]
+    models = [{name: torch.tensor([1.0])}, {name: torch.tensor([5.0])}]
+    assert average(run, models)[name].tolist() == [1.0]
+
+
+def test_the_server_holds_the_average_of_what_was_sent():
+    run = training("FedAvg")
+    _, ups = record_messages(run)
+    counts, sent_models = [u.n for u in ups], [u.message for u in ups]
+    for name in run.travelling:
+        sent = [n / sum(counts) * m["model"][name] for n, m in zip(counts, sent_models, strict=True)]
+        torch.testing.assert_close(run.server.model[name], sum(sent))
 
 
 def test_bn_recompute_gives_the_data_statistics():
     run = training("FedAvg", bn_policy="recompute")
-    run._one_round(1)
+    run.one_round()
     client = run.clients[0]
     assert run.judged == ("personal",)
     buffers = [n for n in client.kept if run.layout[n].is_buffer]
@@ -248,7 +266,7 @@ def test_fedrep_head_phase_leaves_the_body_alone():
     run = training("FedRep", bn_policy="local")
     job = run._job(run.clients[0], run._download(run.clients[0]), 1)
     head_only = job.__class__(**{**vars(job), "phases": run.method.phases(run.protocol)[:1]})
-    result = run.engine.train(run.method, [head_only])[0]
+    result = only(run, head_only)
     for name, info in run.layout.items():
         if not info.is_buffer:
             same = torch.equal(result.state[name], job.state[name])
@@ -280,7 +298,7 @@ def test_per_fedavg_step_by_hand():
     run.engine.protocol = protocol
     job = run._job(run.clients[0], {}, 1)
     job = job.__class__(**{**vars(job), "phases": method.phases(protocol)})
-    result = run.engine.train(method, [job])[0]
+    result = only(run, job, method)
     name = next(n for n, info in run.layout.items() if not info.is_buffer)
     # Eight images in batches of four: one step of two batches.
     torch.testing.assert_close(result.state[name], job.state[name] * (1 - 0.2 * (1 - 0.1)))
@@ -288,10 +306,10 @@ def test_per_fedavg_step_by_hand():
 
 def test_per_fedavg_tests_an_adapted_copy_only():
     run = training("Per-FedAvg")
-    run._one_round(1)
+    run.one_round()
     assert run.judged == ("personal",)
     assert all(client.kept == {} for client in run.clients)
-    for client, adapted in zip(run.clients, run._adapted(1), strict=True):
+    for client, (_, adapted) in zip(run.clients, run.tested_networks(1), strict=True):
         shared = run._personal(client)
         assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
     assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)
@@ -306,7 +324,7 @@ def test_all_clients_adapt_in_one_call_before_a_test(monkeypatch):
         return train(method, jobs)
 
     monkeypatch.setattr(run.engine, "train", counted)
-    run._one_round(1)
+    run.one_round()
     clients = range(len(run.clients))
     assert calls == [[(i, stream) for i in clients] for stream in ("batches", "adaptation")]
 

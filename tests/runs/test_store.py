@@ -18,6 +18,7 @@ from scipy.spatial.distance import pdist
 from fedrepro import files, methods
 from fedrepro.errors import FedReproError
 from fedrepro.progress import Silent
+from fedrepro.protocol import Protocol
 from fedrepro.runs import RunSpec, Store, run_id
 from fedrepro.runs import store as store_module
 from tests import toys
@@ -97,6 +98,17 @@ def test_the_id_follows_everything_that_changes_numbers():
     assert run_id(base, dict(reversed(hashes.items()))) == run_id(base, hashes)
 
 
+def test_every_recorded_run_keeps_its_id():
+    """Their ids hash the settings' dump as it was; settings added since must not show in it."""
+    folders = [done.parent for done in sorted((REPO / "book" / "runs").glob("*/done"))]
+    assert len(folders) >= 75
+    for folder in folders:
+        config = json.loads((folder / "config.json").read_text())
+        hashes = json.loads((folder / "data.json").read_text())["hashes"]
+        protocol = Protocol.model_validate(config["protocol"]).model_dump(mode="json")
+        assert run_id({**config, "protocol": protocol}, hashes) == folder.name
+
+
 def test_auto_and_the_engine_it_stands_for_are_one_run():
     auto = RunSpec(methods.create("FedAvg"), toys.protocol(), 0, "auto")
     assert auto.config() == spec().config()
@@ -105,15 +117,15 @@ def test_auto_and_the_engine_it_stands_for_are_one_run():
 def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
     expected = obtain(tmp_path / "whole")
     calls = []
-    original = store_module.Training._one_round
+    original = store_module.Training.stages
 
     def stop_at_three(self, number):
         if number == 3 and not calls:
             calls.append(number)
             raise KeyboardInterrupt
-        original(self, number)
+        return original(self, number)
 
-    monkeypatch.setattr(store_module.Training, "_one_round", stop_at_three)
+    monkeypatch.setattr(store_module.Training, "stages", stop_at_three)
     with pytest.raises(KeyboardInterrupt):
         obtain(tmp_path / "cut")
     folder = next(p for p in (tmp_path / "cut").iterdir())
@@ -179,6 +191,7 @@ CHILD = """
 import sys
 from pathlib import Path
 from fedrepro.progress import Silent
+from fedrepro.protocol import Protocol
 from fedrepro.runs import store as s
 from tests import toys
 from tests.runs.test_store import spec

@@ -1,0 +1,33 @@
+"""The running average of the networks that clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedrepro.models import TensorInfo
+
+
+class RunningAverage:
+    """Adds networks up one after another, so that never more than the sum is held.
+
+    first_statistics: BatchNorm statistics are the first client's instead of the average.
+    """
+
+    def __init__(self, layout: Mapping[str, TensorInfo], first_statistics: bool = False) -> None:
+        self._layout = layout
+        self._first = first_statistics
+        self.tensors: dict[str, Tensor] = {}
+
+    def add(self, position: int, model: Mapping[str, Tensor], weight: float) -> None:
+        """Add a client's tensors with its weight; position 0 is the round's first client."""
+        for name, value in model.items():
+            info = self._layout[name]
+            if self._first and info.is_bn and info.is_buffer:
+                if position == 0:
+                    self.tensors[name] = value.clone()
+            elif name in self.tensors:
+                self.tensors[name].add_(value, alpha=weight)
+            else:
+                self.tensors[name] = weight * value

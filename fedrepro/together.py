@@ -1,0 +1,100 @@
+"""Rounds of one run, or of several that differ in their seed alone, whose clients an engine then
+trains side by side. Each run's numbers are its own: nothing passes from one to another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedrepro.engine import Job, Trained
+from fedrepro.progress import Progress
+
+if TYPE_CHECKING:
+    from fedrepro.rounds import Checkpoint, Training
+
+
+@dataclass
+class Stage:
+    """Training a round asks its engine for, and who takes the results as they come.
+
+    clock: seconds of the round so far; those of the training go under `name`, shared evenly where
+    several runs train together.
+    """
+
+    name: str
+    jobs: list[Job]
+    clock: dict[str, float]
+    take: Callable[[int, Trained], None]
+
+
+def run_together(
+    trainings: Sequence[Training],
+    progress: Progress,
+    checkpoints: Sequence[Checkpoint | None],
+) -> list[pd.DataFrame]:
+    """Train all to their last round or early stop, resumed where their checkpoints say; the
+    curves in order.
+
+    They share the first one's engine, so method, protocol, federation and device must be equal.
+    """
+    for training, checkpoint in zip(trainings, checkpoints, strict=True):
+        training.engine = trainings[0].engine
+        if checkpoint is not None:
+            training.resume(checkpoint)
+    first = trainings[0]
+    seeds = ", ".join(str(training.seed) for training in trainings)
+    label = f"{first.method.name} seed{'s' * (len(trainings) > 1)} {seeds}"
+    progress.start(label, first.protocol.rounds, min(t.round for t in trainings))
+    try:
+        while active := [t for t in trainings if not t.finished]:
+            done = min(t.round for t in trainings)
+            one_round(active)
+            if min(t.round for t in trainings) > done:
+                progress.round(done + 1, _accuracy(trainings))
+            for training, checkpoint in zip(trainings, checkpoints, strict=True):
+                if checkpoint is not None and training in active and checkpoint.due():
+                    training.save(checkpoint)
+    except BaseException:
+        for training, checkpoint in zip(trainings, checkpoints, strict=True):
+            if checkpoint is not None and training.round and training.whole:
+                training.save(checkpoint)
+        raise
+    progress.finish(f"{max(t.round for t in trainings)} rounds, {_accuracy(trainings)}")
+    return [training.curve() for training in trainings]
+
+
+def one_round(trainings: Sequence[Training]) -> None:
+    """The next round of each, their clients trained in common calls of the first one's engine.
+
+    An exception leaves those whose round was not yet whole as they were before it.
+    """
+    engine, method = trainings[0].engine, trainings[0].method
+    courses = [training.stages(training.round + 1) for training in trainings]
+    try:
+        while stages := [s for s in (next(course, None) for course in courses) if s is not None]:
+            owners = [(stage, i) for stage in stages for i in range(len(stage.jobs))]
+            jobs = [job for stage in stages for job in stage.jobs]
+            begun, taking = time.perf_counter(), 0.0
+            for position, trained in engine.train(method, jobs):
+                handed = time.perf_counter()
+                stage, own = owners[position]
+                stage.take(own, trained)
+                taking += time.perf_counter() - handed
+            if trainings[0].device.type == "cuda":
+                torch.cuda.synchronize(trainings[0].device)
+            share = (time.perf_counter() - begun - taking) / len(stages)
+            for stage in stages:
+                stage.clock[stage.name] = stage.clock.get(stage.name, 0.0) + share
+    finally:
+        for course in courses:
+            course.close()
+
+
+def _accuracy(trainings: Sequence[Training]) -> str:
+    return f"avg {np.mean([t.accuracy for t in trainings]):.2f} %"
