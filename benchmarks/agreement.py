@@ -29,7 +29,8 @@ if __package__:
 else:  # run as a file: this folder is on the path, the one above may not be
     from timing import Shape
 
-MODES = ("reference", "eager", "captured")
+MODES = ("reference", "eager", "captured", "lanes")
+LANES = 5
 TOLERANCE = 1e-8
 # Deep networks turn the last bits of float64 into more, the faster the larger the step and the
 # smaller the batch: ResNet-50 into 1e-8 in a round of these, into 1e-6 at ten times the step.
@@ -47,17 +48,20 @@ def _do_again(work: Any) -> Any:
 
 
 @contextmanager
-def engine(mode: str, max_stack: int | None = None) -> Iterator[str]:
-    """Inside, the name an engine is asked for by. Both modes of the fused engine go by its own
-    name: `captured` replays recorded steps, `eager` takes each anew."""
+def engine(mode: str, max_stack: int | None = None, lanes: int = 1) -> Iterator[str]:
+    """Inside, the name an engine is asked for by. All modes of the fused engine go by its own
+    name: `captured` replays recorded steps, `eager` takes each anew; `lanes` replays stacks of one
+    client on streams side by side, where `lanes` does not say how many."""
+    if mode == "lanes":
+        max_stack, lanes = max_stack or 1, max(lanes, LANES)
     before = ENGINES["fused"]
 
     def build(module: Any, protocol: Protocol, device: torch.device) -> FusedEngine:
-        record = None if device.type == "cuda" else _do_again  # None: the engine's own choice
-        built = FusedEngine(module, protocol, device, max_stack, record)
-        if mode == "eager":
-            built._record = None
-        return built
+        again = (lambda: None) if mode == "eager" else (lambda: _do_again)
+        own_choice = mode != "eager" and device.type == "cuda"
+        return FusedEngine(
+            module, protocol, device, max_stack, None if own_choice else again, lanes
+        )
 
     if mode != "reference":
         ENGINES["fused"] = build  # type: ignore[assignment]

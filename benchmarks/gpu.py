@@ -90,7 +90,7 @@ def timings(proven: Sequence[str]) -> Iterator[tuple[str, Case]]:
                 yield f"{shape}/{method}/{mode}", {"shape": shape, "method": method, "mode": mode}
     if not fused:
         return
-    best = {"method": "FedAvg", "mode": fused[0]}
+    best = {"method": "FedAvg", "mode": "captured" if "captured" in fused else fused[0]}
     for shape in ("digit-cnn", "adcol-digits"):
         yield f"{shape}/three seeds", {**best, "kind": "seeds", "shape": shape}
     for shape, made in timing.SHAPES.items():

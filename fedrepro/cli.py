@@ -111,6 +111,7 @@ Scale = Annotated[
     str, typer.Option(help="smoke (checks the path), reduced (minutes) or paper (needs a GPU).")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Engine = Annotated[str, typer.Option(help="auto, reference or fused.")]
 Methods = Annotated[
     str | None, typer.Option(help="Methods or rows to run, by commas; default all of the paper's.")
 ]
@@ -216,7 +217,7 @@ def run(
     seed: Annotated[int, typer.Option(help="0 or a positive whole number.")] = 0,
     scale: Scale = "smoke",
     device: Device = "auto",
-    engine: Annotated[str, typer.Option(help="auto, reference or fused.")] = "auto",
+    engine: Engine = "auto",
     runs: Runs = Path("runs"),
     data_root: Root = None,
 ) -> None:
@@ -272,6 +273,7 @@ def sweep_command(
     ] = False,
     runs: Runs = Path("runs"),
     device: Device = "auto",
+    engine: Engine = "auto",
     data_root: Root = None,
 ) -> None:
     """Execute a paper's notebook for many seeds.
@@ -280,10 +282,12 @@ def sweep_command(
 
     Trained runs are kept in RUNS: executing again is cheap, and what was cut short goes on. A
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
-    On dask every worker needs this installation and the same folders.
+    On dask every worker needs this installation and the same folders. The fused engine trains the
+    seeds of a configuration together, here, before the notebooks, which then find them in RUNS.
     """
+    from fedrepro.engine import resolve
     from fedrepro.runs.environment import pick_device
-    from fedrepro.sweep import plan
+    from fedrepro.sweep import plan, train_ahead
 
     if on == "local":
         pick_device(device)
@@ -298,6 +302,8 @@ def sweep_command(
         data_root=data_root,
         runs=runs,
     )
+    if resolve(engine) == "fused":
+        train_ahead(planned, engine)
     _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)
 
 
@@ -366,10 +372,7 @@ def bench(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Default: list them.")] = None,
 ) -> None:
-    """Run a benchmark by name.
-
-    Words after the name are handed to it.
-    """
+    """Run a benchmark by name; words after the name are handed to it."""
     import ast
 
     texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}

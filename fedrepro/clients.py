@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,3 +159,34 @@ def _forms(groups: Groups) -> dict[str, dict[str, tuple[torch.Size, torch.dtype]
 
 def _pinned(value: Tensor) -> Tensor:
     return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value)
+
+
+def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
+    """All clients' tensors under flat names, for a checkpoint."""
+    return {
+        f"client/{client.index}/{group}/{name}": value
+        for client in clients
+        for group, named in client.groups.items()
+        for name, value in named.items()
+    }
+
+
+def restore(
+    clients: Sequence[Client],
+    flat: Mapping[str, Tensor],
+    device: torch.device,
+    shelf: Shelf,
+    twins: Shelf,
+) -> None:
+    """Put a checkpoint's tensors back, one client at a time."""
+    names: dict[int, list[str]] = {}
+    for name in flat:
+        if name.startswith("client/"):
+            names.setdefault(int(name.split("/", 2)[1]), []).append(name)
+    for client in clients:
+        groups: Groups = {}
+        for name in names.get(client.index, ()):
+            _, _, group, key = name.split("/", 3)
+            groups.setdefault(group, {})[key] = flat[name].to(device)
+        second = {"twin": groups.pop("twin", {})}
+        client.groups = {**shelf.put(client.index, groups), **twins.put(client.index, second)}

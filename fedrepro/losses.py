@@ -1,13 +1,25 @@
-"""One function per equation, in matrix form: nothing loops over samples, none reads a generator."""
+"""One function per equation, in matrix form: nothing loops over samples, none reads a generator.
+
+All can be called under `torch.func.vmap`, one client's tensors at a time, and recorded as a CUDA
+graph: no shape and no branch depends on a value. Names used throughout: b samples in the batch, d
+feature size, K classes, P prototypes; z (b, d) features; labels (b,) in 0..K-1; present (P,) or
+(K,), zero or False where there is no such prototype: what stands in that row must be finite and
+changes nothing. Prototypes are constants. Similarities are computed in float32 at least, whatever
+the network's precision, because a temperature of 0.02 multiplies their error by 50.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+TINY = 1e-8  # a vector shorter than this has no direction
+NEVER = -1e30  # a logit whose exponential is zero, finite so that no gradient turns into nan
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -19,18 +31,204 @@ def kl_from_uniform(logits: Tensor) -> Tensor:
     """Mean KL(U || D) of the discriminator's softmax D from the uniform distribution U.
 
     logits (b, N) over N clients; a scalar in nats, 0 exactly where every D is uniform.
-    KL(U || D) = -(1/N) sum_j log(N D_j): Li et al., ADCOL, Eq. 2 and Alg. 1 line 15.
+    KL(U || D) = -(1/N) sum_j log(N D_j): Li et al., ADCOL, Eq. 2 and Alg. 1 line 15. FedPall's
+    code has this direction too.
     """
     clients = logits.shape[1]
     log_d = F.log_softmax(logits, dim=1)
     return -log_d.mean() - math.log(clients)
 
 
+def kl_to_uniform(logits: Tensor) -> Tensor:
+    """Mean KL(D || U), the direction of FedPall's Eq. 6 (its code has `kl_from_uniform`).
+
+    logits (b, N) over N clients; a scalar in nats between 0 and log N.
+    KL(D || U) = sum_j D_j log(N D_j).
+    """
+    log_d = F.log_softmax(logits, dim=1)
+    return (log_d.exp() * log_d).sum(dim=1).mean() + math.log(logits.shape[1])
+
+
 def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Tensor:
     """Half the squared Euclidean distance between trained parameters and the received ones.
 
-    Li et al., FedProx (2020), Eq. 2 without mu. Tensors of `reference` that are not trained
-    parameters (running statistics) take no part.
+    Li et al., FedProx (2020), Eq. 2 without mu; the second term of FedDyn and Ditto's pull.
+    Tensors of `reference` that are not trained parameters (running statistics) take no part.
     """
     parts = [((value - reference[name]) ** 2).sum() for name, value in params.items()]
     return 0.5 * torch.stack(parts).sum()
+
+
+def feddyn_linear(params: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> Tensor:
+    """<g, w> of FedDyn, to be subtracted: Acar et al. (2021), Alg. 1.
+
+    g: one tensor a trained parameter, under its name; others take no part.
+    """
+    return torch.stack([(g[name] * value).sum() for name, value in params.items()]).sum()
+
+
+def model_contrast(
+    z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float = 0.5
+) -> Tensor:
+    """Mean -log(e^p / (e^p + e^q)), p = sim(z, z_global) / temperature, q with z_previous.
+
+    All three (b, d); sim is the cosine. A scalar in nats. The contrast of MOON, Li et al. (2021).
+    """
+    z, z_global, z_previous = _directions(z), _directions(z_global), _directions(z_previous)
+    ahead = (z * (z_global - z_previous)).sum(dim=1)
+    return -F.logsigmoid(ahead / temperature).mean()
+
+
+def prototype_mse(
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    present: Tensor,
+    over_dimensions: Literal["mean", "sum"] = "mean",
+) -> Tensor:
+    """Squared distance between features and the prototype of their class, a mean over samples.
+
+    prototypes (K, d), present (K,). Samples whose class has no prototype take no part; where all
+    are such, the value is 0 and so is its gradient. over_dimensions: "mean" is the element-wise
+    mean squared error of FedProto's and FPL's code, taken for I2PFL's Eq. 9 too, whose text does
+    not say which; "sum" is the squared Euclidean distance.
+    """
+    error = (_wide(z) - _wide(prototypes)[labels]).square()
+    each = error.mean(dim=1) if over_dimensions == "mean" else error.sum(dim=1)
+    return _mean_where(present.bool()[labels], each)
+
+
+def prototype_contrast(
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    owner: Tensor | None,
+    present: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Mean -log( sum over own-class prototypes e^(s/t) / sum over all e^(s/t) ), s the cosine.
+
+    prototypes (P, d); owner (P,) the class of each, None for one a class in order; present (P,).
+    Samples whose class has no prototype take no part; where all are such, the value is 0 and so
+    is its gradient. A scalar in nats. FPL's and FedAPC's contrast; I2PFL, Eq. 6;
+    FedProc with temperature 1.
+    """
+    logits = _cosine(z, prototypes) / temperature
+    if owner is None:
+        owner = torch.arange(len(prototypes), device=labels.device)
+    there = present.bool()
+    own = (owner == labels[:, None]) & there
+    each = _log_sum_exp(logits, there) - _log_sum_exp(logits, own)
+    return _mean_where(own.any(dim=1), each)
+
+
+def fedpall_contrast(
+    z: Tensor,
+    labels: Tensor,
+    prototypes: Tensor,
+    present: Tensor,
+    temperature: float = 3.0,
+    reading: Literal["code", "paper"] = "code",
+) -> Tensor:
+    """FedPall's contrast with the global prototypes (K, d); a mean over samples, in nats.
+
+    "code": the own class's term stands in the denominator too, and there all prototypes have the
+    length they were sent with: -log( e^(sim(z, G_y)/t) / sum_k e^(<z/|z|, G_k>/t) ). With
+    prototypes shorter than 1 this is no softmax and may fall below zero.
+    "paper", Eq. 7: cosines throughout, own class left out of the denominator, whose x is read as
+    the feature of x; it may fall below zero too. Samples whose class has no prototype, and under
+    "paper" those with no other class to stand against, take no part.
+    """
+    there = present.bool()
+    own = _one_hot(labels, len(prototypes))
+    cosine = _cosine(z, prototypes) / temperature
+    known = there[labels]
+    if reading == "code":
+        against = _log_sum_exp(_products(_directions(z), _wide(prototypes)) / temperature, there)
+    else:
+        others = there & ~own
+        against = _log_sum_exp(cosine, others)
+        known = known & others.any(dim=1)
+    return _mean_where(known, against - (cosine * own).sum(dim=1))
+
+
+def prior_adjusted_cross_entropy(
+    z: Tensor, labels: Tensor, prototypes: Tensor, shares: Tensor, temperature: float = 0.9
+) -> Tensor:
+    """RUCR's unification term: cross-entropy of cosines to the global prototypes.
+
+    prototypes (K, d); shares (K,) each class's part of all samples. The logits are
+    cos(z, G_k) / temperature, and log(share) is added to that of the own class only, as in RUCR's
+    code. A class without a prototype has zeros there, and so a logit of 0. A scalar in nats.
+    """
+    logits = _cosine(z, prototypes) / temperature
+    own = _one_hot(labels, len(prototypes))
+    return F.cross_entropy(logits + own * _wide(shares)[labels].log()[:, None], labels)
+
+
+def distill_kl(
+    logits: Tensor,
+    teacher: Tensor,
+    direction: Literal["from_teacher", "to_teacher"] = "from_teacher",
+    reduction: Literal["mean", "batchmean"] = "mean",
+) -> Tensor:
+    """KL divergence between a network's softmax p and a teacher's q, both logits (b, K).
+
+    "from_teacher" is KL(q || p), as in MPFT's code; "to_teacher" KL(p || q): its Eq. 10 does not
+    settle which. reduction "mean" divides the sum by b K, as that code does; "batchmean" by b,
+    which is the mean divergence. In nats.
+    """
+    log_p, log_q = F.log_softmax(logits, dim=1), F.log_softmax(teacher, dim=1)
+    if direction == "to_teacher":
+        log_p, log_q = log_q, log_p
+    each = log_q.exp() * (log_q - log_p)
+    return each.mean() if reduction == "mean" else each.sum(dim=1).mean()
+
+
+def mean_regulariser(running: Tensor, reference: Tensor) -> Tensor:
+    """Half the mean squared difference of two feature means (d,): DBE's term without kappa.
+
+    running: this client's running mean of batch features, with its gradient; reference: that of
+    all clients. Zhang et al., DBE (2023), with the factor 0.5 of PFLlib's code.
+    """
+    return 0.5 * (_wide(running) - reference).square().mean()
+
+
+# What the functions above are made of.
+
+
+def _wide(x: Tensor) -> Tensor:
+    """float32 for a narrower type; other types stay."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def _directions(x: Tensor) -> Tensor:
+    """Rows scaled to length 1. A row of zeros stays so, and has no gradient."""
+    x = _wide(x)
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x / torch.where(length > TINY, length, math.inf)
+
+
+def _products(x: Tensor, y: Tensor) -> Tensor:
+    """Inner products (b, P) of rows, in the type the rows have."""
+    with torch.autocast(x.device.type, enabled=False):
+        return x @ y.T
+
+
+def _cosine(x: Tensor, y: Tensor) -> Tensor:
+    return _products(_directions(x), _directions(y))
+
+
+def _one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Bool (b, K), True at each sample's class."""
+    return labels[:, None] == torch.arange(classes, device=labels.device)
+
+
+def _log_sum_exp(logits: Tensor, mask: Tensor) -> Tensor:
+    """(b,) over the last axis's places where the mask holds; about NEVER where there are none."""
+    return torch.logsumexp(torch.where(mask, logits, NEVER), dim=1)
+
+
+def _mean_where(mask: Tensor, each: Tensor) -> Tensor:
+    """Mean of the values (b,) where the mask holds; 0 where it holds nowhere."""
+    return torch.where(mask, each, 0.0).sum() / mask.sum().clamp(min=1)

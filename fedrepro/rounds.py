@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.averaging import RunningAverage
-from fedrepro.clients import Client, Groups, Shelf, TrainedView
+from fedrepro.clients import Client, Groups, Shelf, TrainedView, flatten, restore
 from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order
 from fedrepro.evaluation import Row, Test, at_home, embed, everywhere
@@ -37,7 +37,7 @@ CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 class Checkpoint(Interface):
     """Where a run's unfinished state goes."""
 
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+    def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None: ...
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None: ...
 
@@ -66,9 +66,8 @@ class Training:
         dtype = torch.float64 if protocol.precision == "float64" else torch.float32
         classes = len(federation.classes)
         with seeded_modules(seed):
-            module = build_model(
-                protocol.model, classes, federation.size, **protocol.model_args
-            ).to(dtype)
+            built = build_model(protocol.model, classes, federation.size, **protocol.model_args)
+            module = method.network(built).to(dtype)
         self.layout: dict[str, TensorInfo] = layout(module)
         initial = {
             name: value.detach().clone(memory_format=torch.contiguous_format).to(self.device)
@@ -372,9 +371,7 @@ class Training:
     def save(self, checkpoint: Checkpoint) -> None:
         """Keep the state after the last whole round."""
         tensors = {f"server/{k}": v for k, v in self.server.state().items()}
-        for client in self.clients:
-            for group, named in client.groups.items():
-                tensors |= {f"client/{client.index}/{group}/{k}": v for k, v in named.items()}
+        tensors |= flatten(self.clients)
         checkpoint.save(tensors, {"round": self.round, "rows": self.rows})
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -383,12 +380,9 @@ class Training:
         if found is None:
             return
         tensors, facts = found
-        tensors = {k: v.to(self.device) for k, v in tensors.items()}
-        self.server.load_state(under(tensors, "server/"))
-        for client in self.clients:
-            own = under(tensors, f"client/{client.index}/")
-            groups = {key.partition("/")[0] for key in own}
-            client.groups = {g: under(own, f"{g}/") for g in groups}
+        server = {n: tensors[n].to(self.device) for n in tensors if n.startswith("server/")}
+        self.server.load_state(under(server, "server/"))
+        restore(self.clients, tensors, self.device, self.shelf, self.twins)
         self.round = int(facts["round"])
         rows = [tuple(row) for row in facts["rows"]]
         for _, part in groupby(rows, key=itemgetter(0)):

@@ -146,6 +146,20 @@ class Study:
             spec, device=self.device, data_root=self.data_root, progress=self.progress
         )
 
+    def train_together(self, experiment: str, seeds: Sequence[int]) -> int:
+        """Train every arm of an experiment for all seeds at once, where the store lacks them; the
+        number of records there are then. Whoever asks for one of them later finds it."""
+        records = 0
+        for arm in self.arms(experiment):
+            method = methods.create(arm.method, **arm.fields)
+            specs = [RunSpec(method, arm.protocol, seed, self.engine) for seed in seeds]
+            records += len(
+                self.store.obtain_together(
+                    specs, device=self.device, data_root=self.data_root, progress=self.progress
+                )
+            )
+        return records
+
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
         frames = [

@@ -25,6 +25,7 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = tuple(PROJECT["optional-dependencies"])
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {
+    "finch": "finch-clust",
     "PIL": "pillow",
     "yaml": "pyyaml",
     "sklearn": "scikit-learn",

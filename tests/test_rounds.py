@@ -11,7 +11,7 @@ from fedrepro.rounds import Training
 from fedrepro.runs.checkpoint import FileCheckpoint
 from tests import toys
 
-ALL = ("SOLO", "FedAvg", "FedProx", "FedBN", "Per-FedAvg", "FedRep", "PartialFed", "ADCOL")
+ALL = methods.names()
 
 
 def start(name="FedAvg", seed=0, federation=None, method=None, **changes):

@@ -33,7 +33,8 @@ class ForwardEngine:
         self.device = device
         self.dtype = next(module.parameters()).dtype
         self.layout: dict[str, TensorInfo] = layout(module)
-        self._others: dict[bool, FLModel] = {}
+        # The architecture alone, for running other tensors than the module's own.
+        self._others = {mode: _skeleton(self.module, mode) for mode in (False, True)}
         self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
 
     @torch.no_grad()
@@ -100,15 +101,8 @@ class ForwardEngine:
             with self._multiplying(), self._autocast():
                 yield self.module(x), samples.labels[part]
 
-    def _other(self, training: bool) -> FLModel:
-        """The architecture for running other tensors than the module's own (`LocalModel.run`)."""
-        if training not in self._others:
-            twin = callable_under_vmap(copy.deepcopy(self.module).train(training))
-            self._others[training] = twin.requires_grad_(False)
-        return self._others[training]
-
     def _run_other(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> Output:
-        module = self._other(training)
+        module = self._others[training]
         missing = module.state_dict().keys() - tensors.keys()
         if missing:
             raise KeyError(f"run needs a whole network; {sorted(missing)[0]} is missing")
@@ -152,3 +146,9 @@ class ForwardEngine:
             yield
         finally:
             products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def _skeleton(module: FLModel, training: bool) -> FLModel:
+    """A network without values."""
+    copied = callable_under_vmap(copy.deepcopy(module).train(training))
+    return copied.requires_grad_(False).to("meta")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +30,33 @@ class CudaRecorder:
             work()
         replay: Callable[[], None] = graph.replay
         return replay
+
+
+def no_recorder() -> None:
+    """Every step is taken anew."""
+    return None
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where a stack's steps run: a stream of its own, or the device's usual one where None."""
+
+    record: Recorder | None
+    stream: torch.cuda.Stream | None = None
+
+    def current(self) -> AbstractContextManager[object]:
+        """Inside, work goes to this lane."""
+        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    def follow(self) -> None:
+        """What this lane does next waits for what the usual stream has been given."""
+        if self.stream is not None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+
+    def join(self) -> None:
+        """What the usual stream does next waits for this lane."""
+        if self.stream is not None:
+            torch.cuda.current_stream().wait_stream(self.stream)
 
 
 class StepGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -129,18 +129,17 @@ class Stack:
 
     # Training.
 
-    def train(self, number: int, steps: Iterable[Step]) -> None:
-        """Take the steps of one epoch of phase `number`."""
+    def take(self, number: int, step: Step) -> None:
+        """Take a step of phase `number`."""
         course = self._courses[number]
-        for step in steps:
-            key = (step.start, step.stop, step.sizes)
-            if key not in course.graphs:
-                work = partial(self._step, course, step.start, step.stop)
-                course.graphs[key] = StepGraph(work, self._setting.record)
-            course.graphs[key](step.inputs)
-            for i in range(step.start, step.stop):
-                self._steps[number][i] += 1
-                self._seen[i] += step.sizes[-1]
+        key = (step.start, step.stop, step.sizes)
+        if key not in course.graphs:
+            work = partial(self._step, course, step.start, step.stop)
+            course.graphs[key] = StepGraph(work, self._setting.record)
+        course.graphs[key](step.inputs)
+        for i in range(step.start, step.stop):
+            self._steps[number][i] += 1
+            self._seen[i] += step.sizes[-1]
 
     def end_phase(self, number: int) -> None:
         """Momenta start at zero in the next phase unless the method keeps them."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedrepro.losses import cross_entropy
 from fedrepro.messages import Message
-from fedrepro.models import Output, TensorInfo
+from fedrepro.models import FLModel, Output, TensorInfo
 from fedrepro.protocol import Augmentation, OptimizerSpec, Protocol
 
 if TYPE_CHECKING:
@@ -157,6 +157,11 @@ class Method:
     keeps_optimizer: ClassVar[bool] = False
 
     bn_policy: BNPolicy = hyper("average", source="base class")
+
+    def network(self, module: FLModel) -> FLModel:
+        """The protocol's network as this method trains it: itself, or wrapped so that it has
+        tensors of the method's own."""
+        return module
 
     # What of the network travels, and which of it a client takes over.
 

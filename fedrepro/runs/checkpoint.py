@@ -4,24 +4,54 @@ that tensors and facts can never be of different rounds."""
 from __future__ import annotations
 
 import json
+import shutil
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from fedrepro import files
 from fedrepro.errors import FedReproError
 
 NAME = "checkpoint.safetensors"
+SHARE = 20  # a save may take one part in so many of the time
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
+
+
+class Stored(Mapping[str, Tensor]):
+    """The tensors of a checkpoint, each read when it is asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with safe_open(path, framework="pt") as file:
+            self._names = list(file.keys())
+            self.facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+
+    def __getitem__(self, name: str) -> Tensor:
+        with safe_open(self._path, framework="pt") as file:
+            value: Tensor = file.get_tensor(name)
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class FileCheckpoint:
-    """A checkpoint in a run's folder, due every `every` seconds."""
+    """A checkpoint in a run's folder, due every `every` seconds, or seldomer where it is large."""
 
     def __init__(self, folder: Path, every: float = 30.0) -> None:
         self.path = folder / NAME
@@ -33,27 +63,52 @@ class FileCheckpoint:
         return time.monotonic() - self._saved >= self._every
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Replace the checkpoint. Tensors are written apart and in plain order."""
-        whole = torch.contiguous_format
-        apart = {k: v.detach().cpu().clone(memory_format=whole) for k, v in tensors.items()}
-        header = {"facts": json.dumps(facts)}
-        files.write(self.path, lambda file: save_file(apart, file, metadata=header))
+        """Replace the checkpoint. Where the disk has no room for it the old one stays, with a
+        warning: training goes on."""
+        begun = time.monotonic()
+        size = sum(value.nbytes for value in tensors.values())
+        free = shutil.disk_usage(self.path.parent).free
+        if size > free:
+            warnings.warn(
+                f"a checkpoint needs {size / 1e9:.1f} GB, {self.path.parent} has {free / 1e9:.1f}: "
+                "not saved; make room, or an interrupted run starts from an older one",
+                stacklevel=2,
+            )
+        else:
+            files.write(self.path, lambda file: _write(file, tensors, facts))
         self._saved = time.monotonic()
+        self._every = max(self._every, SHARE * (self._saved - begun))
 
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None:
         """The tensors and facts, or None where there is no checkpoint."""
         if not self.path.exists():
             return None
         try:
-            with safe_open(self.path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-                facts = json.loads(file.metadata()["facts"])
+            stored = Stored(self.path)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise FedReproError(
                 f"{self.path} is damaged ({error}); delete it to train this run from the start"
             ) from None
-        return tensors, facts
+        return stored, stored.facts
 
     def remove(self) -> None:
         """Delete the file, once the record is whole."""
         self.path.unlink(missing_ok=True)
+
+
+def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """The safetensors format, one tensor after another: the library's own writer holds a second
+    copy of all of them, which clients' states that fill the memory leave no room for."""
+    header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
+    end = 0
+    for name, value in tensors.items():
+        start, end = end, end + value.nbytes
+        entry = {"dtype": TYPES[value.dtype], "shape": list(value.shape)}
+        header[name] = {**entry, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for value in tensors.values():
+            plain = value.detach().cpu().contiguous().reshape(-1)
+            plain.view(torch.uint8).numpy().tofile(file)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from fedrepro.protocol import DataSpec, Protocol
 from fedrepro.rounds import Training
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
+from fedrepro.together import run_together
 
 FEATURE_DIMENSIONS = 50
 
@@ -131,52 +134,104 @@ class Store:
         progress: Progress | None = None,
     ) -> Record:
         """The record of a run: from the store, resumed from its checkpoint, or trained now."""
-        federation = federation_of(spec.protocol.data, data_root)
-        config = spec.config()
-        identity = run_id(config, federation.hashes)
-        found = self.find(identity)
-        if found is not None:
-            return found
-        folder = files.make_folder(self.root / identity, "name a writable folder with --runs")
-        with FileLock(folder / ".lock"):
-            # Another process may have finished it while this one waited for the lock.
-            return self.find(identity) or self._train(
-                spec, config, federation, folder, device, progress or default_progress()
-            )
+        records = self.obtain_together(
+            [spec], device=device, data_root=data_root, progress=progress
+        )
+        return records[0]
+
+    def obtain_together(
+        self,
+        specs: Sequence[RunSpec],
+        *,
+        device: str = "auto",
+        data_root: Path | None = None,
+        progress: Progress | None = None,
+    ) -> list[Record]:
+        """The records of runs that differ in their seed alone; those the store lacks are trained
+        side by side. Where a spec leaves the engine open, any engine's record of it will do."""
+        first = specs[0]
+        if any(replace(spec, seed=first.seed) != first for spec in specs):
+            raise ValueError("only the seeds of runs obtained together may differ")
+        federation = federation_of(first.protocol.data, data_root)
+        found = {spec.seed: self._found(spec, federation) for spec in specs}
+        missing = [spec for spec in specs if found[spec.seed] is None]
+        if missing:
+            folders = [
+                files.make_folder(
+                    self.root / run_id(spec.config(), federation.hashes),
+                    "name a writable folder with --runs",
+                )
+                for spec in missing
+            ]
+            with ExitStack() as locks:
+                for folder in sorted(folders):  # one order for all, so that none wait in a ring
+                    locks.enter_context(FileLock(folder / ".lock"))
+                # Another process may have finished some while this one waited for the locks.
+                left = {
+                    folder: spec
+                    for folder, spec in zip(folders, missing, strict=True)
+                    if self.find(folder.name) is None
+                }
+                if left:
+                    self._train(left, federation, device, progress or default_progress())
+                found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
+        return [record for spec in specs if (record := found[spec.seed]) is not None]
+
+    def _found(self, spec: RunSpec, federation: Federation) -> Record | None:
+        names = [spec.engine] if spec.engine != "auto" else ["auto", *engines.ENGINES]
+        for name in names:
+            identity = run_id(replace(spec, engine=name).config(), federation.hashes)
+            if (record := self.find(identity)) is not None:
+                return record
+        return None
 
     def _train(
         self,
-        spec: RunSpec,
-        config: Mapping[str, Any],
+        wanted: Mapping[Path, RunSpec],
         federation: Federation,
-        folder: Path,
         device: str,
         progress: Progress,
-    ) -> Record:
+    ) -> None:
+        """Train runs side by side into their folders."""
         place = pick_device(device)
-        training = Training(
-            spec.method, spec.protocol, federation, spec.seed, place, config["engine"]
-        )
-        files.write_json(folder / "config.json", config)
-        files.write_json(folder / "environment.json", environment(place))
-        files.write_json(folder / "data.json", data_facts(federation))
-        checkpoint = FileCheckpoint(folder)
-        curve = training.run(progress, checkpoint)
-        features, labels, domains = training.embed()
-        names = list(federation.domains)
-        arrays = {
-            "features": compact(features.float().numpy()),
-            "labels": labels.numpy(),
-            "domain": np.array([names.index(d) for d in domains]),
-        }
-        files.write(
-            folder / "features.safetensors",
-            lambda file: save_file(arrays, file),
-        )
-        files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
-        files.write(folder / "done", lambda file: file.write_text(""))
-        checkpoint.remove()
-        return Record(folder)
+        trainings, checkpoints = [], []
+        seeds = [spec.seed for spec in wanted.values()]
+        for folder, spec in wanted.items():
+            config = spec.config()
+            trainings.append(
+                Training(
+                    spec.method,
+                    spec.protocol,
+                    federation,
+                    spec.seed,
+                    place,
+                    config["engine"],
+                    folder / "clients",
+                )
+            )
+            facts = environment(place) | ({"seeds_together": seeds} if len(seeds) > 1 else {})
+            files.write_json(folder / "config.json", config)
+            files.write_json(folder / "environment.json", facts)
+            files.write_json(folder / "data.json", data_facts(federation))
+            checkpoints.append(FileCheckpoint(folder))
+        run_together(trainings, progress, checkpoints)
+        for folder, training, checkpoint in zip(wanted, trainings, checkpoints, strict=True):
+            _write_results(folder, training, list(federation.domains))
+            checkpoint.remove()
+            shutil.rmtree(folder / "clients", ignore_errors=True)
+
+
+def _write_results(folder: Path, training: Training, domains: list[str]) -> None:
+    curve = training.curve()
+    features, labels, of = training.embed()
+    arrays = {
+        "features": compact(features.float().numpy()),
+        "labels": labels.numpy(),
+        "domain": np.array([domains.index(d) for d in of]),
+    }
+    files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
+    files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
+    files.write(folder / "done", lambda file: file.write_text(""))
 
 
 def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -140,7 +140,7 @@ def test_differences_of_every_kind_are_seen(gpu: ModuleType) -> None:
 def test_an_engine_is_swapped_only_inside(gpu: ModuleType) -> None:
     with gpu.agreement.engine("eager", max_stack=2) as name:
         built = gpu.timing.training(gpu.timing.TINY["digit-cnn"], "SOLO", name, CPU).engine
-        assert (built._record, built.max_stack) == (None, 2)
+        assert (built._lanes[0].record, built.max_stack) == (None, 2)
     assert ENGINES["fused"] is FusedEngine
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pandas as pd
@@ -10,8 +11,9 @@ import torch
 
 from fedrepro import engine as engines
 from fedrepro import methods
-from fedrepro.engine import in_order, reading
-from fedrepro.engine.fused import STACKS, FusedEngine
+from fedrepro.engine import fused, in_order, reading
+from fedrepro.engine.fused import COPIES, HOST_SHARE, STACKS, FusedEngine
+from fedrepro.engine.graphs import Lane
 from fedrepro.engine.reference import ReferenceEngine
 from fedrepro.errors import FedReproError
 from fedrepro.losses import cross_entropy
@@ -259,18 +261,37 @@ def test_two_seeds_in_one_call_equal_two_calls(name):
         assert one.terms == pytest.approx(both.terms)
 
 
+@pytest.mark.parametrize("lanes", [2, 3])
+@pytest.mark.parametrize("name", ["Per-FedAvg", "ADCOL"])
+def test_stacks_side_by_side_equal_one(name, lanes):
+    split = start(name)
+    split.engine.max_stack = 1 if lanes == 2 else None
+    split.engine._lanes = [Lane(None)] * lanes
+    assert_same_run(start(name), split)
+
+
+def test_a_stack_takes_no_more_host_memory_than_its_share(monkeypatch):
+    run = start("FedAvg")
+    size = COPIES * sum(value.nbytes for value in run.server.model.values())
+    free = SimpleNamespace(available=2.5 * size / HOST_SHARE)
+    monkeypatch.setattr(fused.psutil, "virtual_memory", lambda: free)
+    assert run.engine._largest(run._job(run.clients[0], {}, 1)) == 2
+    assert_same_run(start("FedAvg"), run)
+
+
 def test_a_stack_too_large_for_the_device_is_halved(monkeypatch):
     run = start("FedAvg")
-    train, tried = run.engine._train_stack, []
+    train, tried = run.engine._train_parts, []
 
-    def small_device(method, jobs):
+    def small_device(method, parts):
+        (jobs,) = parts
         tried.append(len(jobs))
-        trained = train(method, jobs)  # the memory ends late, after streams were read
+        trained = train(method, parts)  # the memory ends late, after streams were read
         if len(jobs) > 2:
             raise torch.OutOfMemoryError("made up")
         return trained
 
-    monkeypatch.setattr(run.engine, "_train_stack", small_device)
+    monkeypatch.setattr(run.engine, "_train_parts", small_device)
     assert_same_run(start("FedAvg"), run)
     assert tried[:5] == [5, 3, 2, 2, 1] and max(tried[5:]) == 2
 
@@ -278,10 +299,10 @@ def test_a_stack_too_large_for_the_device_is_halved(monkeypatch):
 def test_one_client_too_large_for_the_device_is_an_error(monkeypatch):
     run = start("FedAvg", sizes=(9,))
 
-    def no_memory(method, jobs):
+    def no_memory(method, parts):
         raise torch.OutOfMemoryError("made up")
 
-    monkeypatch.setattr(run.engine, "_train_stack", no_memory)
+    monkeypatch.setattr(run.engine, "_train_parts", no_memory)
     with pytest.raises(torch.OutOfMemoryError):
         run.one_round()
 
@@ -343,7 +364,7 @@ def record(run, recordings=None):
             recordings.append(work)
         return work
 
-    run.engine._record = recorder
+    run.engine._lanes = [Lane(recorder) for _ in run.engine._lanes]
     return run
 
 

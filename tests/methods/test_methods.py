@@ -17,7 +17,7 @@ from fedrepro.progress import Silent
 from fedrepro.rounds import Training
 from tests import toys
 
-ALL = ("SOLO", "FedAvg", "FedProx", "FedBN", "Per-FedAvg", "FedRep", "PartialFed", "ADCOL")
+ALL = methods.names()
 
 
 def training(name, federation=None, model="tiny-cnn", **fields):
