@@ -65,13 +65,13 @@ class TrainedView:
     labels: Tensor
     state: Mapping[str, Tensor]
     received: Message
+    augmentation: Augmentation
     generator: torch.Generator
     _engine: Engine
     _samples: Samples
 
     def features(self, training: bool = False, augmentation: Augmentation | None = None) -> Tensor:
-        """Features (n, d) of its training images, in its network's training or evaluation mode;
-        augmented by draws from `generator` where an augmentation is given."""
+        """See `methods.base.TrainedClient`."""
         return self._engine.features(
             self.state, self._samples, training, augmentation, self.generator
         )

@@ -145,6 +145,7 @@ class Training:
         sent: dict[str, int] = {}
 
         def take_twin(position: int, trained: Trained) -> None:
+            rows.extend(_terms(number, chosen[position], trained, "twin/"))
             groups = {"twin": trained.state}
             twins[position] = self.twins.put(chosen[position].index, groups)["twin"]
             self.whole = self.whole and not self.twins.in_files
@@ -162,10 +163,7 @@ class Training:
                 uploads[position] = upload
                 after[position] = self.shelf.put(client.index, self._groups(client, trained, view))
                 self.whole = self.whole and not self.shelf.in_files
-            rows.extend(
-                (number, "term", term, client.data.name, "train", value)
-                for term, value in trained.terms.items()
-            )
+            rows.extend(_terms(number, client, trained))
 
         before = self.server.state(), [dict(client.groups) for client in self.clients]
         try:
@@ -254,6 +252,7 @@ class Training:
             client.data.train.labels,
             trained.state,
             job.received,
+            self.protocol.data.augmentation,
             torch_stream(self.seed, "method", client.index, job.round),
             self.engine,
             client.data.train,
@@ -341,9 +340,8 @@ class Training:
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of up to `per_domain` test images a domain under the judged networks,
         their labels (m,) and domains, for figures."""
-        return embed(
-            self.engine, self.federation, dict(self.tested_networks(self.round)), per_domain
-        )
+        networks = dict(self.tested_networks(self.round))
+        return embed(self.engine, self.federation, networks, per_domain)
 
     def _log(self, rows: Sequence[Row]) -> None:
         """Add a round's rows, and remember what the loop itself asks of them."""
@@ -395,3 +393,8 @@ class Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         clock[name] = clock.get(name, 0.0) + time.perf_counter() - start
+
+
+def _terms(number: int, client: Client, trained: Trained, prefix: str = "") -> Iterator[Row]:
+    for term, value in trained.terms.items():
+        yield number, "term", prefix + term, client.data.name, "train", value

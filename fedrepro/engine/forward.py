@@ -47,12 +47,19 @@ class ForwardEngine:
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Features (n, d) on the run's device, without gradients, of un-augmented samples unless
-        an augmentation and a generator to draw it from are given."""
+        an augmentation and a generator to draw it from are given. In training mode with a
+        generator, batches are of random images: stored ones may be in the order of their class."""
         self._load(state)
         self.module.train(training)
-        size = self.protocol.batch_size if training else self.evaluation_batch
-        draws = augmentation, generator
-        return torch.cat([out.features for out, _ in self._outputs(samples, size, *draws)])
+        if not training or generator is None:
+            size = self.protocol.batch_size if training else self.evaluation_batch
+            parts = self._outputs(samples, size, augmentation, generator)
+            return torch.cat([out.features for out, _ in parts])
+        order = torch.randperm(len(samples), generator=generator).to(self.device)
+        shuffled = Samples(samples.images[order], samples.labels[order])
+        parts = self._outputs(shuffled, self.protocol.batch_size, augmentation, generator)
+        found = torch.cat([out.features for out, _ in parts])
+        return torch.empty_like(found).index_copy_(0, order, found)
 
     @torch.no_grad()
     def evaluate(self, state: Mapping[str, Tensor], samples: Samples) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -60,12 +61,12 @@ class ReferenceEngine(ForwardEngine):
         streams = Streams.of(job)
         momentum: dict[str, Tensor] = dict(job.optimizer)
         sums: dict[str, Tensor] = {}
-        seen = 0
+        seen: Counter[str] = Counter()  # samples of the steps that had a term
         for phase in job.phases:
             if not method.keeps_optimizer:
                 momentum = {}
-            seen += self._run_phase(method, phase, job, streams, momentum, sums)
-        terms = {name: float(total) / seen for name, total in sums.items()}
+            self._run_phase(method, phase, job, streams, momentum, sums, seen)
+        terms = {name: float(total) / seen[name] for name, total in sums.items()}
         return Trained(self._snapshot(), momentum if method.keeps_optimizer else {}, terms)
 
     def _run_phase(
@@ -76,8 +77,9 @@ class ReferenceEngine(ForwardEngine):
         streams: Streams,
         momentum: dict[str, Tensor],
         sums: dict[str, Tensor],
-    ) -> int:
-        """One phase of one client; fills `momentum` and adds to `sums`; samples seen."""
+        seen: Counter[str],
+    ) -> None:
+        """One phase of one client; fills `momentum`, adds to `sums` and `seen`."""
         params = dict(self.module.named_parameters())
         for name, value in params.items():
             value.requires_grad_(phase.trains(self.layout[name]))
@@ -90,7 +92,6 @@ class ReferenceEngine(ForwardEngine):
                 sgd.state[value]["momentum_buffer"] = torch.empty_like(value).copy_(momentum[name])
         model = BoundModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
-        seen = 0
         for _ in range(phase.epochs):
             batches = iter(epoch_batches(len(job.samples), self.protocol.batch_size, streams.order))
             for index in batches:
@@ -106,15 +107,14 @@ class ReferenceEngine(ForwardEngine):
                 else:
                     terms = self._gradients(loss, model, batch, job)
                 sgd.step()
-                seen += len(index)
                 for term, value in terms.items():
+                    seen[term] += len(index)
                     part = value.detach() * len(index)
                     sums[term] = sums[term] + part if term in sums else part
         for name, parameter in moving.items():
             buffer = sgd.state[parameter].get("momentum_buffer")
             if buffer is not None:
                 momentum[name] = buffer.contiguous()
-        return seen
 
     def _gradients(
         self, loss: Loss, model: BoundModel, batch: Batch, job: Job

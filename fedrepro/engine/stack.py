@@ -118,7 +118,8 @@ class Stack:
                 place[i].copy_(job.state[name], non_blocking=True)
         self._held: list[set[str]] = [set() for _ in range(n)]  # kept momenta by client
         self._steps = [[0] * n for _ in self._courses]
-        self._seen = [0] * n
+        self._seen = [[0] * n for _ in self._courses]  # samples, by phase
+        self._clients = n
         for buffer in self.momentum.values():
             buffer.zero_()
         if self._method.keeps_optimizer:
@@ -139,7 +140,7 @@ class Stack:
         course.graphs[key](step.inputs)
         for i in range(step.start, step.stop):
             self._steps[number][i] += 1
-            self._seen[i] += step.sizes[-1]
+            self._seen[number][i] += step.sizes[-1]
 
     def end_phase(self, number: int) -> None:
         """Momenta start at zero in the next phase unless the method keeps them."""
@@ -170,7 +171,7 @@ class Stack:
         samples = inputs[-1].shape[1]  # of the last batch
         for name, value in terms.items():
             if name not in self.sums:
-                self.sums[name] = value.new_zeros(len(self._seen))
+                self.sums[name] = value.new_zeros(self._clients)
             self.sums[name][start:stop].add_(value * samples)
 
     def _gradients(
@@ -248,15 +249,20 @@ class Stack:
         """Every client's network, momenta and terms, as copies. The host waits here, once."""
         names = list(self.sums)
         totals = [self.sums[name].double() for name in names]
-        rows = torch.stack(totals, dim=1).tolist() if totals else [[]] * len(self._seen)
+        rows = torch.stack(totals, dim=1).tolist() if totals else [[]] * self._clients
         return [self._result(i, dict(zip(names, row, strict=True))) for i, row in enumerate(rows)]
 
     def _result(self, i: int, totals: Mapping[str, float]) -> Trained:
-        met = set[str]().union(
-            *(c.terms for c, steps in zip(self._courses, self._steps, strict=True) if steps[i])
-        )
+        terms = {}
+        for name, total in totals.items():
+            # samples of the phases whose loss has this term
+            seen = sum(
+                s[i] for c, s in zip(self._courses, self._seen, strict=True) if name in c.terms
+            )
+            if seen:
+                terms[name] = total / seen
         return Trained(
             {name: self.tensors[name][i].clone() for name in self.tensors},
             {name: self.momentum[name][i].clone() for name in sorted(self._held[i])},
-            {name: total / self._seen[i] for name, total in totals.items() if name in met},
+            terms,
         )

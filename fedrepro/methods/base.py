@@ -67,7 +67,8 @@ class LocalModel(Interface):
     network of the same architecture.
 
     run: the output for x under `tensors`, which name every parameter and running statistic; with
-    `training` BatchNorm uses the batch's own statistics. Nothing of it is trained or written.
+    `training` BatchNorm uses the batch's own statistics. Nothing is written; gradients reach what
+    of `tensors` asks for them (those of `params`, say).
     """
 
     @property
@@ -82,9 +83,10 @@ class TrainedClient(Interface):
     """What an upload, and a client's memory, see of a client after local training.
 
     labels (n,) int64; classes: their number in the federation. state: its network's tensors.
-    received: what it got this round, with its own ``memory`` if it has one. generator: a CPU
-    stream of this client and round. features: (n, d), of un-augmented images where no augmentation
-    is given.
+    received: what it got this round, with its own ``memory`` if it has one. augmentation: the
+    protocol's. generator: a CPU stream of this client and round. features: (n, d) in the order of
+    the labels, of un-augmented images where no augmentation is given; in training mode batches of
+    random images, for BatchNorm's sake.
     """
 
     @property
@@ -101,6 +103,9 @@ class TrainedClient(Interface):
 
     @property
     def received(self) -> Message: ...
+
+    @property
+    def augmentation(self) -> Augmentation: ...
 
     @property
     def generator(self) -> torch.Generator: ...

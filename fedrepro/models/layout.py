@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast, get_args
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrepro.models.base import FLModel
 
-Part = Literal["encoder", "projection", "predictor"]
+Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors a method added
 
 
 class TensorInfo(NamedTuple):
@@ -38,13 +38,18 @@ def layout(model: FLModel) -> dict[str, TensorInfo]:
         is_bn = owner in bn
         infos[name] = TensorInfo(
             name=name,
-            part=cast(Part, name.split(".", 1)[0]),
+            part=_part(name),
             is_bn=is_bn,
             is_buffer=name not in parameters,
             is_counter=is_bn and leaf == "num_batches_tracked",
             bytes=tensor.numel() * tensor.element_size(),
         )
     return infos
+
+
+def _part(name: str) -> Part:
+    head = name.split(".", 1)[0]
+    return cast(Part, head) if head in get_args(Part) else "own"
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -1,6 +1,7 @@
 """What every method declares, checked on what really happens in a run."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -43,6 +44,11 @@ def record_messages(run):
     return downs, ups
 
 
+def losses(run):
+    """The names of the losses that a method's phases minimise, the twin's apart."""
+    return sorted({phase.loss for phase in run.method.phases(run.protocol)})
+
+
 def only(run, job, method=None):
     """The result of a single job."""
     return in_order(run.engine.train(method or run.method, [job]))[0]
@@ -74,7 +80,7 @@ def test_every_term_has_a_gradient_and_changes_the_update(name):
     run = training(name)
     run.run(Silent())
     client = run.clients[0]
-    message = run._download(client)
+    job = run._job(client, run._download(client), run.round + 1)
     state = run._personal(client)
     module = run.engine.module
     run.engine._load(state)
@@ -87,33 +93,40 @@ def test_every_term_has_a_gradient_and_changes_the_update(name):
         value.requires_grad_(True)
     from fedrepro.engine.reference import BoundModel
 
-    model = BoundModel(module.train(), params)
+    model = BoundModel(module.train(), params, run.engine._run_other)
     x = torch.rand(6, 3, toys.SIZE, toys.SIZE)
-    terms = run.method.client_loss(model, Batch(x, torch.arange(6) % 3), message)
-    gradients = {}
-    for term, value in terms.items():
-        assert value.item() != 0, term
-        found = torch.autograd.grad(
-            value, list(params.values()), retain_graph=True, allow_unused=True
-        )
-        gradients[term] = sum(float(g.abs().sum()) for g in found if g is not None)
+    batch = Batch(x, torch.arange(6) % 3, run.method.draw(6, torch.Generator().manual_seed(0)))
+    gradients = Counter()
+    for loss in losses(run):
+        for term, value in getattr(run.method, loss)(model, batch, job.received).items():
+            found = torch.autograd.grad(
+                value, list(params.values()), retain_graph=True, allow_unused=True
+            )
+            gradients[term] += sum(float(g.abs().sum()) for g in found if g is not None)
+            assert value.item() != 0 or gradients[term], term
     assert all(size > 0 for size in gradients.values()), gradients
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_without_any_one_term_the_update_is_another(name):
     run = training(name)
+    run.one_round()  # where prototypes and memories come from
     client = run.clients[0]
-    job = run._job(client, run._download(client), 1)
+    job = run._job(client, run._download(client), 2)
     whole = only(run, job)
 
     def without(term):
-        class Lacking(type(run.method)):
+        def lacking(loss):
             def client_loss(self, model, batch, received):
-                terms = super().client_loss(model, batch, received)
+                terms = getattr(run.method, loss)(model, batch, received)
                 return {key: 0 * value if key == term else value for key, value in terms.items()}
 
-        return Lacking(**run.method.fields())
+            return client_loss
+
+        changed = type(
+            "Lacking", (type(run.method),), {loss: lacking(loss) for loss in losses(run)}
+        )
+        return changed(**run.method.fields())
 
     for term in whole.terms:
         lacking = only(run, job, without(term))
@@ -156,7 +169,9 @@ def test_the_server_holds_the_average_of_what_was_sent():
     _, ups = record_messages(run)
     counts, sent_models = [u.n for u in ups], [u.message for u in ups]
     for name in run.travelling:
-        sent = [n / sum(counts) * m["model"][name] for n, m in zip(counts, sent_models, strict=True)]
+        sent = [
+            n / sum(counts) * m["model"][name] for n, m in zip(counts, sent_models, strict=True)
+        ]
         torch.testing.assert_close(run.server.model[name], sum(sent))
 
 
