@@ -78,9 +78,9 @@ def test_a_round_learns_and_is_logged(name):
 @pytest.mark.parametrize("name", ALL)
 def test_every_term_has_a_gradient_and_changes_the_update(name):
     run = training(name)
-    run.run(Silent())
+    run.one_round(), run.one_round()  # schedules may end with the third
     client = run.clients[0]
-    job = run._job(client, run._download(client), run.round + 1)
+    job = run._job(client, run._download(client), run.round)
     state = run._personal(client)
     module = run.engine.module
     run.engine._load(state)
