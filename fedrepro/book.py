@@ -23,6 +23,7 @@ from fedrepro.errors import FedReproError, one_line
 Report = Callable[[str], None]
 
 RESULTS = Path("book/results")  # notebooks executed at each build
+METHODS = Path("book/_generated/methods")  # written at each build, from the methods' classes
 OWN = Path("book/own")  # where a user's own notebooks go in the copy
 COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg")  # code and drawings, as they are
@@ -67,6 +68,8 @@ def build_book(
     copy = out / "site"
     _copy_sources(source, copy)
     _write_rules(copy / "book" / "_generated" / "verdict_rules.md")
+    say("writing the methods' pages")
+    _add_methods(copy)
     for page in sorted((copy / RESULTS).glob("*.ipynb")):
         say(f"executing {RESULTS / page.name}")
         _execute(page, source / RESULTS, runs)
@@ -107,6 +110,19 @@ def _write_rules(page: Path) -> None:
 
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(rules_markdown(), encoding="utf-8")
+
+
+def _add_methods(copy: Path) -> None:
+    """A page a method, in a part of their own."""
+    from fedrepro.views.method_pages import write_pages
+
+    names = write_pages(copy / METHODS)
+    chapters = [{"file": f"{METHODS.as_posix()}/{name}"} for name in names]
+    toc_file = copy / "book" / "_toc.yml"
+    toc = yaml.safe_load(toc_file.read_text(encoding="utf-8"))
+    at = next(i for i, part in enumerate(toc["parts"]) if part["caption"] == "Data")
+    toc["parts"].insert(at, {"caption": "Methods", "chapters": chapters})
+    toc_file.write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
 
 
 def _execute(page: Path, folder: Path, runs: Path | None) -> None:

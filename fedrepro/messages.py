@@ -50,12 +50,22 @@ def payload_bytes(payload: Payload) -> int:
 
 
 def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
-    """Bytes by kind, summed over messages."""
+    """Bytes by kind, summed over messages.
+
+    A table whose message says by ``present`` which of its rows hold something counts by those: its
+    other rows only keep the shape the same from round to round.
+    """
     total: dict[str, int] = {}
     for message in messages:
+        present = message.get("present")
         for kind, payload in message.items():
-            if kind not in OWN:
-                total[kind] = total.get(kind, 0) + payload_bytes(payload)
+            if kind in OWN:
+                continue
+            size = payload_bytes(payload)
+            if isinstance(payload, Tensor) and isinstance(present, Tensor) and payload.ndim == 2:
+                empty = int((~present).sum()) if len(payload) == len(present) else 0
+                size -= empty * payload.shape[1] * payload.element_size()
+            total[kind] = total.get(kind, 0) + size
     return total
 
 

@@ -53,3 +53,17 @@ def test_asking_for_the_wrong_form_is_refused():
         network_of(message, "z")
     with pytest.raises(TypeError):
         tensor_of(message, "model")
+
+
+def test_rows_that_hold_nothing_are_not_counted():
+    table, present = torch.zeros(4, 3), torch.tensor([True, False, True, False])
+    assert count_bytes([{"prototypes": table, "present": present}]) == {
+        "prototypes": 2 * 3 * 4,
+        "present": 4,
+    }
+    assert count_bytes([{"prototypes": table[:2], "present": present}])["prototypes"] == 24
+
+
+def test_what_a_client_has_by_itself_does_not_travel():
+    own = {"memory": {"w": torch.zeros(5)}, "schedule": torch.zeros(()), "model": torch.zeros(2)}
+    assert count_bytes([own]) == {"model": 8}

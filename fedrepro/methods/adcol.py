@@ -37,6 +37,11 @@ class ADCOL(Method):
 
     name: ClassVar[str] = "ADCOL"
     reference: ClassVar[str] = "li2023adcol"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\min_{w_i} \; \mathrm{CE}(h(z), y) + \mu \, \mathrm{KL}\big(U \,\Vert\, D(z)\big)",
+        r"\mathrm{KL}(U \Vert D) = -\frac{1}{N}\sum_{j=1}^{N} \log\big(N D_j(z)\big)",
+        r"\min_{D} \; -\sum_i \sum_{z \in Z_i} \log D_i(z)",
+    )
 
     mu: float = hyper(
         1.0,

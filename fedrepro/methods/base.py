@@ -160,6 +160,7 @@ class Method:
     version: ClassVar[int] = 1
     reference: ClassVar[str]
     keeps_optimizer: ClassVar[bool] = False
+    equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", source="base class")
 

@@ -18,6 +18,10 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "FedAvg"
     reference: ClassVar[str] = "mcmahan2017fedavg"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"w_i^{t} = \arg\min_w \mathrm{CE}\ \text{from}\ w^{t}",
+        r"w^{t+1} = \sum_i \frac{n_i}{n} \, w_i^{t}",
+    )
 
     bn_policy: BNPolicy = hyper(
         "average",

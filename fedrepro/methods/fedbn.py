@@ -19,5 +19,9 @@ class FedBN(Method):
 
     name: ClassVar[str] = "FedBN"
     reference: ClassVar[str] = "li2021fedbn"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"w^{t+1}_{\ell} = \sum_i \frac{n_i}{n} \, w^{t}_{i,\ell}",
+        r"\ell \ \text{every layer but BatchNorm, which stays } w^{t}_{i,\ell}",
+    )
 
     bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself")

@@ -22,6 +22,9 @@ class FedProx(Method):
 
     name: ClassVar[str] = "FedProx"
     reference: ClassVar[str] = "li2020fedprox"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\min_{w_i} \; \mathrm{CE} + \frac{\mu}{2} \lVert w_i - w^{t} \rVert^2",
+    )
 
     mu: float = hyper(
         0.01,
@@ -34,7 +37,9 @@ class FedProx(Method):
     )
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+        sent = tensors_of(received, "model")
+        shared = {name: value for name, value in model.params.items() if name in sent}
         return {
             "ce": cross_entropy(model(batch.x).logits, batch.y),
-            "prox": self.mu * proximal(model.params, tensors_of(received, "model")),
+            "prox": self.mu * proximal(shared, sent),
         }

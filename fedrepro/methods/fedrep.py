@@ -21,6 +21,11 @@ class FedRep(Method):
 
     name: ClassVar[str] = "FedRep"
     reference: ClassVar[str] = "collins2021fedrep"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"h_i \leftarrow \arg\min_h \mathrm{CE}\big(h(f(x)), y\big)",
+        r"f_i \leftarrow \arg\min_f \mathrm{CE}\big(h_i(f(x)), y\big)",
+        r"f^{t+1} = \sum_i \frac{n_i}{n} f_i",
+    )
 
     head_epochs: int | None = hyper(
         None,

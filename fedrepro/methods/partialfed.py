@@ -20,6 +20,10 @@ class PartialFed(Method):
 
     name: ClassVar[str] = "PartialFed"
     reference: ClassVar[str] = "sun2021partialfed"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"w_i \leftarrow \big(w^{t}_{\text{loaded}},\; w_{i,\text{local}}\big)",
+        r"w^{t+1} = \sum_i \frac{n_i}{n} w_i",
+    )
 
     local_parts: tuple[str, ...] = hyper(
         ("predictor",),

@@ -22,6 +22,9 @@ class PerFedAvg(Method):
 
     name: ClassVar[str] = "Per-FedAvg"
     reference: ClassVar[str] = "fallah2020perfedavg"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"w' = w - \alpha \nabla L(w; B_1), \qquad w \leftarrow w - \beta \nabla L(w'; B_2)",
+    )
 
     alpha: float = hyper(
         0.01,

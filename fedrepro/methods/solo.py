@@ -20,6 +20,9 @@ class SOLO(Method):
     name: ClassVar[str] = "SOLO"
     reference: ClassVar[str] = "li2023adcol"
     keeps_optimizer: ClassVar[bool] = True
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\min_{w_i} \; \mathrm{CE}\big(h(f(x)), y\big) \quad \text{each } i \text{ alone}",
+    )
 
     bn_policy: BNPolicy = hyper("local", source="nothing travels (ADCOL, Sec. 5.1)")
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,87 @@ def test_every_recorded_run_keeps_its_id():
 def test_auto_and_the_engine_it_stands_for_are_one_run():
     auto = RunSpec(methods.create("FedAvg"), toys.protocol(), 0, "auto")
     assert auto.config() == spec().config()
+
+
+def test_auto_takes_any_engines_record_and_a_named_engine_only_its_own(tmp_path):
+    fused = obtain(tmp_path, replace(spec(), engine="fused"))
+    assert obtain(tmp_path, replace(spec(), engine="auto")).run_id == fused.run_id
+    assert obtain(tmp_path).run_id != fused.run_id
+    assert obtain(tmp_path, replace(spec(), engine="auto")).config["engine"] == "reference"
+
+
+def together(place, seeds=(0, 1, 2), engine="fused"):
+    specs = [replace(spec(precision="float64"), seed=seed, engine=engine) for seed in seeds]
+    return Store(place).obtain_together(specs, device="cpu", progress=Silent())
+
+
+def test_seeds_trained_together_are_the_records_of_seeds_apart(tmp_path):
+    both = together(tmp_path / "both")
+    for seed, record in enumerate(both):
+        (alone,) = together(tmp_path / "alone", [seed])
+        assert record.run_id == alone.run_id and record.config == alone.config
+        assert record.environment["seeds_together"] == [0, 1, 2]
+        assert "seeds_together" not in alone.environment
+        a, b = numbers(record.curve), numbers(alone.curve)
+        pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-8, atol=1e-8)
+
+
+def test_only_the_seeds_that_are_missing_are_trained(tmp_path):
+    (first,) = together(tmp_path, [1])
+    records = together(tmp_path)
+    assert records[1].run_id == first.run_id
+    assert [r.environment.get("seeds_together") for r in records] == [[0, 2], None, [0, 2]]
+
+
+def test_what_differs_in_more_than_the_seed_does_not_train_together(tmp_path):
+    with pytest.raises(ValueError, match="only the seeds"):
+        Store(tmp_path).obtain_together([spec(), spec("FedProx")])
+
+
+KILLED = """
+import sys
+from dataclasses import replace
+from fedrepro.runs import checkpoint, store
+from tests import toys
+from tests.runs.test_store import together
+store.federation_of = lambda spec, root: toys.federation()
+stages, due = store.Training.stages, checkpoint.FileCheckpoint.due
+checkpoint.FileCheckpoint.due = lambda self: True
+def slow(self, number):
+    if number == 3:
+        print("two rounds are over", flush=True)
+        sys.stdin.readline()
+    return stages(self, number)
+store.Training.stages = slow
+together(sys.argv[1])
+"""
+
+
+def test_killed_while_seeds_train_together_goes_on_from_the_last_checkpoint(tmp_path, monkeypatch):
+    place = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "cut")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=place,
+    )
+    assert b"two rounds" in child.stdout.readline()
+    child.kill()
+    child.wait()
+    assert len(list((tmp_path / "cut").glob("*/checkpoint.safetensors"))) == 3
+    assert not list((tmp_path / "cut").glob("*/done"))
+    begun = []
+    stages = store_module.Training.stages
+    monkeypatch.setattr(
+        store_module.Training,
+        "stages",
+        lambda self, number: begun.append(number) or stages(self, number),
+    )
+    resumed = together(tmp_path / "cut")
+    assert begun == [3, 3, 3]
+    for record, whole in zip(resumed, together(tmp_path / "whole"), strict=True):
+        a, b = numbers(record.curve), numbers(whole.curve)
+        pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-8, atol=1e-8)
 
 
 def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):

@@ -1,0 +1,161 @@
+"""Class prototypes instead of networks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedrepro.losses import NEVER, cross_entropy, prototype_mse
+from fedrepro.messages import Message, tensor_of
+from fedrepro.methods.base import (
+    BN_POLICIES,
+    Batch,
+    BNPolicy,
+    LocalModel,
+    Method,
+    TrainedClient,
+    Upload,
+    hyper,
+)
+from fedrepro.models import FLModel, Output, TensorInfo
+from fedrepro.prototypes import class_means, count_weighted_mean, plain_mean
+from fedrepro.server import Server
+
+HELD = ("prototypes", "present")
+
+
+class NearestPrototype(FLModel):
+    """A network that in evaluation classifies by the nearest of the prototypes it holds.
+
+    Its logits are then minus the squared distances; in training they are the predictor's.
+    """
+
+    prototypes: Tensor
+    present: Tensor
+
+    def __init__(self, module: FLModel) -> None:
+        super().__init__(module.encoder, module.projection, module.predictor, module.feature_size)
+        self.memory_format = module.memory_format
+        predictor = copy.deepcopy(module.predictor).eval()
+        classes = predictor(torch.zeros(1, module.feature_size)).shape[1]
+        self.register_buffer("prototypes", torch.zeros(classes, module.feature_size))
+        self.register_buffer("present", torch.zeros(classes, dtype=torch.bool))
+
+    def forward(self, x: Tensor) -> Output:
+        out = super().forward(x)
+        if self.training:
+            return out
+        distance = torch.cdist(out.features, self.prototypes)
+        return Output(out.features, torch.where(self.present, -distance.square(), NEVER))
+
+
+@dataclass(frozen=True)
+class FedProto(Method):
+    """Clients keep their networks; mean features of their classes are averaged instead.
+
+    Loss CE + lambda times the element-wise mean squared distance between a sample's feature and
+    its class's global prototype; Tan et al. 2022, Eq. 7, with the distance of the authors' code
+    (the paper's Eq. 8 is one of class means). The first round has no prototypes and no such term:
+    zeros and an empty mask go down. Up go a mean feature of each class the client has, and its
+    class counts; down all global prototypes. Each client's network is tested on its own domain.
+    With `averages_networks` it is FedAvg with that term: networks travel too, and the server's is
+    tested.
+
+    Class means are those of the trained network. The authors' and RethinkFL code gather features
+    during the last local epoch: of augmented images, in training mode, as two fields can say, but
+    also while weights still move, which is not done here.
+    """
+
+    name: ClassVar[str] = "FedProto"
+    reference: ClassVar[str] = "tan2022fedproto"
+
+    lam: float = hyper(
+        1.0,
+        source="lambda; authors' code, FedPall code and FedDAP code 1, the authors' CIFAR-10 "
+        "example 0.1, MarsFL code 2, MPFT Sec. C.2 50 (its code leaves the term out)",
+        alternatives=(0.1, 2.0, 50.0),
+        low=0,
+    )
+    averages_networks: bool = hyper(
+        False,
+        source="Tan et al., Alg. 1 and FedPall code; True is RethinkFL and MarsFL code, whose "
+        "family I2PFL's and FedAPC's tables come from",
+        alternatives=(True,),
+    )
+    prototype_weighting: Literal["clients", "images"] = hyper(
+        "clients",
+        source="authors' code and RethinkFL code: plain mean over the clients with the class; "
+        "FedPall code: by class counts, as Eq. 6, whose further 1/|N_j| nobody applies",
+        alternatives=("images",),
+    )
+    inference: Literal["classifier", "prototype"] = hyper(
+        "classifier",
+        source="FedPall code and RethinkFL code; Tan et al., Eq. 4, and MPFT code: nearest global "
+        "prototype; the authors' code prints both",
+        alternatives=("prototype",),
+    )
+    prototypes_in_training_mode: bool = hyper(
+        False,
+        source="FedPall code; authors' and RethinkFL code in training mode",
+        alternatives=(True,),
+    )
+    prototypes_of_augmented_images: bool = hyper(
+        False,
+        source="Tan et al., Eq. 3, is about the images; all code reads its training loader",
+        alternatives=(True,),
+    )
+    bn_policy: BNPolicy = hyper(
+        "average",
+        source="RethinkFL code; of no effect where networks are not averaged",
+        alternatives=BN_POLICIES[1:],
+    )
+
+    def network(self, module: FLModel) -> FLModel:
+        return NearestPrototype(module) if self.inference == "prototype" else module
+
+    def shares(self, tensor: TensorInfo) -> bool:
+        return self.averages_networks and tensor.name not in HELD
+
+    def loads(self, tensor: TensorInfo) -> bool:
+        # What a network holds of the prototypes came as a message of their own.
+        return tensor.name in HELD or super().loads(tensor)
+
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+        out = model(batch.x)
+        prototypes, present = tensor_of(received, "prototypes"), tensor_of(received, "present")
+        return {
+            "ce": cross_entropy(out.logits, batch.y),
+            "prototype": self.lam * prototype_mse(out.features, batch.y, prototypes, present),
+        }
+
+    def init_server(self, server: Server) -> None:
+        size = server.classes, server.feature_size
+        prototypes = torch.zeros(size, dtype=server.dtype, device=server.device)
+        self._keep(server, prototypes, torch.zeros(size[0], dtype=torch.bool, device=server.device))
+
+    def _keep(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
+        new = dict(zip(HELD, (prototypes, present), strict=True))
+        server.tensors |= new
+        if self.inference == "prototype":
+            server.model |= new
+
+    def download(self, server: Server, client: int) -> Message:
+        return {kind: server.tensors[kind] for kind in HELD}
+
+    def upload(self, client: TrainedClient) -> Message:
+        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
+        z = client.features(self.prototypes_in_training_mode, augmentation)
+        means, counts = class_means(z, client.labels, client.classes)
+        return {"prototypes": means[counts > 0], "counts": counts}
+
+    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        counts = torch.stack([tensor_of(upload.message, "counts") for upload in uploads])
+        stack = counts.new_zeros(*counts.shape, server.feature_size)
+        stack[counts > 0] = torch.cat([tensor_of(u.message, "prototypes") for u in uploads])
+        mean = plain_mean if self.prototype_weighting == "clients" else count_weighted_mean
+        self._keep(server, *mean(stack, counts))

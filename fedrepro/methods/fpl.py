@@ -1,0 +1,114 @@
+"""FedAvg with cluster prototypes and unbiased prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedrepro.losses import cross_entropy, prototype_contrast, prototype_mse
+from fedrepro.messages import Message, tensor_of
+from fedrepro.methods.base import (
+    BN_POLICIES,
+    Batch,
+    BNPolicy,
+    LocalModel,
+    Method,
+    TrainedClient,
+    Upload,
+    hyper,
+)
+from fedrepro.prototypes import class_means, finch_prototypes
+from fedrepro.server import Server
+
+
+@dataclass(frozen=True)
+class FPL(Method):
+    """FedAvg whose clients' features are held to prototypes of which a class may have several.
+
+    The server clusters the clients' means of each class (FINCH) and sends the clusters' means.
+    Loss CE + contrast + consistency: the mean of -log( sum over own-class cluster prototypes p of
+    e^(cos(z, p)/tau) / sum over all ), and the element-wise mean squared distance from the unbiased
+    prototype of the class, the mean of its cluster prototypes, which the client works out itself;
+    Huang et al. 2023, Sec. 3. The first round has none and is cross-entropy alone.
+
+    Up go the network, a mean feature of each class the client has, and a mask of these classes;
+    clusters weigh clients equally. Down go the averaged network and the cluster prototypes, in a
+    table with room for the most there can be, half as many a class as clients, and a mask. Bytes
+    are those of the whole table; the curve's `cluster_prototypes` says how many rows are in use.
+
+    Class means are those of the trained network. RethinkFL code gathers features during the last
+    local epoch: of augmented images, in training mode, as two fields can say, but also while
+    weights still move, which is not done here.
+    """
+
+    name: ClassVar[str] = "FPL"
+    reference: ClassVar[str] = "huang2023fpl"
+
+    temperature: float = hyper(
+        0.02,
+        source="authors' code (RethinkFL), which I2PFL's tables follow; MarsFL code 0.2",
+        alternatives=(0.2, 0.05, 0.1),
+        low=0.001,
+    )
+    prototypes_in_training_mode: bool = hyper(
+        False,
+        source="prototypes of the trained network; RethinkFL code in training mode",
+        alternatives=(True,),
+    )
+    prototypes_of_augmented_images: bool = hyper(
+        False,
+        source="prototypes of the images; RethinkFL code reads the training loader",
+        alternatives=(True,),
+    )
+    bn_policy: BNPolicy = hyper("average", source="RethinkFL code", alternatives=BN_POLICIES[1:])
+
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+        out = model(batch.x)
+        prototypes, present = tensor_of(received, "prototypes"), tensor_of(received, "present")
+        classes = out.logits.shape[1]
+        owner = torch.arange(classes, device=batch.y.device)
+        owner = owner.repeat_interleave(len(prototypes) // classes)
+        unbiased, clusters = class_means(prototypes, owner, classes, weights=present)
+        return {
+            "ce": cross_entropy(out.logits, batch.y),
+            "contrast": prototype_contrast(
+                out.features, batch.y, prototypes, owner, present, self.temperature
+            ),
+            "consistency": prototype_mse(out.features, batch.y, unbiased, clusters),
+        }
+
+    def init_server(self, server: Server) -> None:
+        self._cluster(server, *self._nothing(server))
+
+    def _nothing(self, server: Server) -> tuple[Tensor, Tensor]:
+        """An empty place (N, K, d) for the clients' means, and who has which (N, K): nobody."""
+        size = server.clients, server.classes, server.feature_size
+        stack = torch.zeros(size, dtype=server.dtype, device=server.device)
+        return stack, torch.zeros(size[:2], dtype=torch.bool, device=server.device)
+
+    def _cluster(self, server: Server, stack: Tensor, owned: Tensor) -> None:
+        prototypes, _, present = finch_prototypes(stack, owned)
+        server.tensors |= {"prototypes": prototypes, "present": present}
+
+    def download(self, server: Server, client: int) -> Message:
+        return {kind: server.tensors[kind] for kind in ("prototypes", "present")}
+
+    def upload(self, client: TrainedClient) -> Message:
+        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
+        z = client.features(self.prototypes_in_training_mode, augmentation)
+        means, counts = class_means(z, client.labels, client.classes)
+        present = counts > 0
+        return {"prototypes": means[present], "present": present}
+
+    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        # Room for all clients, whoever took part: the table keeps its shape.
+        stack, owned = self._nothing(server)
+        for upload in uploads:
+            owned[upload.client] = tensor_of(upload.message, "present")
+            stack[upload.client, owned[upload.client]] = tensor_of(upload.message, "prototypes")
+        self._cluster(server, stack, owned)
+        server.log["cluster_prototypes"] = float(server.tensors["present"].sum())
