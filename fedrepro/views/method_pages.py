@@ -105,7 +105,7 @@ def _disagreements(rows: list[dict[str, Any]]) -> Iterator[str]:
     found = [row for row in rows if row["alternatives"] and OPEN.search(row["source"])]
     for row in found:
         others = ", ".join(f"`{value!r}`" for value in row["alternatives"])
-        yield f"- `{row['name']}` is `{row['default']!r}` here, {others} elsewhere: {row['source']}."
+        yield f"- `{row['name']}` is `{row['default']!r}`, elsewhere {others}: {row['source']}."
     yield "" if found else "None known.\n"
 
 

@@ -1,0 +1,74 @@
+"""A second, personal network beside FedAvg's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedrepro.losses import cross_entropy, proximal
+from fedrepro.messages import Message, tensors_of
+from fedrepro.methods.base import (
+    BN_POLICIES,
+    Batch,
+    BNPolicy,
+    LocalModel,
+    Method,
+    Phase,
+    hyper,
+)
+from fedrepro.models import TensorInfo
+from fedrepro.protocol import OptimizerSpec, Protocol
+
+
+@dataclass(frozen=True)
+class Ditto(Method):
+    """FedAvg, and beside it each client's own network v, held near the received one w.
+
+    v <- v - lr (grad CE(v) + lambda (v - w)), Li et al. 2021, Alg. 1: plain gradient steps on
+    CE + lambda/2 ||v - w||^2, taken before the client trains w. Only w travels. v is what is
+    tested, each client's on its own domain.
+    """
+
+    name: ClassVar[str] = "Ditto"
+    reference: ClassVar[str] = "li2021ditto"
+
+    lam: float = hyper(
+        2.0,
+        source="MPFT Sec. C.2: 2; the authors' code chooses among 0.1, 1 and 2; FL-bench code: 1",
+        alternatives=(1.0, 0.1),
+        low=0,
+    )
+    personal_epochs: int | None = hyper(
+        1,
+        source="MPFT Sec. C.2 and FL-bench code; None: the protocol's local epochs",
+        alternatives=(None,),
+        low=1,
+    )
+    personal_lr: float | None = hyper(
+        None, source="the protocol's: PFLlib code and MPFT code use one rate for both", low=1e-6
+    )
+    bn_policy: BNPolicy = hyper(
+        "average", source="as FedAvg; v has statistics of its own", alternatives=BN_POLICIES[1:]
+    )
+
+    def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+        epochs = self.personal_epochs or protocol.local_epochs
+        plain = OptimizerSpec(lr=self.personal_lr or protocol.optimizer.lr)
+        return (Phase("personal", epochs, optimizer=plain, loss="personal_loss"),)
+
+    def personal_loss(
+        self, model: LocalModel, batch: Batch, received: Message
+    ) -> dict[str, Tensor]:
+        """CE + lambda/2 ||v - w||^2 over what w shares."""
+        shared = tensors_of(received, "model")
+        params = {name: value for name, value in model.params.items() if name in shared}
+        return {
+            "ce": cross_entropy(model(batch.x).logits, batch.y),
+            "pull": self.lam * proximal(params, shared),
+        }
+
+    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+        return ("twin",)

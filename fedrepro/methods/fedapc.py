@@ -1,0 +1,116 @@
+"""Prototypes of augmented images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedrepro.losses import cross_entropy, prototype_contrast
+from fedrepro.messages import Message, tensor_of
+from fedrepro.methods.base import (
+    BN_POLICIES,
+    Batch,
+    BNPolicy,
+    LocalModel,
+    Method,
+    TrainedClient,
+    Upload,
+    hyper,
+)
+from fedrepro.protocol import Augmentation
+from fedrepro.prototypes import class_means, plain_mean
+from fedrepro.server import Server
+
+
+@dataclass(frozen=True)
+class FedAPC(Method):
+    """FedAvg whose clients contrast features with global prototypes of augmented images.
+
+    After training each client averages every image's features over several augmented views (Eq. 2)
+    and those over each class (Eq. 3); the server averages the clients' class means (Eq. 4, whose
+    sum differs by a factor that the cosine cancels). Loss CE + APC (Eqs. 5, 6). Le et al., FedAPC,
+    Alg. 1. APC is zero in round 1, as there are no prototypes yet. Up go the means of the classes
+    a client has and a mask of these, down all prototypes and theirs.
+    """
+
+    name: ClassVar[str] = "FedAPC"
+    reference: ClassVar[str] = "le2025fedapc"
+
+    tau: float = hyper(
+        0.02,
+        source="not given; FPL code and FedDAP code: 0.02",
+        alternatives=(0.05, 0.07, 0.1, 0.5),
+        low=0.001,
+    )
+    weight: float = hyper(1.0, source="Eq. 6: the sum", low=0)
+    augmented: bool = hyper(
+        True, source="Eq. 3; Table II leaves the augmentation out", alternatives=(False,)
+    )
+    views: int = hyper(
+        3,
+        source="N of Eq. 2, not given; one for each technique that Sec. III-A names",
+        alternatives=(1, 2, 5),
+        low=1,
+    )
+    all_in_each: bool = hyper(
+        False,
+        source="not given; FedDAP code's helper gives a batch one technique at a time, here in "
+        "turn: erasing, cropping, flipping; True: every view has all three",
+        alternatives=(True,),
+    )
+    erase: float = hyper(0.5, source="probability; FedDAP code's helper", low=0, high=1)
+    crop: int = hyper(4, source="pixels of padding; FedDAP code's helper", low=0)
+    flip: bool = hyper(True, source="Sec. III-A: flipping; left-right as in FPL code")
+    prototypes_in_training_mode: bool = hyper(
+        False,
+        source="Sec. II-C: once local training is completed; Alg. 1, line 14 has it in the loop",
+        alternatives=(True,),
+    )
+    bn_policy: BNPolicy = hyper(
+        "average", source="FPL code averages all buffers", alternatives=BN_POLICIES[1:]
+    )
+
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+        out = model(batch.x)
+        prototypes = tensor_of(received, "prototypes"), None, tensor_of(received, "present")
+        contrast = prototype_contrast(out.features, batch.y, *prototypes, self.tau)
+        return {"ce": cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
+
+    def init_server(self, server: Server) -> None:
+        shape = server.classes, server.feature_size
+        server.tensors["prototypes"] = torch.zeros(shape, dtype=server.dtype, device=server.device)
+        server.tensors["present"] = torch.zeros(shape[0], dtype=torch.bool, device=server.device)
+
+    def download(self, server: Server, client: int) -> Message:
+        return {kind: server.tensors[kind] for kind in ("prototypes", "present")}
+
+    def augmentations(self) -> list[Augmentation | None]:
+        """How each view of an image is made; None leaves it as it is."""
+        if not self.augmented:
+            return [None]
+        if self.all_in_each:
+            return [Augmentation(erase=self.erase, crop=self.crop, flip=self.flip)] * self.views
+        single = (
+            Augmentation(erase=self.erase),
+            Augmentation(crop=self.crop),
+            Augmentation(flip=self.flip),
+        )
+        return [single[view % len(single)] for view in range(self.views)]
+
+    def upload(self, client: TrainedClient) -> Message:
+        mode = self.prototypes_in_training_mode
+        views = [client.features(mode, augmentation) for augmentation in self.augmentations()]
+        z = torch.stack(views).mean(dim=0)
+        means, counts = class_means(z, client.labels, client.classes)
+        return {"prototypes": means[counts > 0], "present": counts > 0}
+
+    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        owned = torch.stack([tensor_of(upload.message, "present") for upload in uploads])
+        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
+        stack = sent.new_zeros(*owned.shape, sent.shape[1])
+        stack[owned] = sent
+        server.tensors["prototypes"], server.tensors["present"] = plain_mean(stack, owned)

@@ -1,0 +1,186 @@
+"""Intra- and inter-domain prototypes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedrepro.losses import cross_entropy, prototype_contrast, prototype_mse
+from fedrepro.messages import Message, tensor_of
+from fedrepro.methods.base import (
+    BN_POLICIES,
+    Batch,
+    BNPolicy,
+    LocalModel,
+    Method,
+    TrainedClient,
+    Upload,
+    hyper,
+)
+from fedrepro.models import Output
+from fedrepro.prototypes import (
+    beta_draws,
+    class_means,
+    distance_reweighted,
+    ema,
+    finch_prototypes,
+    mix_other_class,
+    plain_mean,
+)
+from fedrepro.server import Server
+
+
+@dataclass(frozen=True)
+class I2PFL(Method):
+    """FedAvg with prototypes of two kinds; Le et al., I2PFL, Eqs. 2 to 10.
+
+    Between domains: clients send the mean feature of each class (Eq. 2); the server weights them by
+    their distance from the plain mean (Eqs. 3, 4), averages over rounds (Eq. 5), and clients
+    contrast features with the result (GPCL, Eq. 6). Within one: features are drawn (APA, Eq. 9) to
+    the class means of features mixed with those of another class (Eqs. 7, 8), here of the batch.
+    Loss CE + GPCL + APA. GPCL is zero in round 1, as there are no prototypes yet.
+    """
+
+    name: ClassVar[str] = "I2PFL"
+    reference: ClassVar[str] = "le2025i2pfl"
+
+    tau: float = hyper(
+        0.02,
+        source="Fig. 5 chose it per data set, its values are lost; FPL code and FedDAP code: 0.02",
+        alternatives=(0.05, 0.07, 0.1, 0.5),
+        low=0.001,
+    )
+    alpha: float = hyper(
+        1.0,
+        source="of Beta(alpha, alpha); Fig. 5 chose it per data set, its values are lost; "
+        "MixUp code: 1",
+        alternatives=(0.1, 0.2, 0.4, 0.8),
+        low=0.001,
+    )
+    one_lambda: bool = hyper(
+        False,
+        source="Eq. 7 reads as one a sample; MixUp code draws one a batch",
+        alternatives=(True,),
+    )
+    mixup: Literal["features", "images", "none"] = hyper(
+        "features", source="Eq. 7; Table 7 has the others", alternatives=("images", "none")
+    )
+    augmented_constant: bool = hyper(
+        True,
+        source="chosen: the paper does not say whether augmented prototypes pass gradients on",
+        alternatives=(False,),
+    )
+    alignment: Literal["mean", "sum"] = hyper(
+        "mean",
+        source="Eq. 9 says a distance; FPL code has the mean squared error over dimensions",
+        alternatives=("sum",),
+    )
+    rule: Literal["reweighting", "averaging", "clustering"] = hyper(
+        "reweighting",
+        source="Eq. 4; Table 6 has the others, clustering read as FPL's unbiased prototype: the "
+        "mean of a class's FINCH clusters",
+        alternatives=("averaging", "clustering"),
+    )
+    distance: Literal["l2", "squared"] = hyper(
+        "l2", source="Eq. 4 leaves the norm open in the text at hand", alternatives=("squared",)
+    )
+    decay: float = hyper(
+        0.99,
+        source="Sec. 4.1: EMA 0.99, here from round 2 on; 0 is without EMA (Table 10)",
+        alternatives=(0.9, 0.5, 0.0),
+        low=0,
+        high=1,
+    )
+    gpcl: float = hyper(
+        1.0,
+        source="weight; Eq. 10 names none, FedDAP code has 1; 0 leaves it out (Table 5)",
+        alternatives=(0.0,),
+        low=0,
+    )
+    apa: float = hyper(
+        1.0,
+        source="weight; Eq. 10 names none, FedDAP code has 1; 0 leaves it out (Table 5)",
+        alternatives=(0.0,),
+        low=0,
+    )
+    prototypes_in_training_mode: bool = hyper(
+        False,
+        source="Sec. 6: after local training; FPL code: features of the last epoch's batches",
+        alternatives=(True,),
+    )
+    bn_policy: BNPolicy = hyper(
+        "average", source="FPL code averages all buffers", alternatives=BN_POLICIES[1:]
+    )
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor | None:
+        if not self.apa or self.mixup == "none":
+            return None
+        lam = beta_draws(1 if self.one_lambda else n, self.alpha, generator).expand(n)
+        return torch.stack([lam.float(), torch.rand(n, generator=generator)], dim=1)
+
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+        out = model(batch.x)
+        terms = {"ce": cross_entropy(out.logits, batch.y)}
+        if self.gpcl:
+            prototypes = tensor_of(received, "prototypes"), None, tensor_of(received, "present")
+            contrast = prototype_contrast(out.features, batch.y, *prototypes, self.tau)
+            terms["gpcl"] = self.gpcl * contrast
+        if self.apa:
+            classes = out.logits.shape[1]
+            mixed = self.mixed(model, batch, out, classes)
+            if self.augmented_constant:
+                mixed = mixed.detach()
+            augmented = class_means(mixed, batch.y, classes)
+            distance = prototype_mse(out.features, batch.y, *augmented, self.alignment)
+            terms["apa"] = self.apa * distance
+        return terms
+
+    def mixed(self, model: LocalModel, batch: Batch, out: Output, classes: int) -> Tensor:
+        """Augmented features (b, d), Eq. 7. Images are mixed as the network reads them; BatchNorm
+        then follows both passes."""
+        if self.mixup == "none":
+            return out.features
+        assert batch.draws is not None
+        lam, partner = batch.draws.unbind(dim=1)
+        if self.mixup == "features":
+            return mix_other_class(out.features, batch.y, classes, lam, partner)
+        x = mix_other_class(batch.x.flatten(1), batch.y, classes, lam, partner)
+        return model(x.reshape(batch.x.shape)).features
+
+    def init_server(self, server: Server) -> None:
+        shape = server.classes, server.feature_size
+        server.tensors["prototypes"] = torch.zeros(shape, dtype=server.dtype, device=server.device)
+        server.tensors["present"] = torch.zeros(shape[0], dtype=torch.bool, device=server.device)
+
+    def download(self, server: Server, client: int) -> Message:
+        return {kind: server.tensors[kind] for kind in ("prototypes", "present")}
+
+    def upload(self, client: TrainedClient) -> Message:
+        z = client.features(training=self.prototypes_in_training_mode)
+        means, counts = class_means(z, client.labels, client.classes)
+        return {"prototypes": means[counts > 0], "present": counts > 0}
+
+    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        owned = torch.stack([tensor_of(upload.message, "present") for upload in uploads])
+        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
+        stack = sent.new_zeros(*owned.shape, sent.shape[1])
+        stack[owned] = sent
+        new, present = self.generalised(stack, owned)
+        before, there = server.tensors["prototypes"], server.tensors["present"]
+        new, present = ema(before, new, self.decay, there, present)
+        server.tensors["prototypes"], server.tensors["present"] = new, present
+
+    def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
+        """One prototype a class (K, d), and whether there is one (K,), from the clients' (N, K, d)
+        and whether they have one (N, K)."""
+        if self.rule == "reweighting":
+            return distance_reweighted(stack, owned, self.distance)
+        if self.rule == "averaging":
+            return plain_mean(stack, owned)
+        clusters, owner, found = finch_prototypes(stack, owned)
+        means, number = class_means(clusters, owner, stack.shape[1], weights=found)
+        return means, number > 0
