@@ -48,7 +48,7 @@ class Gate:
     def start(self, label: str, total: int, done: int) -> None:
         self.total, self.first, self.began = total, done + 1, time.time()
 
-    def round(self, number: int, text: str) -> None:
+    def round(self, number: int, accuracy: float) -> None:
         now = time.time()
         if number == self.first:
             self.began = now  # the first round also sets up

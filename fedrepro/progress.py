@@ -4,17 +4,18 @@ a round on standard error."""
 from __future__ import annotations
 
 import sys
+from html import escape
 from typing import Protocol as Interface
 
 from tqdm import tqdm
 
 
 class Progress(Interface):
-    """Told of a run's rounds as they end."""
+    """Told of a run's rounds as they end, with the mean test accuracy in percent."""
 
     def start(self, label: str, total: int, done: int) -> None: ...
 
-    def round(self, number: int, text: str) -> None: ...
+    def round(self, number: int, accuracy: float) -> None: ...
 
     def finish(self, text: str) -> None: ...
 
@@ -24,7 +25,7 @@ class Silent:
 
     def start(self, label: str, total: int, done: int) -> None: ...
 
-    def round(self, number: int, text: str) -> None: ...
+    def round(self, number: int, accuracy: float) -> None: ...
 
     def finish(self, text: str) -> None: ...
 
@@ -35,8 +36,8 @@ class TerminalBar:
     def start(self, label: str, total: int, done: int) -> None:
         self._bar = tqdm(total=total, initial=done, desc=label, unit="round", leave=True)
 
-    def round(self, number: int, text: str) -> None:
-        self._bar.set_postfix_str(text, refresh=False)
+    def round(self, number: int, accuracy: float) -> None:
+        self._bar.set_postfix_str(_average(accuracy), refresh=False)
         self._bar.update(1)
 
     def finish(self, text: str) -> None:
@@ -49,31 +50,55 @@ class Lines:
     def start(self, label: str, total: int, done: int) -> None:
         self._label, self._total = label, total
 
-    def round(self, number: int, text: str) -> None:
-        print(f"{self._label}  round {number}/{self._total}  {text}", file=sys.stderr, flush=True)
+    def round(self, number: int, accuracy: float) -> None:
+        line = f"{self._label}  round {number}/{self._total}  {_average(accuracy)}"
+        print(line, file=sys.stderr, flush=True)
 
     def finish(self, text: str) -> None: ...
 
 
 class NotebookLine:
-    """One output that is rewritten: a bar while the run trains, its result after."""
+    """One output that is rewritten: a bar and the accuracy's curve while the run trains, its
+    result after."""
 
     def start(self, label: str, total: int, done: int) -> None:
         from IPython.display import display
 
         self._label, self._total = label, total
-        self._handle = display(self._text(done, ""), raw=True, display_id=True)
+        self._points: list[tuple[int, float]] = []
+        self._handle = display(self._shown(done, ""), raw=True, display_id=True)
 
-    def _text(self, number: int, text: str) -> dict[str, str]:
+    def _shown(self, number: int, text: str) -> dict[str, str]:
         filled = round(20 * number / self._total)
         bar = "#" * filled + "." * (20 - filled)
-        return {"text/plain": f"{self._label}  [{bar}] round {number}/{self._total}  {text}"}
+        line = f"{self._label}  [{bar}] round {number}/{self._total}  {text}"
+        html = f"<pre style='margin:0'>{escape(line)}</pre>{self._curve()}"
+        return {"text/plain": line, "text/html": html}
 
-    def round(self, number: int, text: str) -> None:
-        self._handle.update(self._text(number, text), raw=True)
+    def _curve(self) -> str:
+        """Mean accuracy over rounds, 0 to 100 %, as a small drawing."""
+        if len(self._points) < 2:
+            return ""
+        width, height = 320, 80
+        line = " ".join(
+            f"{width * n / self._total:.1f},{height * (1 - a / 100):.1f}" for n, a in self._points
+        )
+        return (
+            f"<svg width='{width}' height='{height}' role='img' aria-label='accuracy by round'>"
+            f"<rect width='{width}' height='{height}' fill='none' stroke='#999'/>"
+            f"<polyline points='{line}' fill='none' stroke='#0072b2' stroke-width='2'/></svg>"
+        )
+
+    def round(self, number: int, accuracy: float) -> None:
+        self._points.append((number, accuracy))
+        self._handle.update(self._shown(number, _average(accuracy)), raw=True)
 
     def finish(self, text: str) -> None:
         self._handle.update({"text/plain": f"{self._label}  {text}"}, raw=True)
+
+
+def _average(accuracy: float) -> str:
+    return f"avg {accuracy:.2f} %"
 
 
 def progress() -> Progress:

@@ -162,11 +162,22 @@ class Study:
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
+        return self.curves_of(self.results(experiment))
+
+    def curves_of(self, results: Sequence[Result]) -> pd.DataFrame:
+        """The same of some runs."""
         frames = [
             r.curve().reset_index().assign(label=r.label, seed=self.seed, dataset=self.dataset)
-            for r in self.results(experiment)
+            for r in results
         ]
         return pd.concat(frames, ignore_index=True)
+
+    def trial(self, method: str, **fields: Any) -> Result:
+        """A run of any method, one of your own say, under this study's protocol."""
+        changed = ", ".join(f"{key}={value}" for key, value in fields.items())
+        label = f"{method} ({changed})" if changed else method
+        arm = Arm(label, method, fields, self.protocol())
+        return Result(arm, self._record(arm))
 
     def federation(self) -> Federation:
         """The clients and test sets that all experiments on this data set share."""

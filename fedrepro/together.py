@@ -65,7 +65,8 @@ def run_together(
             if checkpoint is not None and training.round and training.whole:
                 training.save(checkpoint)
         raise
-    progress.finish(f"{max(t.round for t in trainings)} rounds, {_accuracy(trainings)}")
+    rounds = max(t.round for t in trainings)
+    progress.finish(f"{rounds} rounds, avg {_accuracy(trainings):.2f} %")
     return [training.curve() for training in trainings]
 
 
@@ -96,5 +97,5 @@ def one_round(trainings: Sequence[Training]) -> None:
             course.close()
 
 
-def _accuracy(trainings: Sequence[Training]) -> str:
-    return f"avg {np.mean([t.accuracy for t in trainings]):.2f} %"
+def _accuracy(trainings: Sequence[Training]) -> float:
+    return float(np.mean([t.accuracy for t in trainings]))

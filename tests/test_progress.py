@@ -7,8 +7,8 @@ from fedrepro import progress
 
 def tell(form):
     form.start("ADCOL seed 0", 2, 0)
-    form.round(1, "avg 10 %")
-    form.round(2, "avg 20 %")
+    form.round(1, 10.0)
+    form.round(2, 20.0)
     form.finish("2 rounds, avg 20 %")
 
 
@@ -18,8 +18,8 @@ def test_one_line_a_round_elsewhere(capsys):
     tell(form)
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
-        "ADCOL seed 0  round 1/2  avg 10 %",
-        "ADCOL seed 0  round 2/2  avg 20 %",
+        "ADCOL seed 0  round 1/2  avg 10.00 %",
+        "ADCOL seed 0  round 2/2  avg 20.00 %",
     ]
 
 
@@ -33,9 +33,32 @@ def test_a_bar_on_a_terminal(monkeypatch):
     form = progress.progress()
     assert isinstance(form, progress.TerminalBar)
     tell(form)
-    assert "2/2" in screen.getvalue() and "avg 20 %" in screen.getvalue()
+    assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
 
 
 def test_silence(capsys):
     tell(progress.Silent())
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_live_curve_in_a_notebook(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, content, raw):
+            shown.append(content)
+
+    def display(content, raw, display_id):
+        shown.append(content)
+        return Handle()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    tell(progress.NotebookLine())
+    assert [("<svg" in content.get("text/html", "")) for content in shown] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert "points='160.0,72.0 320.0,64.0'" in shown[2]["text/html"]
+    assert shown[-1] == {"text/plain": "ADCOL seed 0  2 rounds, avg 20 %"}

@@ -50,12 +50,29 @@ class RunSpec:
             "version": self.method.version,
             "fields": self.method.fields(),
         }
+        if not type(self.method).__module__.startswith("fedrepro."):
+            method["code"] = fingerprint(type(self.method))
         return {
             "method": method,
             "protocol": self.protocol.model_dump(mode="json"),
             "seed": self.seed,
             "engine": engines.resolve(self.engine),
         }
+
+
+def fingerprint(method: type[Method]) -> str:
+    """A hash of the functions of a method from elsewhere, a notebook's cell say: whoever changes
+    them must not be handed the runs of what they were. (Methods of this package have a version.)"""
+    digest = hashlib.sha256()
+    for cls in method.__mro__:
+        if cls.__module__.startswith("fedrepro."):
+            break
+        for name, item in sorted(vars(cls).items()):
+            code = getattr(item, "__code__", None)
+            if code is not None and not name.startswith("__"):
+                plain = [c for c in code.co_consts if not hasattr(c, "co_code")]
+                digest.update(repr((name, code.co_code, plain, code.co_names)).encode())
+    return digest.hexdigest()[:16]
 
 
 def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedrepro.errors import FedReproError
 from fedrepro.papers import registry
-from fedrepro.study import Study, study
+from fedrepro.study import Result, Study, study
 from fedrepro.views.embedding import tsne
 from fedrepro.views.tables import Html, beside_table, protocol_table
 
@@ -110,6 +110,19 @@ def tables(study: Study, experiments: Sequence[str], *kinds: str) -> list[Html]:
         for e in found
         if e.kind in kinds and e.table is not None
     ]
+
+
+def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
+    """Accuracy in percent after the last round: a row a run, a column a domain, the mean last;
+    and one client's traffic."""
+    rows = {
+        result.label: {
+            **{str(k): v for k, v in result.summary()["scores"]["last"].items()},
+            "MB a client": result.curve()["bytes"].iloc[-1] / 1e6,
+        }
+        for result in results
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 
 def values(study: Study, experiment: str) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from scipy.spatial.distance import pdist
 
 from fedrepro import files, methods
 from fedrepro.errors import FedReproError
+from fedrepro.methods.base import Method
 from fedrepro.progress import Silent
 from fedrepro.protocol import Protocol
 from fedrepro.runs import RunSpec, Store, run_id
@@ -152,7 +153,7 @@ def test_what_differs_in_more_than_the_seed_does_not_train_together(tmp_path):
 
 KILLED = """
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fedrepro.runs import checkpoint, store
 from tests import toys
 from tests.runs.test_store import together
@@ -194,6 +195,18 @@ def test_killed_while_seeds_train_together_goes_on_from_the_last_checkpoint(tmp_
     for record, whole in zip(resumed, together(tmp_path / "whole"), strict=True):
         a, b = numbers(record.curve), numbers(whole.curve)
         pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-8, atol=1e-8)
+
+
+def test_another_loss_from_elsewhere_is_another_run():
+    def run_of(loss):
+        namespace = {"__module__": "__main__", "name": "Mine", "reference": "nobody"}
+        mine = dataclass(frozen=True)(type("Mine", (Method,), {**namespace, "client_loss": loss}))
+        return RunSpec(mine(), toys.protocol(), 0).config()["method"]
+
+    once = run_of(lambda self, model, batch, received: {"ce": 1.0 * model})
+    assert once == run_of(lambda self, model, batch, received: {"ce": 1.0 * model})
+    assert once["code"] != run_of(lambda self, model, batch, received: {"ce": 2.0 * model})["code"]
+    assert "code" not in spec().config()["method"]
 
 
 def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
