@@ -77,6 +77,10 @@ class DBE(Method):
 
     name: ClassVar[str] = "DBE"
     reference: ClassVar[str] = "zhang2023dbe"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE}\big(h(z + m_i), y\big) + \frac{\kappa}{2 d} \lVert r_i - \bar g \rVert^2",
+        r"r_i \leftarrow (1 - \mu) \, r_i + \mu \, \mathrm{mean}(z)",
+    )
 
     kappa: float = hyper(
         1.0,

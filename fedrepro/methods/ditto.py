@@ -34,6 +34,10 @@ class Ditto(Method):
 
     name: ClassVar[str] = "Ditto"
     reference: ClassVar[str] = "li2021ditto"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"w^{t+1} = \sum_i \frac{n_i}{n} w_i",
+        r"v_i \leftarrow v_i - \eta \big(\nabla \mathrm{CE}(v_i) + \lambda (v_i - w^t)\big)",
+    )
 
     lam: float = hyper(
         2.0,

@@ -39,6 +39,11 @@ class FedAPC(Method):
 
     name: ClassVar[str] = "FedAPC"
     reference: ClassVar[str] = "le2025fedapc"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} - \log \frac{e^{s(z, G^y)/\tau}}{\sum_k e^{s(z, G^k)/\tau}}",
+        r"\bar z = \frac{1}{N} \sum_{n=1}^{N} f(A_n(x)), \qquad G^k = \sum_i \mathrm{mean}_{y "
+        r"= k}\, \bar z",
+    )
 
     tau: float = hyper(
         0.02,

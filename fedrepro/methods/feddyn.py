@@ -44,6 +44,12 @@ class FedDyn(Method):
 
     name: ClassVar[str] = "FedDyn"
     reference: ClassVar[str] = "acar2021feddyn"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} - \langle g_i, w \rangle + \frac{\alpha}{2} \lVert w - w^t \rVert^2",
+        r"g_i \leftarrow g_i - \alpha (w_i - w^t)",
+        r"s \leftarrow s - \alpha \cdot \mathrm{mean}_i (w_i - w^t), \quad w^{t+1} = "
+        r"\mathrm{mean}_i w_i - s / \alpha",
+    )
 
     form: Literal["dynamic", "inert"] = hyper(
         "dynamic",

@@ -50,6 +50,12 @@ class FedPall(Method):
 
     name: ClassVar[str] = "FedPall"
     reference: ClassVar[str] = "zhang2025fedpall"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{z "
+        r"\cdot G^y / \tau}}{\sum_k e^{z \cdot G^k / \tau}}",
+        r"r = m \odot \big(\alpha z + (1 - \alpha) G^y\big)",
+        r"G^k = \sum_i n_i^k c_i^k \Big/ \sum_i n_i^k",
+    )
 
     reading: Literal["code", "paper"] = hyper(
         "code",

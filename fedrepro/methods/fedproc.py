@@ -45,6 +45,10 @@ class FedProc(Method):
 
     name: ClassVar[str] = "FedProc"
     reference: ClassVar[str] = "mu2023fedproc"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"a_t \, \ell_{con} + (1 - a_t) \, \mathrm{CE}, \qquad a_t = 1 - t/T",
+        r"\ell_{con} = -\log \frac{e^{s(z, g_y)}}{\sum_k e^{s(z, g_k)}}",
+    )
 
     form: Literal["original", "idle-start"] = hyper(
         "original",

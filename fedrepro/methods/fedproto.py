@@ -73,6 +73,11 @@ class FedProto(Method):
 
     name: ClassVar[str] = "FedProto"
     reference: ClassVar[str] = "tan2022fedproto"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} + \lambda \, \lVert z - g_y \rVert^2 / d",
+        r"g_k = \frac{1}{|\mathcal{N}_k|} \sum_{i \in \mathcal{N}_k} p_i^k, \qquad p_i^k = "
+        r"\text{mean of } z \text{ over class } k",
+    )
 
     lam: float = hyper(
         1.0,

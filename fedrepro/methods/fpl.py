@@ -47,6 +47,11 @@ class FPL(Method):
 
     name: ClassVar[str] = "FPL"
     reference: ClassVar[str] = "huang2023fpl"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} - \log \frac{\sum_{p \in P_y} e^{s(z,p)/\tau}}{\sum_{p \in P} "
+        r"e^{s(z,p)/\tau}} + \lVert z - u_y \rVert^2 / d",
+        r"P_k = \mathrm{FINCH}\big(\{p_i^k\}_i\big), \qquad u_k = \text{mean of } P_k",
+    )
 
     temperature: float = hyper(
         0.02,

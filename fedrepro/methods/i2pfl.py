@@ -47,6 +47,15 @@ class I2PFL(Method):
 
     name: ClassVar[str] = "I2PFL"
     reference: ClassVar[str] = "le2025i2pfl"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} - \log \frac{e^{s(z, g^y)/\tau}}{\sum_k e^{s(z, g^k)/\tau}} + \lVert z - "
+        r"\tilde p^{\,y} \rVert^2 / d",
+        r"g^k = \sum_i \frac{d_i^k}{\sum_j d_j^k} \, p_i^k, \qquad d_i^k = \lVert p_i^k - m^k "
+        r"\rVert",
+        r"g^k_t \leftarrow 0.99 \, g^k_{t-1} + 0.01 \, g^k_t",
+        r"\tilde z_i = \lambda z_i + (1 - \lambda) z_j,\ y_j \neq y_i, \qquad \tilde p^{\,k} = "
+        r"\text{mean of } \tilde z",
+    )
 
     tau: float = hyper(
         0.02,

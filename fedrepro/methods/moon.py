@@ -40,6 +40,11 @@ class MOON(Method):
 
     name: ClassVar[str] = "MOON"
     reference: ClassVar[str] = "li2021moon"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} - \mu \log \frac{e^{s(z, z_g)/\tau}}{e^{s(z, z_g)/\tau} + e^{s(z, "
+        r"z_p)/\tau}}",
+        r"z_g, z_p:\ \text{features under the received and the client's previous network}",
+    )
 
     mu: float = hyper(
         1.0,

@@ -61,6 +61,11 @@ class RUCR(Method):
 
     name: ClassVar[str] = "RUCR"
     reference: ClassVar[str] = "huang2024rucr"
+    equations: ClassVar[tuple[str, ...]] = (
+        r"\mathrm{CE} + \lambda_f \, \mathrm{CE}\big(\cos(z, G_k)/t + [k = y] \log \pi_k,\; y\big)",
+        r"\text{mixtures } \lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ "
+        r"train the classifier}",
+    )
 
     weight: float = hyper(
         0.1, source="FedPall code; the authors' code has 0.15", alternatives=(0.15,), low=0

@@ -70,7 +70,11 @@ def _equations(cls: type[Method]) -> Iterator[str]:
 
 def _messages(cls: type[Method]) -> Iterator[str]:
     """Bytes counted in a second round (in the first there may be no prototypes yet)."""
-    training = Training(cls(), _protocol(), _federation(), seed=0)
+    try:
+        training = Training(cls(), _protocol(), _federation(), seed=0)
+    except FedReproError as error:  # it trains on something else than images
+        yield f"Not counted on images: {error}.\n"
+        return
     curve = training.run(Silent())
     sent = traffic(curve[curve["round"] == 2])
     size = parameter_count(training.engine.module)  # type: ignore[attr-defined]
