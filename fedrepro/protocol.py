@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+import math
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -11,6 +12,7 @@ from pydantic import (
     SerializerFunctionWrapHandler,
     ValidationError,
     model_serializer,
+    model_validator,
 )
 
 from fedrepro.errors import FedReproError, first_mistake
@@ -41,13 +43,56 @@ class _Spec(BaseModel):
 
 
 class OptimizerSpec(_Spec):
-    """SGD as torch.optim.SGD defines it."""
+    """How clients take their steps: ``sgd`` or ``adamw`` as torch.optim defines them.
+
+    weight_decay: 0 for sgd and 0.01 for adamw, PyTorch's own, where it is not given.
+    clip: longest gradient of a client's whole network; a longer one is shortened to it.
+    warmup: rounds over which the rate rises evenly, the first round's being lr / warmup.
+    cosine: the round after which the rate is 0; from the warm-up on it falls to there as half a
+    cosine. Constant where None.
+    kept: each client's momenta and step counts outlive the round.
+    """
 
     always: ClassVar[frozenset[str]] = frozenset({"lr", "momentum", "weight_decay"})
 
+    kind: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
+    clip: float | None = Field(None, gt=0)
+    warmup: int = Field(0, ge=0)
+    cosine: int | None = Field(None, ge=1)
+    kept: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_decay(cls, raw: Any) -> Any:
+        if isinstance(raw, dict) and raw.get("kind") == "adamw":
+            return {"weight_decay": 0.01, **raw}
+        return raw
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind == "adamw" and self.momentum:
+            raise ValueError("adamw has moments of its own; leave momentum at 0")
+        if self.cosine is not None and self.cosine <= self.warmup:
+            raise ValueError("cosine must end after the warm-up")
+        return self
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether the rate changes from round to round."""
+        return bool(self.warmup) or self.cosine is not None
+
+    def rate(self, round: int) -> float:
+        """The step size in a round, counted from 1."""
+        before = round - 1
+        if before < self.warmup:
+            return self.lr * (before + 1) / self.warmup
+        if self.cosine is None:
+            return self.lr
+        share = min(1.0, (before - self.warmup) / (self.cosine - self.warmup))
+        return self.lr * 0.5 * (1 + math.cos(math.pi * share))
 
 
 class AllocationSpec(_Spec):
@@ -107,12 +152,14 @@ class DataSpec(_Spec):
     included (PACS in the FPL family); ``random-fifth`` a random 1/5 is test (ADCOL);
     ``class-first`` the first 80 % of each class is train (FedPall); ``every-tenth`` index mod 10
     in 8, 9 is test (FPL family).
-    normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet``.
+    normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet`` or ``clip``, the mean and
+    std of the images those networks were trained on.
     validation: images a domain may take from the training split's unallocated rest (0: none), or
     a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
     theirs.
     test_limit: cut each domain's test set to this many images (``smoke`` and ``reduced`` only).
     crop, flip, rotate, erase: see Augmentation.
+    encoder: a frozen network whose embeddings take the images' place (`data.embeddings`).
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -135,11 +182,18 @@ class DataSpec(_Spec):
     allocation: AllocationSpec = AllocationSpec()
     validation: int | float = Field(500, ge=0)
     test_limit: int | None = Field(None, ge=1)
-    normalise: Literal["half", "none", "imagenet"] = "half"
+    normalise: Literal["half", "none", "imagenet", "clip"] = "half"
     crop: int = Field(0, ge=0)
     flip: bool = False
     rotate: float = Field(0.0, ge=0, le=180)
     erase: float = Field(0.0, ge=0, le=1)
+    encoder: str | None = None
+
+    @model_validator(mode="after")
+    def _embedded(self) -> Self:
+        if self.encoder is not None and self.augmentation != Augmentation():
+            raise ValueError("embeddings cannot be augmented; leave crop, flip, rotate, erase out")
+        return self
 
     @property
     def augmentation(self) -> Augmentation:
@@ -148,15 +202,27 @@ class DataSpec(_Spec):
 
 
 class EarlyStop(_Spec):
-    """Stop after ``patience`` rounds without a lower mean validation loss."""
+    """Stop after ``patience`` rounds without a lower mean validation loss.
+
+    untrained: the networks before the first round are tested too, as round 0, and may be the best.
+    """
 
     always: ClassVar[frozenset[str]] = frozenset({"patience"})
 
     patience: int = Field(ge=1)
+    untrained: bool = False
 
 
 class Protocol(_Spec):
-    """Everything about a run that is not the method, the seed or the machine."""
+    """Everything about a run that is not the method, the seed or the machine.
+
+    head: whose frozen head a client's network has, where networks have one: ``common`` the mean of
+    all clients', ``own`` its own.
+    participation: share of the clients that train in a round. turns: every client has had its turn
+    before one has another, instead of a draw for each round by itself. stay: rounds for which the
+    drawn clients stay.
+    tested_on: ``home`` each client's network on its own domain; ``everywhere`` on the others too.
+    """
 
     always: ClassVar[frozenset[str]] = frozenset(
         {"data", "model", "model_args", "rounds", "local_epochs", "batch_size", "optimizer"}
@@ -172,7 +238,11 @@ class Protocol(_Spec):
     optimizer: OptimizerSpec = OptimizerSpec()
     weighting: Literal["samples", "uniform"] = "samples"
     participation: float = Field(1.0, gt=0, le=1)
+    turns: bool = False
+    stay: int = Field(1, ge=1)
     early_stop: EarlyStop | None = None
+    head: Literal["common", "own"] = "common"
+    tested_on: Literal["home", "everywhere"] = "home"
     precision: Literal["float32", "float64", "tf32", "bf16"] = "float32"
     scale: Scale = "paper"
 

@@ -1,19 +1,24 @@
-"""Domain sets: official files (or the generator) -> uint8 arrays in a cache -> clients."""
+"""Domain sets: official files (or the generator) -> uint8 arrays in a cache -> clients. And the
+weights of frozen encoders."""
 
 from __future__ import annotations
 
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.download import Fetched, fetch
+from fedrepro.data.encoders import ENCODERS, Encoder, load_encoder
 from fedrepro.data.inventory import DomainStatus, Prepared, prepare, status
 
 __all__ = [
     "DATASETS",
+    "ENCODERS",
     "DomainArrays",
     "DomainStatus",
+    "Encoder",
     "Fetched",
     "Prepared",
     "fetch",
     "load_domain",
+    "load_encoder",
     "prepare",
     "status",
 ]

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrepro.data.splits import Indices, Split, domain_key, update_with
+from fedrepro.data.dealing import every_class, skewed_owners
+from fedrepro.data.splits import Indices, Split, divide, domain_key, update_with
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import AllocationSpec
 from fedrepro.rng import numpy_stream
@@ -20,7 +21,7 @@ _SMALLEST_CLIENT = 2  # BatchNorm cannot train on fewer
 _DIRICHLET_TRIES = 100
 
 # rounds of the allocation stream, one per kind of draw, so that none shifts another
-_ORDER, _VALIDATION, _SKEW, _MIX, _CUT = range(5)
+_ORDER, _VALIDATION, _SKEW, _MIX, _CUT, _EVERY_CLASS, _MIX_TEST, _MIX_VALIDATION = range(8)
 
 Pieces = tuple[tuple[str, Indices], ...]
 
@@ -39,24 +40,31 @@ class ClientShare:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Clients in order, and per source domain the validation images no client holds."""
+    """Clients in order; per domain the validation images no client holds (absent where there are
+    none) and the test images."""
 
     clients: tuple[ClientShare, ...]
-    validation: dict[str, Indices]
+    validation: dict[str, Pieces]
+    tests: dict[str, Pieces]
     rule: str
 
     @property
     def hash(self) -> str:
-        """sha256 over the rule, every client's name, domain and indices, and validation."""
+        """sha256 over the rule, every client's name, domain and indices, and validation. Tests
+        count where they are mixed; a domain's own are hashed with its split."""
         digest = hashlib.sha256(self.rule.encode())
         for client in self.clients:
             digest.update(f"|{client.name}|{client.domain}".encode())
             for domain, indices in client.train:
                 digest.update(f"|{domain}|".encode())
                 update_with(digest, indices)
-        for domain in sorted(self.validation):
-            digest.update(f"|validation|{domain}|".encode())
-            update_with(digest, self.validation[domain])
+        mixed = {domain: pieces for domain, pieces in self.tests.items() if len(pieces) > 1}
+        for what, parts in (("validation", self.validation), ("test", mixed)):
+            for domain in sorted(parts):
+                digest.update(f"|{what}|{domain}|".encode())
+                for source, indices in parts[domain]:
+                    digest.update(b"" if source == domain else f"|{source}|".encode())
+                    update_with(digest, indices)
         return digest.hexdigest()
 
 
@@ -65,67 +73,142 @@ def make_allocation(
     labels: Mapping[str, NDArray[np.int64]],
     spec: AllocationSpec,
     seed: int,
-    validation: int,
+    validation: int | float,
 ) -> Allocation:
     """Give the training images of all splits to clients, no image twice.
 
-    labels: per domain, of all its images. validation: at most this many images per domain, drawn
-    from the training images that no client holds (none where nothing is left).
+    labels: per domain, of all its images. validation: a count, at most so many images per domain,
+    drawn from the training images that no client holds (none where nothing is left); or a share
+    of the training images, by class, set aside before clients get theirs.
 
     Raises:
         FedReproError: a specification that cannot be met, naming what is there.
     """
+    aside = _set_aside(splits, labels, seed, validation)
     rules = {"domain": _per_domain, "table": _table, "dirichlet": _dirichlet, "mixed": _mixed}
-    clients = rules[spec.rule](_Allocator(splits, labels, spec, seed))
+    given = _Allocator(splits, labels, spec, seed, aside)
+    clients = rules[spec.rule](given)
     for client in clients:
         if len(client) < _SMALLEST_CLIENT:
             raise FedReproError(
                 f"allocation leaves client {client.name} {len(client)} image(s); every client "
                 f"needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
             )
-    rest = _validation(splits, clients, seed, validation)
-    return Allocation(tuple(clients), rest, spec.model_dump_json())
+    held_out = aside or _left_over(splits, clients, seed, int(validation))
+    tests = {name: split.test for name, split in splits.items()}
+    if spec.rule == "mixed":
+        mixed = _mix(given, held_out, _MIX_VALIDATION)
+        some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
+        after = some, _mix(given, tests, _MIX_TEST)
+    else:
+        after = _alone(held_out), _alone(tests)
+    return Allocation(tuple(clients), *after, spec.model_dump_json())
+
+
+def _alone(parts: Mapping[str, Indices]) -> dict[str, Pieces]:
+    return {name: ((name, indices),) for name, indices in parts.items()}
+
+
+def _set_aside(
+    splits: Mapping[str, Split],
+    labels: Mapping[str, NDArray[np.int64]],
+    seed: int,
+    validation: int | float,
+) -> dict[str, Indices]:
+    """The share of each domain's training images that is kept for validation, if it is a share."""
+    if not isinstance(validation, float) or validation == 0:
+        return {}
+    if not 0 < validation < 1:
+        raise FedReproError(
+            f"validation = {validation}: a share lies between 0 and 1; a count has no point"
+        )
+    return {
+        name: np.sort(divide(name, split.train, labels[name], validation, seed)[1])
+        for name, split in splits.items()
+    }
 
 
 @dataclass(frozen=True)
 class _Allocator:
-    """The inputs of a rule."""
+    """The inputs of a rule. aside: training images no client may get. orders: the others, in the
+    order they are given out."""
 
     splits: Mapping[str, Split]
     labels: Mapping[str, NDArray[np.int64]]
     spec: AllocationSpec
     seed: int
+    aside: Mapping[str, Indices]
     orders: dict[str, Indices] = field(init=False)
 
     def __post_init__(self) -> None:
         orders = {}
         for name, split in self.splits.items():
-            rng = numpy_stream(self.seed, "allocation", domain_key(name), _ORDER)
+            free = split.train
+            if name in self.aside:
+                free = free[~np.isin(free, self.aside[name])]
             random = self.spec.draw == "random"
-            orders[name] = rng.permutation(split.train) if random else split.train
+            orders[name] = self.stream(name, _ORDER).permutation(free) if random else free
         object.__setattr__(self, "orders", orders)
+
+    def stream(self, name: str, round: int) -> np.random.Generator:
+        """A domain's own draws of one kind."""
+        return numpy_stream(self.seed, "allocation", domain_key(name), round)
+
+    def labels_of(self, name: str, indices: Indices) -> NDArray[np.int64]:
+        return np.asarray(self.labels[name])[indices]
+
+    def places(self, name: str, indices: Indices) -> list[Indices]:
+        """Positions in ``indices`` that are dealt out together: all, or class by class."""
+        if not self.spec.by_class:
+            return [np.arange(len(indices))]
+        label = self.labels_of(name, indices)
+        return [np.flatnonzero(label == k) for k in np.unique(label)]
 
     def chunks(self, clients: Mapping[str, int]) -> dict[str, list[Indices]]:
         """Each domain's images, in order, for so many clients of it, sized by ``per_client``."""
-        per = self.spec.per_client
-        parts = {name: _cut(name, self.orders[name], count, per) for name, count in clients.items()}
-        if per == "smallest":
-            smallest = min(len(chunk) for chunks in parts.values() for chunk in chunks)
-            parts = {name: [c[:smallest] for c in chunks] for name, chunks in parts.items()}
-        return parts
+        if self.spec.by_class:
+            return {name: self._divided(name, count) for name, count in clients.items()}
+        sizes = {name: self._sizes(name, count) for name, count in clients.items()}
+        if self.spec.per_client == "smallest":
+            smallest = min(size for row in sizes.values() for size in row)
+            sizes = {name: [smallest] * len(row) for name, row in sizes.items()}
+        return {name: self._runs(name, row) for name, row in sizes.items()}
 
+    def _divided(self, name: str, clients: int) -> list[Indices]:
+        if self.spec.per_client != "all":
+            raise FedReproError("by_class divides whole domains; set per_client to all")
+        order = self.orders[name]
+        dealt = [np.array_split(order[places], clients) for places in self.places(name, order)]
+        return [np.concatenate([parts[i] for parts in dealt]) for i in range(clients)]
 
-def _cut(name: str, order: Indices, clients: int, per: int | float | str) -> list[Indices]:
-    if isinstance(per, str):  # all, smallest: even parts, the first ones longer by at most one
-        return np.array_split(order, clients)
-    size = _amount(per, len(order))
-    if size * clients > len(order) or (isinstance(per, float) and per * clients > 1 + 1e-9):
-        wanted = f"{clients} client(s) of {per} each" if isinstance(per, float) else size * clients
-        raise FedReproError(
-            f"allocation wants {wanted} training images of {name}, which has {len(order)}; "
-            "lower per_client or the number of clients"
-        )
-    return [order[i * size : (i + 1) * size] for i in range(clients)]
+    def _sizes(self, name: str, clients: int) -> list[int]:
+        per, available = self.spec.per_client, len(self.orders[name])
+        if isinstance(per, str):  # all, smallest: even parts, the first ones longer by at most one
+            return [available // clients + (i < available % clients) for i in range(clients)]
+        if isinstance(per, dict):
+            if name not in per:
+                raise FedReproError(f"per_client says nothing of {name}; add it")
+            per = per[name]
+        size = _amount(per, available)
+        if self.spec.remainder and size * (clients - 1) < available:
+            return [size] * (clients - 1) + [min(size, available - size * (clients - 1))]
+        if size * clients > available or (isinstance(per, float) and per * clients > 1 + 1e-9):
+            wanted = (
+                f"{clients} client(s) of {per} each" if isinstance(per, float) else size * clients
+            )
+            raise FedReproError(
+                f"allocation wants {wanted} training images of {name}, which has {available}; "
+                "lower per_client or the number of clients"
+            )
+        return [size] * clients
+
+    def _runs(self, name: str, sizes: list[int]) -> list[Indices]:
+        order, borders = self.orders[name], np.cumsum(sizes)
+        if self.spec.every_class:
+            owner = np.searchsorted(borders, np.arange(len(order)), side="right")
+            label, rng = self.labels_of(name, order), self.stream(name, _EVERY_CLASS)
+            order = order[every_class(name, label, owner, len(sizes), rng)]
+        return np.split(order, borders)[:-1]
 
 
 def _amount(per: int | float, available: int) -> int:
@@ -168,23 +251,28 @@ def _table(given: _Allocator) -> list[ClientShare]:
 
 def _mixed(given: _Allocator) -> list[ClientShare]:
     """Client i hands a random share of its images to client i - 1 and gets client i + 1's."""
-    ratio, names = given.spec.ratio, list(given.splits)
-    if ratio is None:
+    names = list(given.splits)
+    if given.spec.ratio is None:
         raise FedReproError("allocation rule mixed needs a share; set allocation.ratio")
     if len(names) < 2:
         raise FedReproError("allocation rule mixed needs two domains or more; use rule domain")
-    kept, given_away = {}, {}
-    for name, (chunk,) in given.chunks(dict.fromkeys(names, 1)).items():
-        rng = numpy_stream(given.seed, "allocation", domain_key(name), _MIX)
-        away = math.floor(ratio * len(chunk) + 1e-9)
-        chosen = np.zeros(len(chunk), dtype=bool)
-        chosen[rng.permutation(len(chunk))[:away]] = True
-        kept[name], given_away[name] = chunk[~chosen], chunk[chosen]
+    chunks = given.chunks(dict.fromkeys(names, 1))
+    own = {name: chunk for name, (chunk,) in chunks.items()}
+    return [ClientShare(name, name, train) for name, train in _mix(given, own, _MIX).items()]
+
+
+def _mix(given: _Allocator, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
+    """Each domain's images less a random share ``ratio``, and that share of the next domain's."""
+    kept, away, names = {}, {}, list(given.splits)
+    for name in names:
+        part = parts.get(name, np.empty(0, dtype=np.int64))
+        rng, chosen = given.stream(name, round), np.zeros(len(part), dtype=bool)
+        for places in given.places(name, part):
+            count = math.floor((given.spec.ratio or 0.0) * len(places) + 1e-9)
+            chosen[rng.permutation(places)[:count]] = True
+        kept[name], away[name] = part[~chosen], part[chosen]
     following = dict(zip(names, names[1:] + names[:1], strict=True))
-    return [
-        ClientShare(name, name, ((name, kept[name]), (other, given_away[other])))
-        for name, other in following.items()
-    ]
+    return {name: ((name, kept[name]), (other, away[other])) for name, other in following.items()}
 
 
 def _dirichlet(given: _Allocator) -> list[ClientShare]:
@@ -197,12 +285,15 @@ def _dirichlet(given: _Allocator) -> list[ClientShare]:
     spec, names = given.spec, list(given.splits)
     if spec.alpha is None or spec.count is None:
         raise FedReproError("allocation rule dirichlet needs allocation.alpha and allocation.count")
+    for name in ("by_class", "every_class", "remainder"):
+        if getattr(spec, name):
+            raise FedReproError(f"allocation rule dirichlet deals by itself; {name} is not for it")
     source = np.concatenate([np.full(len(given.orders[n]), i) for i, n in enumerate(names)])
     index = np.concatenate([given.orders[n] for n in names])
     label = np.concatenate([np.asarray(given.labels[n])[given.orders[n]] for n in names])
     rng = numpy_stream(given.seed, "allocation", round=_SKEW)
     for _ in range(_DIRICHLET_TRIES):
-        owners = _skewed_owners(label, spec.count, spec.alpha, rng)
+        owners = skewed_owners(label, spec.count, spec.alpha, rng)
         if np.bincount(owners, minlength=spec.count).min() >= _SMALLEST_CLIENT:
             break
     else:
@@ -219,23 +310,12 @@ def _dirichlet(given: _Allocator) -> list[ClientShare]:
     return shares
 
 
-def _skewed_owners(
-    label: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    owners = np.empty(len(label), dtype=np.int64)
-    for k in np.unique(label):
-        members = rng.permutation(np.flatnonzero(label == k))
-        shares = rng.dirichlet(np.full(clients, alpha))
-        borders = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-        for j, part in enumerate(np.split(members, borders)):
-            owners[part] = j
-    return owners
-
-
 def _cut_members(members: list[Indices], given: _Allocator) -> list[Indices]:
     per = given.spec.per_client
     if per == "all":
         return members
+    if isinstance(per, dict):
+        raise FedReproError("allocation rule dirichlet pools the domains; give one per_client")
     smallest = min(len(own) for own in members)
     cut = []
     for j, own in enumerate(members):
@@ -250,9 +330,10 @@ def _cut_members(members: list[Indices], given: _Allocator) -> list[Indices]:
     return cut
 
 
-def _validation(
+def _left_over(
     splits: Mapping[str, Split], clients: list[ClientShare], seed: int, limit: int
 ) -> dict[str, Indices]:
+    """Up to ``limit`` training images of each domain that no client holds."""
     rest = {}
     for name, split in splits.items():
         held = [i for client in clients for domain, i in client.train if domain == name]

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 from fedrepro import files
 from fedrepro.data.readers.common import Decoded, Images
 
+MEND = "free some space or set FEDREPRO_CACHE to a folder you may write to"
 NAMES = {"images", "labels", "part"}
 DTYPES = {"U8": np.uint8, "I8": np.int8, "I64": np.int64}
 
@@ -27,8 +28,7 @@ def write_arrays(path: Path, decoded: Decoded, facts: dict[str, str]) -> None:
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     # one string, because safetensors writes several in no fixed order
     note = {"fedrepro": json.dumps(facts, sort_keys=True)}
-    mend = "free some space or set FEDREPRO_CACHE to a folder you may write to"
-    files.write(path, lambda file: save_file(whole, file, metadata=note), mend)
+    files.write(path, lambda file: save_file(whole, file, metadata=note), MEND)
 
 
 def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:

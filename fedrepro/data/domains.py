@@ -12,22 +12,43 @@ import numpy as np
 import numpy.typing as npt
 
 from fedrepro.data.cache import cache_path, open_arrays, write_arrays
+from fedrepro.data.encoders import ENCODERS
 from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, Source, default_manifest
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import verify
 from fedrepro.errors import FedReproError
 
+
+def _domainnet(classes: int, *names: str) -> tuple[str, ...]:
+    return tuple(f"{name}-{classes}" for name in names)
+
+
+# MPFT's order, which says whose images a client gets that swaps some with the next domain's
+_MPFT = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
 DATASETS: dict[str, tuple[str, ...]] = {
     "minidigits": ("mini-scanned", "mini-font", "mini-photo", "mini-street"),
     "digits5": ("mnist", "svhn", "usps", "synthdigits", "mnistm"),
     "digits5-standin": ("mnist", "svhn", "usps", "synthdigits-standin", "mnistm"),
     "digits4": ("mnist", "usps", "svhn", "syn"),
+    "digits4-standin": ("mnist", "usps", "svhn", "syn-standin"),
     "office10": ("amazon", "caltech", "dslr", "webcam"),
     "pacs": ("photo", "art_painting", "cartoon", "sketch"),
+    "domainnet": _domainnet(10, *sorted(_MPFT)),  # ADCOL's order
+    "domainnet-50": _domainnet(50, *_MPFT),
+    "domainnet-100": _domainnet(100, *_MPFT),
+    "domainnet-150": _domainnet(150, *_MPFT),
+    "cifar10": ("cifar10",),
+    "cifar100": ("cifar100",),
 }
-STANDINS = {"synthdigits-standin": "SynthDigits: generated stand-in, not the published images"}
+STANDINS = {
+    "synthdigits-standin": "SynthDigits: generated stand-in, not the published images",
+    "syn-standin": "SYN: generated stand-in, not the published images",
+}
 GENERATED = (*DATASETS["minidigits"], *STANDINS)
+# Other cuts of files that a data set before them has: meant only where they are named.
+SUBSETS = ("domainnet-50", "domainnet-100", "domainnet-150")
+ALL_ENCODERS = "encoders"  # the name that stands for all of them, as a data set's for its domains
 MAX_SIZE = 1024
 
 
@@ -76,17 +97,22 @@ def all_domains() -> tuple[str, ...]:
 
 
 def domain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Data sets and domains -> domains, each once; none given means all."""
+    """Data sets, domains and encoders -> domains and encoders, each once; none given means all,
+    but of several cuts of the same files the first alone."""
     found: list[str] = []
     for name in names:
         if name in DATASETS:
             found += DATASETS[name]
-        elif name in all_domains():
+        elif name == ALL_ENCODERS:
+            found += ENCODERS
+        elif name in (*all_domains(), *ENCODERS):
             found.append(name)
         else:
-            choices = ", ".join((*DATASETS, *all_domains()))
+            choices = ", ".join((*DATASETS, ALL_ENCODERS, *all_domains(), *ENCODERS))
             raise FedReproError(f"unknown data set or domain {name!r}; choose from {choices}")
-    return tuple(dict.fromkeys(found)) or all_domains()
+    again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
+    everything = (*(domain for domain in all_domains() if domain not in again), *ENCODERS)
+    return tuple(dict.fromkeys(found)) or everything
 
 
 def load_domain(
@@ -162,7 +188,7 @@ def make_plan(
         size=size,
         hash=hash,
         path=cache_path(cache_folder, name, size, hash),
-        classes=collection.classes,
+        classes=collection.classes_of(name),
         cut=source.cut,
         deviations=source.deviations,
         decode=lambda: _decode(located, collection, size),
@@ -189,12 +215,14 @@ def _decode(located: Located, collection: Collection, size: int) -> tuple[Decode
         files={role: path for role, (_, path) in located.found.items()},
         size=size,
         folders=entry.folders,
-        classes=collection.classes,
+        classes=collection.classes_of(located.domain),
         spellings=collection.spellings,
+        all_classes=collection.classes,
     )
     decoded = READERS[located.source.reader](spec)
-    _check_classes(located, decoded, collection.classes, entry.counts)
-    return decoded, _check_totals(located, decoded, located.source)
+    _check_classes(located, decoded, spec.classes, entry.counts)
+    further = _check_totals(located, decoded, located.source)
+    return decoded, further + _published(located, decoded, entry.published)
 
 
 def _check_classes(
@@ -226,3 +254,10 @@ def _check_totals(located: Located, decoded: Decoded, source: Source) -> tuple[s
             f"{source.about[0]} and {source.about[1]}",
         )
     return ()
+
+
+def _published(located: Located, decoded: Decoded, published: int | None) -> tuple[str, ...]:
+    found = len(decoded.labels)
+    if published is None or found == published:
+        return ()
+    return (f"{located.domain}: {found:,} images, a paper counts {published:,}",)

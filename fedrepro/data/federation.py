@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedrepro.data.allocation import POOLED, Allocation, Pieces, make_allocation
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
+from fedrepro.data.embeddings import embed_domain, embedder, text_heads
 from fedrepro.data.splits import Split, limit_test, make_split
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import DataSpec
@@ -20,7 +21,8 @@ from fedrepro.protocol import DataSpec
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Images uint8 (n, 3, H, W) and labels int64 (n,), on one device."""
+    """Images uint8 (n, 3, H, W), or embeddings float32 (n, d), and labels int64 (n,), on one
+    device."""
 
     images: Tensor
     labels: Tensor
@@ -47,6 +49,8 @@ class ClientData:
 class Federation:
     """All data of a run.
 
+    size: side of an image in pixels, or values of an embedding. texts: of an encoder that knows
+    words, its head (K, d) for each source domain.
     domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
     deviations: domain -> what differs from the papers' data there.
@@ -61,6 +65,7 @@ class Federation:
     hashes: dict[str, str]
     standins: tuple[str, ...]
     deviations: dict[str, tuple[str, ...]]
+    texts: dict[str, Tensor] = field(default_factory=dict)
 
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
@@ -93,7 +98,8 @@ class Federation:
             for c in self.clients
         )
         tests = {domain: samples.to(device) for domain, samples in self.tests.items()}
-        return replace(self, clients=clients, tests=tests)
+        texts = {domain: head.to(device) for domain, head in self.texts.items()}
+        return replace(self, clients=clients, tests=tests, texts=texts)
 
 
 def build_federation(
@@ -113,6 +119,9 @@ def build_federation(
             f"no data set is called {spec.dataset!r}; choose one of {', '.join(DATASETS)}"
         )
     arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
+    encoder = None if spec.encoder is None else embedder(spec.encoder, root, cache)
+    if encoder is not None:
+        arrays = {name: embed_domain(a, encoder, cache) for name, a in arrays.items()}
     classes = {a.classes for a in arrays.values()}
     if len(classes) != 1:
         raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
@@ -120,18 +129,18 @@ def build_federation(
     labels = {name: a.labels for name, a in arrays.items()}
     allocation = make_allocation(splits, labels, spec.allocation, spec.split_seed, spec.validation)
     pooled = any(client.domain == POOLED for client in allocation.clients)
-    standins, deviations = _marks(arrays, pooled)
-    tests = {name: ((name, split.test),) for name, split in splits.items()}
+    standins, deviations = _marks(arrays, splits, pooled)
     return Federation(
         dataset=spec.dataset,
-        size=spec.size,
+        size=spec.size if encoder is None else encoder.size,
         classes=classes.pop(),
         domains=(POOLED,) if pooled else tuple(arrays),
         clients=_clients(allocation, arrays, pooled),
-        tests=_gather_all(arrays, tests, pooled),
+        tests=_gather_all(arrays, allocation.tests, pooled),
         hashes=_hashes(arrays, splits, allocation),
         standins=standins,
         deviations=deviations,
+        texts={} if encoder is None else text_heads(encoder, arrays),
     )
 
 
@@ -139,7 +148,7 @@ def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
     rule: str = spec.split
     if rule == "class-first" and spec.dataset == "pacs":
         rule = "class-first-floor"
-    split = make_split(arrays, rule, spec.split_seed)
+    split = make_split(arrays, rule, spec.split_seed, spec.test_share)
     if spec.test_limit is None:
         return split
     return limit_test(split, arrays.labels, spec.test_limit, spec.split_seed)
@@ -150,7 +159,8 @@ def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
     images, labels = [], []
     for name, indices in pieces:
         part = np.asarray(arrays[name].images[indices])
-        images.append(np.repeat(part, 3, axis=1) if part.shape[1] == 1 else part)
+        grey = part.ndim == 4 and part.shape[1] == 1
+        images.append(np.repeat(part, 3, axis=1) if grey else part)
         labels.append(np.asarray(arrays[name].labels[indices], dtype=np.int64))
     return Samples(
         torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
@@ -169,8 +179,7 @@ def _gather_all(
 def _clients(
     allocation: Allocation, arrays: Mapping[str, DomainArrays], pooled: bool
 ) -> tuple[ClientData, ...]:
-    rest = {name: ((name, indices),) for name, indices in allocation.validation.items()}
-    validation = _gather_all(arrays, rest, pooled)
+    validation = _gather_all(arrays, allocation.validation, pooled)
     return tuple(
         ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
         for c in allocation.clients
@@ -186,11 +195,20 @@ def _hashes(
 
 
 def _marks(
-    arrays: Mapping[str, DomainArrays], pooled: bool
+    arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], pooled: bool
 ) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
     standins = tuple(name for name, a in arrays.items() if a.standin)
-    deviations = {name: a.deviations for name, a in arrays.items() if a.deviations}
+    clauses = {name: a.deviations + _leak(splits[name]) for name, a in arrays.items()}
+    deviations = {name: part for name, part in clauses.items() if part}
     if not pooled:
         return standins, deviations
-    clauses = tuple(clause for part in deviations.values() for clause in part)
-    return (POOLED,) if standins else (), {POOLED: clauses} if clauses else {}
+    together = tuple(clause for part in deviations.values() for clause in part)
+    return (POOLED,) if standins else (), {POOLED: together} if together else {}
+
+
+def _leak(split: Split) -> tuple[str, ...]:
+    """A clause where a domain is tested on images of its training split."""
+    if not split.leaked:
+        return ()
+    tested = f"{split.leaked:,} of {len(split.test):,} test images"
+    return (f"{split.domain}: {tested} are training images too",)

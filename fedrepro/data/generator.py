@@ -1,4 +1,4 @@
-"""Generated domains: ``minidigits`` and ``synthdigits-standin``.
+"""Generated domains: ``minidigits``, ``synthdigits-standin`` and ``syn-standin``.
 
 Picture j of a part of a domain depends only on (seed, domain, part, j), and labels run 0..9 in
 turn, so that a larger count extends a smaller one and no order of generation matters.
@@ -22,7 +22,7 @@ from tqdm import tqdm
 from fedrepro.data.generated import scans
 from fedrepro.data.generated.canvas import Rng
 from fedrepro.data.generated.fonts import fonts_hash
-from fedrepro.data.generated.printed import TAME, VARIED, printed
+from fedrepro.data.generated.printed import ON_PHOTO, TAME, VARIED, printed
 from fedrepro.data.generated.street import street
 from fedrepro.errors import FedReproError
 from fedrepro.rng import numpy_stream
@@ -31,9 +31,11 @@ GENERATOR_VERSION = 1  # raised whenever any picture changes
 
 # Drawn domains of minidigits: as many pictures as scikit-learn has scans, near enough.
 MINI_COUNTS = (1_440, 360)
-# (train, test) of the stand-in: the release's own part sizes, so that protocols that pool, split
-# or take a share of the whole domain find the counts they would find in the release.
+# (train, test) of the stand-ins: the releases' own part sizes (SYN's are published as about so
+# many), so that protocols that pool, split or take a share of the whole domain find the counts
+# they would find in the release.
 STANDIN_COUNTS = (479_400, 9_553)
+SYN_STANDIN_COUNTS = (10_000, 2_000)
 
 CHUNK = 2_000  # pictures held as a Python list at a time
 PARALLEL_FROM = 10 * CHUNK  # fewer pictures are drawn sooner than worker processes start
@@ -66,6 +68,13 @@ RECIPES: dict[str, Recipe] = {
     "mini-street": Recipe(3, 3, street, MINI_COUNTS, (fonts_hash,)),
     "synthdigits-standin": Recipe(
         4, 3, lambda r, y: printed(r, y, VARIED), STANDIN_COUNTS, (fonts_hash,)
+    ),
+    "syn-standin": Recipe(
+        5,
+        3,
+        lambda r, y: printed(r, y, ON_PHOTO),
+        SYN_STANDIN_COUNTS,
+        (fonts_hash, scans.photos_hash),
     ),
 }
 GENERATED = tuple(RECIPES)

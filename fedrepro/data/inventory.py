@@ -10,27 +10,35 @@ from pathlib import Path
 
 from fedrepro.data.cache import open_arrays
 from fedrepro.data.domains import (
+    ALL_ENCODERS,
     DATASETS,
     GENERATED,
     MAX_SIZE,
     STANDINS,
+    SUBSETS,
     domain_names,
     fill_cache,
     make_plan,
 )
+from fedrepro.data.encoders import ENCODERS, convert, encoder_plan, opened
 from fedrepro.data.manifest import Collection, Located, Manifest, default_manifest
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import HashState, verify
 from fedrepro.errors import FedReproError
 
-SIZES = {"minidigits": 28, "digits5": 28, "digits5-standin": 28, "digits4": 32}
-FOLDER_SIZE = 64  # Office-Caltech-10 and PACS in ADCOL and FedPall
+SIZES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),
+    **dict.fromkeys(("digits4", "digits4-standin", "cifar10", "cifar100"), (32,)),
+    **dict.fromkeys(("office10", "pacs"), (64, 32)),  # ADCOL and FedPall, the FPL family
+    "domainnet": (64,),
+    **dict.fromkeys(SUBSETS, (224,)),
+}
 Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class DomainStatus:
-    """A row of ``fedrepro data status``.
+    """A row of ``fedrepro data status``: a domain or an encoder.
 
     datasets: the data sets it belongs to; source: which of the manifest's sources was found;
     hash: good, bad, unknown (none published, checked by content), missing or generated;
@@ -51,7 +59,8 @@ class DomainStatus:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A row of ``fedrepro data prepare``; fresh is False where the arrays were there already."""
+    """A row of ``fedrepro data prepare``; fresh is False where the arrays were there already. An
+    encoder has the size of its input and no images."""
 
     domain: str
     size: int
@@ -76,7 +85,8 @@ def status(
 
 
 def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainStatus:
-    datasets = tuple(dataset for dataset, domains in DATASETS.items() if name in domains)
+    sets = {**DATASETS, ALL_ENCODERS: tuple(ENCODERS)}
+    datasets = tuple(dataset for dataset, domains in sets.items() if name in domains)
     if name in GENERATED:
         return _generated(name, datasets)
     collection, located = manifest.collection(name), manifest.locate(name, root)
@@ -134,8 +144,8 @@ def prepare(
     manifest: Manifest | None = None,
     report: Report | None = None,
 ) -> list[Prepared]:
-    """Turn files into array files. Sizes: those given, else the ones the papers use (28 for the
-    five-domain digits, 32 for the four-domain ones, 64 for folders).
+    """Turn files into array files, encoders' into tensor files. Sizes: those given, else the ones
+    the papers use (``SIZES``).
 
     With no names, every domain whose files are present is prepared; a named one that is missing
     is an error. report gets one line a domain as it is done.
@@ -143,23 +153,38 @@ def prepare(
     names, rows = list(names), []
     for name, size in _jobs(names, list(sizes), root, cache, manifest):
         started = time.perf_counter()
-        plan = make_plan(name, size, root, cache, manifest)
-        opened = open_arrays(plan.path, plan.hash)
-        images = fill_cache(plan) if opened is None else len(opened[0].labels)
-        row = Prepared(
-            name,
-            size,
-            plan.path,
-            images,
-            plan.path.stat().st_size,
-            opened is None,
-            time.perf_counter() - started,
-        )
-        rows.append(row)
+        make = _prepare_encoder if name in ENCODERS else _prepare_domain
+        path, images, fresh = make(name, size, root, cache, manifest)
+        seconds = time.perf_counter() - started
+        rows.append(Prepared(name, size, path, images, path.stat().st_size, fresh, seconds))
         if report is not None:
-            what = "prepared" if row.fresh else "already there"
-            report(f"{name} {size}x{size}: {images} images, {what}, {row.seconds:.1f} s")
+            what = "prepared" if fresh else "already there"
+            kind = "weights" if name in ENCODERS else f"{images} images"
+            report(f"{name} {size}x{size}: {kind}, {what}, {seconds:.1f} s")
     return rows
+
+
+Made = tuple[Path, int, bool]  # file, images, whether it was made now
+Place = Path | str | None
+
+
+def _prepare_domain(
+    name: str, size: int, root: Place, cache: Place, manifest: Manifest | None
+) -> Made:
+    plan = make_plan(name, size, root, cache, manifest)
+    found = open_arrays(plan.path, plan.hash)
+    images = fill_cache(plan) if found is None else len(found[0].labels)
+    return plan.path, images, found is None
+
+
+def _prepare_encoder(
+    name: str, size: int, root: Place, cache: Place, manifest: Manifest | None
+) -> Made:
+    plan = encoder_plan(name, root, cache, manifest)
+    fresh = opened(plan) is None
+    if fresh:
+        convert(plan)
+    return plan.path, 0, fresh
 
 
 def _jobs(
@@ -180,11 +205,14 @@ def _jobs(
     jobs = []
     for name in domains:
         asked = [d for d in (names or DATASETS) if d == name or name in DATASETS.get(d, ())]
-        jobs += [(name, size) for size in sizes or _default_sizes(name, asked)]
+        jobs += [(name, size) for size in _sizes(name, sizes, asked)]
     return list(dict.fromkeys(jobs))
 
 
-def _default_sizes(name: str, asked: list[str]) -> list[int]:
-    """The sizes of the data sets that were asked for, or of all that hold the domain."""
+def _sizes(name: str, given: list[int], asked: list[str]) -> list[int]:
+    """The sizes given, else those of the data sets that were asked for, or of all that hold the
+    domain; an encoder has its own."""
+    if name in ENCODERS:
+        return [ENCODERS[name].size]
     sets = [d for d in asked if d in DATASETS] or [d for d in DATASETS if name in DATASETS[d]]
-    return list(dict.fromkeys(SIZES.get(d, FOLDER_SIZE) for d in sets))
+    return given or list(dict.fromkeys(size for d in sets for size in SIZES[d]))

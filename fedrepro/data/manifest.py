@@ -57,14 +57,23 @@ class Source(_Entry):
 
 
 class DomainEntry(_Entry):
-    """Folder names of a domain and its images per class, in the order of the classes."""
+    """Folder names of a domain and its images per class, in the order of the classes.
+
+    keep: the classes it consists of, a subset of its collection's by name or its first so many.
+    published: how many images a paper found in it, told where ours differ and not enforced.
+    """
 
     folders: tuple[str, ...] = Field(min_length=1)
     counts: tuple[int, ...] | None = None
+    keep: str | int | None = None
+    published: int | None = None
 
 
 class Collection(_Entry):
-    """Domains that come together, with licence, citation and the way to get them by hand."""
+    """Domains that come together, with licence, citation and the way to get them by hand.
+
+    weights: they are no domains of images but encoders.
+    """
 
     licence: str
     citation: str
@@ -75,16 +84,27 @@ class Collection(_Entry):
     classes: tuple[str, ...] = DIGITS
     spellings: dict[str, tuple[str, ...]] = {}
     list_sha256: dict[str, str] = {}
+    subsets: dict[str, tuple[str, ...]] = {}
+    weights: bool = False
+
+    def classes_of(self, domain: str) -> tuple[str, ...]:
+        """The classes a domain consists of, in label order."""
+        keep = self.domains[domain].keep
+        if keep is None:
+            return self.classes
+        return self.subsets[keep] if isinstance(keep, str) else self.classes[:keep]
 
 
 @dataclass(frozen=True)
 class Located:
-    """A source of a domain and what of it was found: role -> (entry, path)."""
+    """A source of a domain and what of it was found: role -> (entry, path). folder: the domain's
+    name in the release's files."""
 
     domain: str
     source: Source
     found: dict[str, tuple[FileEntry, Path]]
     missing: tuple[FileEntry, ...]
+    folder: str
 
     @property
     def complete(self) -> bool:
@@ -104,7 +124,11 @@ class Manifest:
 
     def domains(self) -> tuple[str, ...]:
         """Every domain that is read from files."""
-        return tuple(d for c in self.collections.values() for d in c.domains)
+        return tuple(d for c in self.collections.values() if not c.weights for d in c.domains)
+
+    def encoders(self) -> tuple[str, ...]:
+        """Every network whose weights are read from files."""
+        return tuple(d for c in self.collections.values() if c.weights for d in c.domains)
 
     def collection(self, domain: str) -> Collection:
         """The collection a domain belongs to."""
@@ -140,7 +164,7 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
     # optional files come together: some of them without the others is a cut set, not a choice
     if any(wanted[role].optional for role in found):
         needed += some
-    return Located(domain, source, found, tuple(needed))
+    return Located(domain, source, found, tuple(needed), collection.domains[domain].folders[0])
 
 
 def _with_list_hash(collection: Collection, entry: FileEntry, path: Path) -> FileEntry:

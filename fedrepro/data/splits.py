@@ -19,14 +19,30 @@ if TYPE_CHECKING:
 Indices = NDArray[np.int64]
 
 
+LEAKY = "official-leaky"  # the one rule that tests on training images
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Disjoint image indices of one domain; ``train`` is in the rule's order."""
+    """Image indices of one domain; ``train`` is in the rule's order.
+
+    No image is on both sides, but under the rule ``official-leaky``; ``leaked`` counts those.
+    """
 
     domain: str
     train: Indices
     test: Indices
     rule: str
+    leaked: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        leaked = len(np.intersect1d(self.train, self.test))
+        if leaked and not self.rule.startswith(LEAKY):
+            raise FedReproError(
+                f"split {self.rule} of {self.domain} tests on {leaked} training images; prepare "
+                "the data again"
+            )
+        object.__setattr__(self, "leaked", leaked)
 
     @property
     def hash(self) -> str:
@@ -43,26 +59,18 @@ class _Rule:
 
     domain: DomainArrays
     seed: int
+    test_share: float | None
     n: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.n = len(self.domain.labels)
 
     def pooled_stratified(self) -> tuple[Indices, Indices]:
-        """Official parts merged; 80/20 by class, scikit-learn's shuffle with this seed as its
-        random state (FedBN's and FedPall's scripts use 0)."""
-        try:
-            train, test = train_test_split(
-                np.arange(self.n),
-                test_size=0.2,
-                stratify=self.domain.labels,
-                random_state=self.seed,
-            )
-        except ValueError as error:
-            raise FedReproError(
-                f"{self.domain.name} cannot be split by class: {error}; use another split"
-            ) from None
-        return train, test
+        """Official parts merged, then divided by class, a fifth of them test unless told otherwise
+        (FedBN's and FedPall's scripts: a fifth, seed 0)."""
+        share = 0.2 if self.test_share is None else self.test_share
+        everything = np.arange(self.n)
+        return divide(self.domain.name, everything, self.domain.labels, share, self.seed)
 
     def official(self) -> tuple[Indices, Indices]:
         """The release's own parts. Validation images belong to training, or are the test set where
@@ -74,6 +82,17 @@ class _Rule:
             )
         test_part = 1 if (part == 1).any() else 2
         return np.flatnonzero((part >= 0) & (part != test_part)), np.flatnonzero(part == test_part)
+
+    def official_leaky(self) -> tuple[Indices, Indices]:
+        """The official training list, tested on the whole domain: the official test list of PACS
+        names every image, and the FPL family reads it as it is."""
+        part = np.asarray(self.domain.part)
+        if not (part == 0).any() or not (part == 2).any() or (part == 1).any():
+            raise FedReproError(
+                f"{self.domain.name} has no official test list that names the whole domain; use "
+                "split official"
+            )
+        return np.flatnonzero(part == 0), np.flatnonzero(part >= 0)
 
     def random_fifth(self) -> tuple[Indices, Indices]:
         """A random fifth, rounded up, is test (the sizes of ADCOL's Table 3)."""
@@ -106,6 +125,7 @@ class _Rule:
 _RULES = {
     "pooled-stratified": _Rule.pooled_stratified,
     "official": _Rule.official,
+    LEAKY: _Rule.official_leaky,
     "random-fifth": _Rule.random_fifth,
     "class-first": _Rule.class_first,
     "class-first-floor": _Rule.class_first_floor,
@@ -113,7 +133,25 @@ _RULES = {
 }
 
 
-def make_split(domain: DomainArrays, rule: str, seed: int) -> Split:
+def divide(
+    name: str, indices: Indices, labels: NDArray[np.int64], share: float, seed: int
+) -> tuple[Indices, Indices]:
+    """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle
+    with this seed as its random state. labels: of all the domain's images."""
+    try:
+        first, second = train_test_split(
+            indices, test_size=share, stratify=np.asarray(labels)[indices], random_state=seed
+        )
+    except ValueError as error:
+        raise FedReproError(
+            f"{name} cannot be split by class: {error}; use another split"
+        ) from None
+    return first, second
+
+
+def make_split(
+    domain: DomainArrays, rule: str, seed: int, test_share: float | None = None
+) -> Split:
     """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``).
 
     A domain with a ``cut`` is split there whatever the rule, because its neighbouring images show
@@ -124,6 +162,11 @@ def make_split(domain: DomainArrays, rule: str, seed: int) -> Split:
     """
     if rule not in _RULES:
         raise FedReproError(f"no split is called {rule!r}; choose one of {', '.join(_RULES)}")
+    if test_share is not None and rule != "pooled-stratified":
+        raise FedReproError(
+            f"split {rule} has a test share of its own; test_share = {test_share} goes with "
+            "pooled-stratified"
+        )
     if domain.cut is not None:
         rule, (end, start) = "index-range", domain.cut
         if not 0 < end <= start < len(domain.labels):
@@ -133,7 +176,9 @@ def make_split(domain: DomainArrays, rule: str, seed: int) -> Split:
             )
         train, test = np.arange(end), np.arange(start, len(domain.labels))
     else:
-        train, test = _RULES[rule](_Rule(domain, seed))
+        train, test = _RULES[rule](_Rule(domain, seed, test_share))
+        if test_share is not None:
+            rule = f"{rule}, test share {test_share}"
     if not len(train) or not len(test):
         raise FedReproError(
             f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test "

@@ -11,50 +11,92 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedrepro.protocol import DataSpec
+from fedrepro.errors import FedReproError
+from fedrepro.protocol import Augmentation, DataSpec
+
+__all__ = ["Augmentation", "Draws", "augment", "draw", "normalise", "prepare_batch", "together"]
 
 # mean, std per channel on the [0, 1] scale
 _NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
+
+
+# random erasing as torchvision's RandomErasing has it by default
+_ERASED_AREA = (0.02, 0.33)  # of the image
+_ERASED_ASPECT = (0.3, 3.3)  # height to width, uniform in its logarithm
+_ERASING_TRIES = 10  # a rectangle that does not fit is drawn again, so often
+_NEVER_FITS = 2.0
 
 
 class Draws(NamedTuple):
     """What chance decides for each image of a batch; None where the settings leave it out.
 
-    flips: bool (b,), whether it flips left-right. degrees: float32 (b,), the angle it turns by.
+    shifts: int64 (b, 2), how many pixels it moves up and left. flips: bool (b,), whether it flips
+    left-right. degrees: float32 (b,), the angle it turns by. patches: float32 (b, tries, 2),
+    heights and widths to erase in parts of its side, of which the first to fit counts; corners:
+    float32 (b, 2), where between the top left (0) and the bottom right (1) that patch lies.
     """
 
-    flips: Tensor | None
-    degrees: Tensor | None
+    shifts: Tensor | None = None
+    flips: Tensor | None = None
+    degrees: Tensor | None = None
+    patches: Tensor | None = None
+    corners: Tensor | None = None
 
 
-def draw(n: int, spec: DataSpec, generator: torch.Generator) -> Draws:
+def draw(n: int, how: Augmentation | DataSpec, generator: torch.Generator) -> Draws:
     """The draws of a batch of n images, on the generator's device (the CPU).
 
-    They depend on the generator, n and the settings alone.
+    They depend on the generator, n and the augmentation alone, not on the images' size.
     """
-    flips = torch.rand(n, generator=generator) < 0.5 if spec.flip else None
-    degrees = (2 * torch.rand(n, generator=generator) - 1) * spec.rotate if spec.rotate else None
-    return Draws(flips, degrees)
+    shifts = flips = degrees = patches = corners = None
+    if how.crop:
+        shifts = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
+    if how.flip:
+        flips = torch.rand(n, generator=generator) < 0.5
+    if how.rotate:
+        degrees = (2 * torch.rand(n, generator=generator) - 1) * how.rotate
+    if how.erase:
+        patches, corners = _draw_patches(n, how.erase, generator)
+    return Draws(shifts, flips, degrees, patches, corners)
+
+
+def _draw_patches(n: int, chance: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    spared = torch.rand(n, generator=generator) >= chance
+    tries = (n, _ERASING_TRIES)
+    area = torch.empty(tries).uniform_(*_ERASED_AREA, generator=generator)
+    low, high = (math.log(aspect) for aspect in _ERASED_ASPECT)
+    aspect = torch.empty(tries).uniform_(low, high, generator=generator).exp()
+    patches = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=2)
+    patches[spared] = _NEVER_FITS
+    return patches, torch.rand(n, 2, generator=generator)
 
 
 def together(draws: Sequence[Draws]) -> Draws:
     """The draws of several batches under the same settings as those of one, in their order."""
-    flips = [d.flips for d in draws if d.flips is not None]
-    degrees = [d.degrees for d in draws if d.degrees is not None]
-    return Draws(torch.cat(flips) if flips else None, torch.cat(degrees) if degrees else None)
+    columns = zip(*draws, strict=True)
+    present = ([part for part in column if part is not None] for column in columns)
+    return Draws(*(torch.cat(parts) if parts else None for parts in present))
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Images (b, C, H, H) flipped, then turned as drawn; float32 once turned, else as they were."""
+    """Images (b, C, H, H) cropped, flipped, turned, then erased as drawn, in that order; float32
+    once turned, else as they were."""
     x = images
+    if x.ndim == 2 and any(part is not None for part in draws):
+        raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
+    if draws.shifts is not None:
+        x = shift(x, draws.shifts.to(x.device))
     if draws.flips is not None:
         x = torch.where(draws.flips.to(x.device)[:, None, None, None], x.flip(-1), x)
     if draws.degrees is not None:
         x = rotate(x.float(), draws.degrees.to(x.device))
+    if draws.patches is not None and draws.corners is not None:
+        x = erase(x, draws.patches.to(x.device), draws.corners.to(x.device))
     return x
 
 
@@ -66,10 +108,11 @@ def prepare_batch(
 ) -> Tensor:
     """uint8 images (b, 3, H, W), H = W -> ``dtype`` (b, 3, H, W) on the same device.
 
-    With a (CPU) generator, as in training: every image flips left-right with probability 1/2 if
-    ``spec.flip``, then turns by an angle uniform in +-``spec.rotate`` degrees (nearest pixel, black
-    outside, as torchvision's RandomRotation). Without one, as in evaluation: neither. Then pixel
-    values go to [0, 1] and are normalised by ``spec.normalise``.
+    With a (CPU) generator, as in training: ``spec.augmentation``, each image by its own draws, as
+    torchvision's RandomCrop (with padding), RandomHorizontalFlip, RandomRotation (nearest pixel)
+    and RandomErasing one after another; black wherever no pixel is left. Without one, as in
+    evaluation: nothing of it. Then pixel values go to [0, 1] and are normalised by
+    ``spec.normalise``.
 
     The draws depend on the generator, b and the settings alone, not on device or dtype; the pixels
     chosen are the same for every dtype.
@@ -77,6 +120,33 @@ def prepare_batch(
     if generator is not None:
         images = augment(images, draw(len(images), spec, generator))
     return normalise(images, spec.normalise, dtype)
+
+
+def shift(images: Tensor, by: Tensor) -> Tensor:
+    """Move images (b, C, H, H) up and left by their own (b, 2) pixels; 0 where nothing was."""
+    size = images.shape[-1]
+    places = torch.arange(size, device=images.device)[:, None] + by[:, None, :]  # (b, H, 2)
+    inside = (places >= 0) & (places < size)
+    rows, columns = places.clamp(0, size - 1).unbind(2)
+    x = images.gather(2, rows[:, None, :, None].expand_as(images))
+    x = x.gather(3, columns[:, None, None, :].expand_as(images))
+    seen = inside[:, :, None, 0] & inside[:, None, :, 1]
+    return x.masked_fill(~seen[:, None], 0)
+
+
+def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
+    """Blacken one rectangle of each image (b, C, H, H); see Draws. A patch fits that is smaller
+    than the image both ways once its sides are whole pixels."""
+    size = images.shape[-1]
+    sides = (patches * size).round()
+    fits = (sides < size).all(2)
+    first = fits.int().argmax(1)  # of several the first, as documented
+    chosen = torch.take_along_dim(sides, first[:, None, None], 1)[:, 0] * fits.any(1)[:, None]
+    start = (corners * (size - chosen + 1)).floor()  # (b, 2); a corner is less than 1
+    places = torch.arange(size, device=images.device)[:, None]
+    within = (places >= start[:, None]) & (places < (start + chosen)[:, None])  # (b, H, 2)
+    erased = within[:, :, None, 0] & within[:, None, :, 1]
+    return images.masked_fill(erased[:, None], 0)
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
@@ -98,7 +168,10 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def normalise(images: Tensor, how: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pixel values 0..255 (b, 3, H, W) -> (value / 255 - mean) / std, in ``dtype``."""
+    """Pixel values 0..255 (b, 3, H, W) -> (value / 255 - mean) / std, in ``dtype``; embeddings
+    (b, d) stay what they are."""
+    if images.ndim == 2:
+        return images.to(dtype)
     wide = torch.promote_types(dtype, torch.float32)  # bf16 would round 1/255 steps away
     mean, std = _constants(how, wide, images.device)
     return ((images.to(wide) / 255 - mean) / std).to(dtype)

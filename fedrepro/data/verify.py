@@ -137,7 +137,7 @@ def worst(states: Iterable[HashState]) -> HashState:
 def missing_error(located: Located, root: Path) -> FedReproError:
     """One line for the first missing file of a source."""
     entry = located.missing[0]
-    name = entry.names[0].replace("{domain}", located.domain)
+    name = entry.names[0].replace("{domain}", located.folder)
     expected = entry.known() or "not published"
     return FedReproError(
         f"{located.domain}: {name}{'/' if entry.folder else ''} is missing under {root} (expected "

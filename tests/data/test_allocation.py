@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedrepro.data.allocation import Allocation, make_allocation
+from fedrepro.data.dealing import every_class
 from fedrepro.data.splits import Split
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import AllocationSpec
@@ -16,7 +19,7 @@ SIZES = {"a": 100, "b": 40, "c": 10}
 
 
 def allocate(
-    seed: int = 0, validation: int = 0, sizes: dict[str, int] | None = None, **spec: Any
+    seed: int = 0, validation: int | float = 0, sizes: dict[str, int] | None = None, **spec: Any
 ) -> Allocation:
     sizes = sizes or SIZES
     splits, labels = {}, {}
@@ -29,6 +32,12 @@ def allocate(
 
 def sizes(allocation: Allocation) -> dict[str, int]:
     return {client.name: len(client) for client in allocation.clients}
+
+
+def validation_of(allocation: Allocation) -> dict[str, list[int]]:
+    """Validation images by the domain they come from and stand for."""
+    assert all([name for name, _ in p] == [d] for d, p in allocation.validation.items())
+    return {d: pieces[0][1].tolist() for d, pieces in allocation.validation.items()}
 
 
 def held(allocation: Allocation, domain: str) -> list[int]:
@@ -105,6 +114,14 @@ def test_a_table_names_clients_and_divides_what_there_is() -> None:
         ({"rule": "dirichlet", "alpha": 0.001, "count": 70}, "raise alpha or lower count"),
         ({"rule": "dirichlet", "alpha": 1.0, "count": 3, "per_client": 140}, "lower per_client"),
         ({"rule": "mixed"}, "set allocation.ratio"),
+        ({"per_client": {"a": 4, "b": 4}}, "says nothing of c"),
+        ({"per_client": {"a": 101, "b": 4, "c": 4}}, "wants 101 training images of a"),
+        ({"rule": "table", "clients": {"a": 2}, "by_class": True, "per_client": 5}, "to all"),
+        ({"rule": "table", "clients": {"c": 3}, "every_class": True}, "not every client of c"),
+        ({"rule": "table", "clients": {"a": 5}, "per_client": 0.3, "remainder": True}, "5 client"),
+        ({"rule": "dirichlet", "alpha": 1.0, "count": 3, "remainder": True}, "not for it"),
+        ({"rule": "dirichlet", "alpha": 1.0, "count": 3, "per_client": {"a": 1}}, "one per_client"),
+        ({"validation": 1.5}, "a share lies between 0 and 1"),
     ],
 )
 def test_impossible_wishes_are_one_clear_line(spec: dict[str, Any], says: str) -> None:
@@ -124,6 +141,11 @@ def test_mixing_hands_a_share_to_the_neighbour_and_loses_nothing() -> None:
     assert pieces == {"a": {"a": 70, "b": 12}, "b": {"b": 28, "c": 3}, "c": {"c": 7, "a": 30}}
     for name, n in SIZES.items():
         assert sorted(held(result, name)) == list(range(0, 2 * n, 2))
+    tests = {d: {source: len(part) for source, part in p} for d, p in result.tests.items()}
+    assert tests == pieces  # a client is tested on what it holds
+    for name, n in SIZES.items():
+        tested = [i for p in result.tests.values() for d, part in p if d == name for i in part]
+        assert sorted(tested) == list(range(1, 2 * n, 2))
     swapped = allocate(rule="mixed", ratio=0.5, per_client="smallest", sizes={"a": 100, "b": 40})
     assert sizes(swapped) == {"a": 40, "b": 40}
     assert {d: len(p) for d, p in swapped.clients[0].train} == {"a": 20, "b": 20}
@@ -174,14 +196,14 @@ def test_dirichlet_clients_can_be_cut() -> None:
 
 def test_validation_comes_from_what_no_client_holds() -> None:
     result = allocate(per_client="smallest", validation=25)
-    assert {d: len(v) for d, v in result.validation.items()} == {"a": 25, "b": 25}
-    for domain, indices in result.validation.items():
+    assert {d: len(v) for d, v in validation_of(result).items()} == {"a": 25, "b": 25}
+    for domain, indices in validation_of(result).items():
         assert not set(indices) & set(held(result, domain))
         assert all(i % 2 == 0 and i < 2 * SIZES[domain] for i in indices)
     assert allocate(validation=25).validation == {}
     assert allocate(per_client="smallest").validation == {}
     # a domain without clients can still be watched
-    watched = allocate(rule="table", clients={"a": 1}, validation=4).validation
+    watched = validation_of(allocate(rule="table", clients={"a": 1}, validation=4))
     assert {d: len(v) for d, v in watched.items()} == {"b": 4, "c": 4}
 
 
@@ -195,6 +217,161 @@ def test_the_hash_follows_everything_that_is_given_out() -> None:
         allocate(per_client=5, validation=3, seed=1),
         allocate(rule="mixed", ratio=0.2),
         allocate(rule="mixed", ratio=0.21),
+        allocate(validation=0.5),
+        allocate(rule="table", clients={"a": 2}),
+        allocate(rule="table", clients={"a": 2}, by_class=True),
     ]
     assert len({v.hash for v in variants}) == len(variants)
     assert allocate().hash == variants[0].hash
+    mixed = allocate(rule="mixed", ratio=0.2)
+    (own, (other, part)) = mixed.tests["a"]
+    fewer = replace(mixed, tests={**mixed.tests, "a": (own, (other, part[1:]))})
+    assert fewer.hash != mixed.hash
+
+
+def test_counts_by_domain() -> None:
+    counts = {"a": 9, "b": 0.5, "c": 3}
+    assert sizes(allocate(per_client=counts)) == {"a": 9, "b": 20, "c": 3}
+    table = allocate(rule="table", clients={"a": 2, "b": 2}, per_client={"a": 9, "b": 0.5})
+    assert sizes(table) == {"a-1": 9, "a-2": 9, "b-1": 20, "b-2": 20}
+
+
+@pytest.mark.parametrize(
+    ("train", "clients", "each"), [(3531, 4, [1059] * 3 + [354]), (1499, 3, [449] * 3)]
+)
+def test_the_last_client_of_a_short_domain_gets_what_is_left(
+    train: int, clients: int, each: list[int]
+) -> None:
+    """I2PFL's four sketch clients of 30 % each."""
+    result = allocate(
+        sizes={"sketch": train},
+        rule="table",
+        clients={"sketch": clients},
+        per_client=0.3,
+        remainder=True,
+    )
+    assert list(sizes(result).values()) == each
+    assert len(set(held(result, "sketch"))) == sum(each)
+
+
+def labels_held(allocation: Allocation) -> list[set[int]]:
+    return [{(i // 2) % 5 for _, part in c.train for i in part} for c in allocation.clients]
+
+
+def test_every_client_can_hold_every_class() -> None:
+    spec = {"rule": "table", "clients": {"d": 6}, "per_client": 6, "sizes": {"d": 60}}
+    plain, full = allocate(seed=3, **spec), allocate(seed=3, every_class=True, **spec)
+    assert any(len(classes) < 5 for classes in labels_held(plain))
+    assert all(len(classes) == 5 for classes in labels_held(full))
+    assert sizes(full) == sizes(plain) and len(set(held(full, "d"))) == 36
+    assert set(held(full, "d")) <= set(range(0, 120, 2))
+    # only as many images move as classes are missing
+    moved = sum(
+        len(set(a.train[0][1]) - set(b.train[0][1]))
+        for a, b in zip(full.clients, plain.clients, strict=True)
+    )
+    missing = sum(5 - len(classes) for classes in labels_held(plain))
+    assert missing <= moved <= 2 * missing
+    assert held(allocate(seed=3, every_class=True, **spec), "d") == held(full, "d")
+
+
+def test_the_last_image_of_a_class_is_found_with_the_client_that_has_two() -> None:
+    """Nobody's images are not needed: all are somebody's."""
+    label = np.array([1, 1, 2, 2, 3, 3, 0, 0, 0, 0])
+    owner = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
+    rng = np.random.default_rng(0)
+    order = every_class("d", label, owner, 2, rng)
+    assert sorted(order) == list(range(10))
+    assert [set(label[order][owner == client]) for client in (0, 1)] == [{0, 1, 2, 3}] * 2
+    with pytest.raises(FedReproError, match="set every_class to false"):
+        every_class("d", np.array([0, 1, 0]), np.array([0, 0, 1]), 2, rng)
+
+
+@pytest.mark.parametrize("parts", [3, 4, 5])
+def test_each_class_is_divided_evenly_among_a_domains_clients(parts: int) -> None:
+    """MPFT's 18, 24 and 30 clients."""
+    table = {"a": parts, "b": parts}
+    result = allocate(rule="table", clients=table, by_class=True)
+    for domain in table:
+        mine = [c for c in result.clients if c.domain == domain]
+        counts = np.array([np.bincount((c.train[0][1] // 2) % 5, minlength=5) for c in mine])
+        assert np.ptp(counts, axis=0).max() <= 1
+        assert sorted(held(result, domain)) == list(range(0, 2 * SIZES[domain], 2))
+    first = allocate(rule="table", clients=table, by_class=True, draw="first")
+    # class 4 of domain a lies at 198, 188, ..., in the split's order
+    assert [i for i in first.clients[0].train[0][1] if (i // 2) % 5 == 4][:2] == [198, 188]
+
+
+def test_mixing_by_class_takes_the_share_of_each_class() -> None:
+    result = allocate(rule="mixed", ratio=0.25, by_class=True, sizes={"a": 100, "b": 40})
+    handed = result.clients[1].train[1]
+    assert handed[0] == "a" and np.bincount((handed[1] // 2) % 5).tolist() == [5] * 5
+
+
+def test_a_share_for_validation_is_set_aside_by_class_before_clients_get_theirs() -> None:
+    """MPFT: a fifth of the training images, scikit-learn's stratified shuffle with state 1."""
+    from sklearn.model_selection import StratifiedShuffleSplit
+
+    wide = {"a": 100, "b": 40, "c": 50}
+    result = allocate(1, validation=0.2, sizes=wide)
+    aside = validation_of(result)
+    assert {d: len(v) for d, v in aside.items()} == {"a": 20, "b": 8, "c": 10}
+    for domain, indices in aside.items():
+        whole = sorted([*indices, *held(result, domain)])
+        assert whole == list(range(0, 2 * wide[domain], 2))
+    train = 2 * np.arange(100)[::-1]
+    rule = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=1)
+    ((_, expected),) = rule.split(train, (train // 2) % 5)
+    assert aside["a"] == sorted(train[expected].tolist())
+    half = allocate(validation=0.5, per_client=0.1, sizes=wide)
+    assert sizes(half) == {"a": 5, "b": 2, "c": 2}  # fractions are of what is left
+    first = allocate(1, validation=0.2, sizes=wide, draw="first")
+    assert held(first, "a") == [i for i in train.tolist() if i not in aside["a"]]
+    mixed = allocate(1, validation=0.2, rule="mixed", ratio=0.5, sizes=wide)
+    lengths = {d: [(s, len(i)) for s, i in pieces] for d, pieces in mixed.validation.items()}
+    assert lengths == {
+        "a": [("a", 10), ("b", 4)],
+        "b": [("b", 4), ("c", 5)],
+        "c": [("c", 5), ("a", 10)],
+    }
+
+
+def test_validation_left_over_is_mixed_as_the_training_images_are() -> None:
+    few = {"a": 50, "b": 40, "c": 10}
+    result = allocate(rule="mixed", ratio=0.5, per_client=few, validation=20)
+    lengths = {d: [(s, len(i)) for s, i in pieces] for d, pieces in result.validation.items()}
+    assert lengths == {"a": [("a", 10), ("b", 0)], "c": [("c", 0), ("a", 10)]}
+
+
+def test_the_hash_of_an_allocation_recorded_before_settings_were_added_is_the_same() -> None:
+    """Worked out by hand: the rule as it was dumped then, then clients, indices and validation."""
+    sizes = {"a": 6, "b": 4}
+    result = allocate(validation=1, sizes=sizes, draw="first", per_client=3)
+    rule = (
+        '{"rule":"domain","clients":{},"count":null,"alpha":null,"ratio":null,"per_client":3,'
+        '"draw":"first"}'
+    )
+    digest = hashlib.sha256(rule.encode())
+    for name, train in (("a", [10, 8, 6]), ("b", [6, 4, 2])):
+        digest.update(f"|{name}|{name}|{name}|3:".encode() + np.array(train, "<i8").tobytes())
+    for name, (index,) in validation_of(result).items():
+        digest.update(f"|validation|{name}|1:".encode() + np.array([index], "<i8").tobytes())
+    assert result.hash == digest.hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("domains", "drawn", "each_once", "table"),
+    [
+        (["mnist", "usps", "svhn", "syn"], 20, False, [6, 4, 3, 7]),
+        (["caltech", "amazon", "webcam", "dslr"], 6, True, [3, 2, 1, 4]),
+        (["photo", "art_painting", "cartoon", "sketch"], 6, True, [3, 2, 1, 4]),
+    ],
+)
+def test_the_printed_tables_of_i2pfl_are_those_of_numpys_seed_0(
+    domains: list[str], drawn: int, each_once: bool, table: list[int]
+) -> None:
+    """The rule of the public code it follows: draws with replacement from the list of domains,
+    for pictures one of each besides; so the tables can be given as they are printed."""
+    found = np.random.RandomState(0).choice(domains, size=drawn, replace=True).tolist()
+    found += domains if each_once else []
+    assert [found.count(name) for name in domains] == table

@@ -143,7 +143,10 @@ def test_mixing_moves_images_and_keeps_their_labels() -> None:
     for d, client in enumerate(fed.clients):
         origins = [p[0] for p in identity(client.train)]
         assert origins.count(d) == origins.count((d + 1) % 4) == 24
-        assert {p[0] for p in identity(fed.tests[client.domain])} == {d}
+        tested = [p[0] for p in identity(fed.tests[client.domain])]
+        sizes = {name: round(0.2 * n) for name, (n, _, _) in MADE.items()} | {"cutdown": 25}
+        own, other = (list(sizes.values())[i % 4] for i in (d, d + 1))
+        assert tested.count(d) == own - own // 2 and tested.count((d + 1) % 4) == other // 2
 
 
 def test_label_skew_pools_the_domains_and_carries_their_marks() -> None:
@@ -188,3 +191,70 @@ def test_what_cannot_be_built_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
     )
     with pytest.raises(FedReproError, match="differ in classes"):
         build()
+
+
+def with_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """grey's images get official parts: every fifth is in the validation list, as in PACS."""
+
+    def load(name: str, *_: Any) -> DomainArrays:
+        made = make_domain(name)
+        part = np.where(np.arange(len(made.labels)) % 5 == 0, 2, 0).astype(np.int8)
+        return DomainArrays(**{**made.__dict__, "part": part})
+
+    monkeypatch.setattr(federation, "load_domain", load)
+
+
+def test_official_lists_are_read_cleanly_or_as_the_fpl_family_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with_lists(monkeypatch)
+    clean, leaky = build("one", split="official"), build("one", split="official-leaky")
+    train = [i for i in range(100) if i % 5]
+    for fed in (clean, leaky):
+        assert sorted(i for _, i in identity(fed.clients[0].train)) == train
+    assert [i for _, i in identity(clean.tests["grey"])] == list(range(0, 100, 5))
+    assert [i for _, i in identity(leaky.tests["grey"])] == list(range(100))
+    assert clean.deviations == {}
+    assert leaky.deviations == {"grey": ("grey: 80 of 100 test images are training images too",)}
+    assert clean.hashes["split/grey"] != leaky.hashes["split/grey"]
+    cut = build("one", split="official-leaky", test_limit=30)
+    (clause,) = cut.deviations["grey"]
+    seen = {i for _, i in identity(cut.tests["grey"])} & set(train)
+    assert clause == f"grey: {len(seen)} of 30 test images are training images too"
+
+
+def test_mpfts_shares_of_train_validation_and_test() -> None:
+    fed = build("one", test_share=0.3, validation=0.2, split_seed=1)
+    parts = [fed.clients[0].train, fed.clients[0].validation, fed.tests["grey"]]
+    assert [len(p) for p in parts if p is not None] == [56, 14, 30]
+    assert len({i for p in parts if p is not None for _, i in identity(p)}) == 100
+    with pytest.raises(FedReproError, match=r"test_share = 0\.3 goes with pooled-stratified"):
+        build("one", test_share=0.3, split="random-fifth")
+
+
+@pytest.mark.parametrize(
+    "split",
+    ["pooled-stratified", "official", "random-fifth", "class-first", "every-tenth"],
+)
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        {"rule": "domain"},
+        {"rule": "table", "clients": {"grey": 3}, "per_client": 0.3, "every_class": True},
+        {"rule": "table", "clients": {"grey": 3}, "by_class": True},
+        {"rule": "table", "clients": {"grey": 4}, "per_client": 0.3, "remainder": True},
+        {"rule": "dirichlet", "alpha": 5.0, "count": 3},
+    ],
+)
+@pytest.mark.parametrize("validation", [0, 10, 0.2])
+def test_no_image_is_in_two_places(
+    monkeypatch: pytest.MonkeyPatch, split: str, allocation: dict[str, Any], validation: float
+) -> None:
+    with_lists(monkeypatch)
+    fed = build("one", split=split, allocation=allocation, validation=validation)
+    held = [i for c in fed.clients for _, i in identity(c.train)]
+    aside = fed.clients[0].validation
+    held += [i for _, i in identity(aside)] if aside is not None else []
+    held += [i for _, i in identity(fed.tests["grey"])]
+    assert len(held) == len(set(held))
+    assert fed.deviations == {}

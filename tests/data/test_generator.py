@@ -13,7 +13,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from fedrepro.data import generator
+from fedrepro.data.domains import DATASETS, STANDINS
 from fedrepro.data.generated import canvas, fonts, scans
+from fedrepro.data.generated.printed import ON_PHOTO
+from fedrepro.data.generated.printed import ground as ground_of
 from fedrepro.data.generated.street import digit_colour, wall_colour
 from fedrepro.data.generator import GENERATED, chunks, generate, generation_hash
 from fedrepro.data.sheets import contact_sheet
@@ -21,7 +24,7 @@ from fedrepro.errors import FedReproError
 from fedrepro.rng import numpy_stream
 
 MINI = tuple(name for name in GENERATED if name.startswith("mini-"))
-DRAWN = ("mini-font", "mini-street", "synthdigits-standin")
+DRAWN = ("mini-font", "mini-street", "synthdigits-standin", "syn-standin")
 
 
 @pytest.mark.parametrize("name", MINI)
@@ -43,6 +46,26 @@ def test_standin_has_the_stated_counts_without_drawing_them() -> None:
     assert (np.sum(part == 0), np.sum(part == 1)) == generator.STANDIN_COUNTS
     assert len(labels) == 488_953
     assert np.ptp(np.bincount(labels[part == 0])) == 0
+
+
+def test_the_stand_in_of_syn_has_its_size_and_its_ink_lies_on_a_photo() -> None:
+    _, part = generator.labels_and_parts("syn-standin")
+    assert [int(np.sum(part == p)) for p in (0, 1)] == [10_000, 2_000]
+    patch = scans.photo_patch(numpy_stream(0, "generation", 5, 9))
+    ground, colour = ground_of(numpy_stream(0, "generation", 5, 9), ON_PHOTO)
+    assert np.array_equal(ground, patch) and len(np.unique(np.asarray(patch))) > 10
+    assert np.allclose(colour, np.asarray(patch).mean((0, 1)), atol=1)
+    images = generate("syn-standin", 32, counts=(30, 0))[0]
+    assert len(np.unique(images.reshape(30, -1), axis=0)) == 30
+    assert generation_hash("syn-standin", 32) != generation_hash("synthdigits-standin", 32)
+
+
+def test_stand_ins_are_marked_and_only_used_by_name() -> None:
+    assert set(STANDINS) == {name for name in GENERATED if not name.startswith("mini-")}
+    for name, domains in DATASETS.items():
+        assert name.endswith("-standin") == any(domain in STANDINS for domain in domains)
+    assert DATASETS["digits4-standin"] == ("mnist", "usps", "svhn", "syn-standin")
+    assert all("stand-in, not the published images" in clause for clause in STANDINS.values())
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -14,6 +14,7 @@ import pytest
 
 from fedrepro.data import DATASETS, fetch, status
 from fedrepro.data.domains import GENERATED, all_domains, load_domain
+from fedrepro.data.inventory import SIZES
 from fedrepro.data.manifest import default_manifest, parse_manifest
 from fedrepro.data.readers import READERS
 from fedrepro.data.verify import file_hashes, folder_hashes
@@ -30,10 +31,17 @@ def test_every_domain_is_in_the_manifest_or_generated() -> None:
 def test_every_entry_is_complete() -> None:
     for collection in default_manifest().collections.values():
         assert collection.licence and collection.citation and collection.manual
+        for name in collection.domains:
+            counts = collection.domains[name].counts
+            assert counts is None or len(counts) == len(collection.classes_of(name))
         for source in collection.sources:
-            assert source.reader in READERS
+            assert source.reader in READERS or collection.weights
             # what can be downloaded must be recognisable
             assert all(entry.known() for entry in source.files if entry.mirrors)
+
+
+def test_every_data_set_has_its_sizes() -> None:
+    assert set(SIZES) == set(DATASETS)
 
 
 def test_a_mistake_in_a_manifest_is_one_line() -> None:
@@ -149,7 +157,10 @@ def test_status_of_good_files_and_of_generated_domains(tiny_mnist, tmp_path: Pat
         ("mini-font", True, "generated"),
     ]
     assert rows[0].images == 30 and rows[0].licence == "free"
-    assert rows[0].datasets == ("digits5", "digits5-standin", "digits4")
+    assert rows[0].datasets == (
+        *("digits5", "digits5-standin"),
+        *("digits4", "digits4-standin"),
+    )
     assert rows[1].images == 1800
 
 

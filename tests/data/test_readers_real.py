@@ -10,7 +10,9 @@ import pytest
 from PIL import Image
 
 from fedrepro.data import DATASETS, load_domain
+from fedrepro.data.federation import build_federation
 from fedrepro.data.manifest import default_manifest
+from fedrepro.protocol import AllocationSpec, DataSpec
 
 # label histograms; the sets' published or recorded ones
 HISTOGRAMS = {
@@ -107,6 +109,86 @@ def test_pacs_parts(real_data: Path, name: str, train: int, validation: int) -> 
     if (domain.part == -1).all():
         pytest.skip("the split lists are not under the data root")
     assert [int((domain.part == p).sum()) for p in (0, 1, 2)] == [train, 0, validation]
+
+
+@pytest.mark.slow
+def test_cifar10(real_data: Path) -> None:
+    domain, source = load("cifar10", 32, real_data)
+    assert np.bincount(domain.labels[domain.part == 0]).tolist() == [5000] * 10
+    assert np.bincount(domain.labels[domain.part == 1]).tolist() == [1000] * 10
+    assert domain.classes[3] == "cat" and domain.images.shape == (60000, 3, 32, 32)
+    # the official training images' published channel means
+    means = domain.images[domain.part == 0].mean(axis=(0, 2, 3)) / 255
+    assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=0.002)
+    assert bool(domain.deviations) == (source != "official binary")
+
+
+def test_pacs_lists_cleanly_and_as_the_fpl_family_reads_them(real_data: Path) -> None:
+    for name in DATASETS["pacs"]:
+        if (load(name, 32, real_data)[0].part == -1).all():
+            pytest.skip("the split lists are not under the data root")
+    sizes = {"photo": (1499, 171), "art_painting": (1840, 208), "cartoon": (2107, 237)}
+    sizes["sketch"] = (3531, 398)
+    for split in ("official", "official-leaky"):
+        fed = build_federation(DataSpec(dataset="pacs", size=32, split=split), real_data)
+        for client in fed.clients:
+            train, held_out = sizes[client.name]
+            leaky = split == "official-leaky"
+            assert len(client.train) == train
+            assert len(fed.tests[client.name]) == held_out + (train if leaky else 0)
+            clause = f"{client.name}: {train:,} of {train + held_out:,} test images are training"
+            told = any(text.startswith(clause) for text in fed.deviations[client.name])
+            assert told == leaky
+
+
+TABLES = {
+    "office10": {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4},
+    "pacs": {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4},
+}
+
+
+def test_i2pfls_clients_of_office_and_pacs(real_data: Path) -> None:
+    for dataset in TABLES:
+        for name in DATASETS[dataset]:
+            load(name, 32, real_data)
+    office = DataSpec(
+        dataset="office10",
+        size=32,
+        split="every-tenth",
+        allocation=AllocationSpec(
+            rule="table", clients=TABLES["office10"], per_client=0.2, every_class=True
+        ),
+    )
+    fed = build_federation(office, real_data)
+    sizes = {c.domain: len(c.train) for c in fed.clients}
+    assert sizes == {"amazon": 153, "caltech": 179, "dslr": 25, "webcam": 47}
+    assert all(len(set(c.train.labels.tolist())) == 10 for c in fed.clients)
+    pacs = office.model_copy(
+        update={
+            "dataset": "pacs",
+            "split": "official",
+            "allocation": AllocationSpec(
+                rule="table", clients=TABLES["pacs"], per_client=0.3, remainder=True
+            ),
+        }
+    )
+    fed = build_federation(pacs, real_data)
+    assert [len(c.train) for c in fed.clients if c.domain == "sketch"] == [1059] * 3 + [354]
+    assert {len(c.train) for c in fed.clients if c.domain == "photo"} == {449}
+
+
+def test_mpfts_pacs_has_the_size_its_printed_traffic_implies(real_data: Path) -> None:
+    for name in DATASETS["pacs"]:
+        load(name, 32, real_data)
+    fed = build_federation(
+        DataSpec(dataset="pacs", size=32, split_seed=1, test_share=0.3, validation=0.2), real_data
+    )
+    assert 5_550 <= sum(len(c.train) for c in fed.clients) <= 5_720
+    parts = {**{c.name: [len(c.train), len(c.validation or ())] for c in fed.clients}}
+    for name, (train, held_out) in parts.items():
+        whole = train + held_out + len(fed.tests[name])
+        assert train / whole == pytest.approx(0.56, abs=0.002)
+        assert held_out / whole == pytest.approx(0.14, abs=0.002)
 
 
 def test_office_pixels_are_pillows(real_data: Path) -> None:

@@ -140,6 +140,32 @@ def test_a_cut_that_does_not_fit_the_file_is_refused() -> None:
         make_split(domain([5, 5], "svhn", cut=(8000, 8010)), "official", 0)
 
 
+def test_the_whole_domain_as_test_set_is_one_rules_privilege() -> None:
+    lists = domain([4, 4], part=[0, 0, 2, 0, 0, 2, 0, 0])
+    leaky = make_split(lists, "official-leaky", 0)
+    assert leaky.train.tolist() == [0, 1, 3, 4, 6, 7] and leaky.test.tolist() == list(range(8))
+    assert leaky.leaked == 6 and make_split(lists, "official", 0).leaked == 0
+    small = limit_test(leaky, lists.labels, 4, 0)
+    assert small.leaked == len(set(small.test) & set(leaky.train))
+    for part in ([0, 0, 0, 0, 1, 1, 1, 1], [0] * 8, [-1] * 8):
+        with pytest.raises(FedReproError, match="no official test list that names the whole"):
+            make_split(domain([4, 4], part=part), "official-leaky", 0)
+    with pytest.raises(FedReproError, match="split official of d tests on 1 training images"):
+        Split("d", np.array([1, 2]), np.array([2, 3]), "official")
+
+
+@pytest.mark.parametrize(("share", "test"), [(None, 20), (0.2, 20), (0.3, 30), (0.125, 13)])
+def test_test_share(share: float | None, test: int) -> None:
+    d = domain([50, 50], shuffle=True)
+    split = make_split(d, "pooled-stratified", 1, share)
+    assert len(split.test) == test and is_partition(split, 100)
+    if share == 0.2:  # the same images under another name
+        plain = make_split(d, "pooled-stratified", 1)
+        assert plain.test.tolist() == split.test.tolist() and plain.rule == "pooled-stratified"
+    with pytest.raises(FedReproError, match="goes with pooled-stratified"):
+        make_split(d, "every-tenth", 1, 0.3)
+
+
 def test_unknown_rule_and_impossible_stratification() -> None:
     with pytest.raises(FedReproError, match="choose one of pooled-stratified"):
         make_split(domain([5, 5]), "half", 0)

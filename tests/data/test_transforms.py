@@ -9,7 +9,18 @@ import pytest
 import torch
 from PIL import Image
 
-from fedrepro.data.transforms import prepare_batch, rotate
+from fedrepro._torchvision import load_torchvision
+from fedrepro.data.transforms import (
+    Augmentation,
+    Draws,
+    augment,
+    draw,
+    erase,
+    prepare_batch,
+    rotate,
+    shift,
+    together,
+)
 from fedrepro.protocol import DataSpec
 
 
@@ -34,6 +45,11 @@ def images(n: int = 6, size: int = 28) -> torch.Tensor:
             "imagenet",
             [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225],
             [0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225],
+        ),
+        (
+            "clip",  # as OpenCLIP's published preprocessing states them
+            [-0.48145466 / 0.26862954, -0.4578275 / 0.26130258, -0.40821073 / 0.27577711],
+            [0.51854534 / 0.26862954, 0.5421725 / 0.26130258, 0.59178927 / 0.27577711],
         ),
     ],
 )
@@ -119,3 +135,144 @@ def test_angles_stay_in_range_and_the_outside_is_black_before_normalising() -> N
     # the further an image turns (up to 45 degrees), the less of it stays inside
     least = (rotate(x[:1].float(), torch.tensor([30.0])) > 0).float().mean()
     assert float(white.min()) >= float(least) - 0.01 and float(white.std()) > 0.01
+
+
+FULL = Augmentation(crop=4, flip=True, rotate=30.0, erase=0.5)
+
+
+def functional() -> Any:
+    return load_torchvision().transforms.functional
+
+
+def test_a_spec_is_its_augmentation() -> None:
+    s = spec(crop=4, flip=True, rotate=30.0, erase=0.5)
+    assert s.augmentation == FULL and spec().augmentation == Augmentation()
+    for one, other in zip(draw(9, s, seeded()), draw(9, FULL, seeded()), strict=True):
+        assert torch.equal(one, other)
+    assert draw(9, spec(), seeded()) == Draws()
+
+
+def test_flip_and_rotation_alone_draw_what_they_always_drew() -> None:
+    """Runs recorded before crop and erase came must train on the very same images."""
+    generator, n = seeded(3), 50
+    flips = torch.rand(n, generator=generator) < 0.5
+    degrees = (2 * torch.rand(n, generator=generator) - 1) * 30.0
+    drawn = draw(n, spec(flip=True, rotate=30.0), seeded(3))
+    assert torch.equal(drawn.flips, flips) and torch.equal(drawn.degrees, degrees)
+    assert drawn.shifts is None and drawn.patches is None and drawn.corners is None
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_a_shift_is_torchvisions_padded_crop(dtype: torch.dtype) -> None:
+    x = images(81, 9).to(dtype)
+    by = torch.cartesian_prod(torch.arange(-4, 5), torch.arange(-4, 5))
+    found = shift(x, by)
+    assert found.dtype == dtype and found.is_contiguous()
+    for one, (down, right), got in zip(x, by.tolist(), found, strict=True):
+        padded = functional().pad(one, 4)
+        assert torch.equal(got, functional().crop(padded, down + 4, right + 4, 9, 9))
+
+
+def test_crop_draws_every_place_of_torchvisions_equally_often() -> None:
+    shifts = draw(20_000, Augmentation(crop=4), seeded()).shifts
+    counts = torch.bincount((shifts[:, 0] + 4) * 9 + shifts[:, 1] + 4, minlength=81)
+    assert len(counts) == 81
+    chi_squared = float(((counts - 20_000 / 81) ** 2 / (20_000 / 81)).sum())
+    assert chi_squared < 124.8  # 0.999 quantile, 80 degrees of freedom
+
+
+def boxes(x: torch.Tensor, erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
+    """(top, left, height, width) of the black rectangle of white images."""
+    assert bool((x == 255).all())
+    found: list[tuple[int, int, int, int] | None] = []
+    for image in erased:
+        black = (image == 0).all(0)
+        assert set(image.unique().tolist()) <= {0, 255}
+        rows, columns = black.any(1).nonzero()[:, 0], black.any(0).nonzero()[:, 0]
+        if not len(rows):
+            found.append(None)
+            continue
+        top, left = int(rows[0]), int(columns[0])
+        height, width = int(rows[-1]) + 1 - top, int(columns[-1]) + 1 - left
+        assert int(black.sum()) == height * width, "the hole is no rectangle"
+        found.append((top, left, height, width))
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_erasing_is_torchvisions_once_the_rectangle_is_known(dtype: torch.dtype) -> None:
+    white = torch.full((60, 3, 32, 32), 255).to(dtype)
+    drawn = draw(60, Augmentation(erase=0.5), seeded())
+    rectangles = boxes(white, erase(white, drawn.patches, drawn.corners))
+    assert 15 < sum(box is None for box in rectangles) < 45
+    x = images(60, 32).to(dtype)
+    for one, got, box in zip(x, augment(x, drawn), rectangles, strict=True):
+        assert torch.equal(got, one if box is None else functional().erase(one, *box, v=0))
+
+
+def test_erased_rectangles_are_distributed_as_torchvisions() -> None:
+    """Heights, widths and places of 3,000 rectangles each, by a two-sample Kolmogorov-Smirnov
+    test, and the share of images that get one."""
+    from scipy.stats import ks_2samp
+
+    n, side = 3_000, 32
+    white = torch.full((n, 3, side, side), 255, dtype=torch.uint8)
+    drawn = draw(n, Augmentation(erase=1.0), seeded(1))
+    ours = boxes(white, augment(white, drawn))
+    assert None not in ours
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        erasing = load_torchvision().transforms.RandomErasing()
+        assert (erasing.p, erasing.scale, erasing.ratio) == (0.5, (0.02, 0.33), (0.3, 3.3))
+        settings = (erasing.scale, erasing.ratio, [0.0])
+        theirs = [erasing.get_params(white[0], *settings)[:4] for _ in range(n)]
+    (i, j, h, w), (top, left, height, width) = np.array(ours).T, np.array(theirs).T
+    pairs = [(i, top), (j, left), (h, height), (w, width), (h * w, height * width)]
+    for one, other in [*pairs, (h / w, height / width)]:
+        assert ks_2samp(one, other).pvalue > 0.001
+    rate = draw(20_000, Augmentation(erase=0.25), seeded()).patches[:, 0, 0].lt(2).float().mean()
+    assert abs(float(rate) - 0.25) < 0.012  # four standard errors
+
+
+def test_a_rectangle_that_fits_nowhere_erases_nothing_and_the_first_that_fits_counts() -> None:
+    x = torch.full((3, 1, 4, 4), 9, dtype=torch.uint8)
+    patches = torch.full((3, 3, 2), 2.0)
+    patches[1, 1], patches[1, 2] = torch.tensor([0.5, 0.25]), torch.tensor([0.25, 0.25])
+    patches[2, 0] = torch.tensor([0.9, 0.5])  # rounds to the whole height: does not fit
+    patches[2, 2] = torch.tensor([0.75, 0.75])
+    corners = torch.tensor([[0.5, 0.5], [0.0, 0.0], [1.0 - 2**-24, 0.4]])
+    erased = (erase(x, patches, corners)[:, 0] == 0).int()
+    assert erased[0].sum() == 0
+    assert erased[1].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    assert erased[2].tolist() == [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]]
+
+
+def test_the_order_is_crop_flip_rotate_erase() -> None:
+    x = images(40, 16)
+    drawn = draw(40, FULL, seeded())
+    step = shift(x, drawn.shifts)
+    step = torch.where(drawn.flips[:, None, None, None], step.flip(-1), step)
+    step = erase(rotate(step.float(), drawn.degrees), drawn.patches, drawn.corners)
+    assert torch.equal(augment(x, drawn), step)
+    other = shift(rotate(x.float(), drawn.degrees), drawn.shifts)
+    assert not torch.equal(augment(x, Draws(drawn.shifts, None, drawn.degrees)), other)
+
+
+def test_batches_drawn_apart_are_augmented_together() -> None:
+    x, generator = images(30, 16), seeded()
+    parts = [draw(n, FULL, generator) for n in (7, 3, 20)]
+    places = (slice(0, 7), slice(7, 10), slice(10, 30))
+    apart = torch.cat([augment(x[at], d) for at, d in zip(places, parts, strict=True)])
+    assert torch.equal(augment(x, together(parts)), apart)
+    assert together([draw(4, spec(), generator)] * 2) == Draws() == together([])
+
+
+def test_several_views_of_one_batch_differ_and_come_back() -> None:
+    """What a method asks for that wants its features under another augmentation."""
+    x, how = images(20, 16), Augmentation(crop=4, flip=True, erase=0.5)
+    generator = seeded(5)
+    views = [augment(x, draw(20, how, generator)) for _ in range(3)]
+    again = seeded(5)
+    assert all(torch.equal(v, augment(x, draw(20, how, again))) for v in views)
+    assert views[0].dtype == torch.uint8
+    assert not torch.equal(views[0], views[1]) and not torch.equal(views[1], views[2])

@@ -1,14 +1,16 @@
 """Coloured font digits in the manner of SynthDigits (Ganin and Lempitsky, ICML 2015): varied
-fonts, positions, orientations, stroke and background colours, blur, neighbours."""
+fonts, positions, orientations, stroke and background colours, blur, neighbours. And in the manner
+of Synthetic Digits (Roy et al., 2018): one digit over a piece of a photo."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from fedrepro.data.generated import canvas, fonts
-from fedrepro.data.generated.canvas import SIDE, Rng
+from fedrepro.data.generated import canvas, fonts, scans
+from fedrepro.data.generated.canvas import SIDE, Colour, Rng
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class PrintedStyle:
     ramp: float  # greatest change of light across the canvas
     blur: float  # greatest radius
     noise: float  # greatest standard deviation
+    photo: bool = False  # a piece of a photo as ground, not one colour
 
 
 TAME = PrintedStyle(
@@ -64,6 +67,23 @@ VARIED = PrintedStyle(
     blur=1.4,
     noise=10,
 )
+ON_PHOTO = PrintedStyle(
+    faces=fonts.PLAIN + fonts.DECORATED,
+    turn=30,
+    slant=0.0,
+    shift=4,
+    height=(0.55, 1.25),
+    width=(1.0, 1.0),
+    weight=3,
+    contrast=40,
+    neighbours=0.0,
+    outline=0.0,
+    clutter=0.0,
+    ramp=0,
+    blur=0.6,
+    noise=0,
+    photo=True,
+)
 
 
 def neighbours(rng: Rng, probability: float) -> tuple[int, ...]:
@@ -85,6 +105,15 @@ def _clutter(image: Image.Image, rng: Rng) -> None:
             radius = float(rng.uniform(1.5, 5))
             box = (ends[0] - radius, ends[1] - radius, ends[0] + radius, ends[1] + radius)
             draw.ellipse(box, fill=canvas.any_colour(rng))
+
+
+def ground(rng: Rng, style: PrintedStyle) -> tuple[Image.Image, Colour]:
+    """What lies behind the digit, and the colour that ink has to stand out from."""
+    if style.photo:
+        patch = scans.photo_patch(rng)
+        return patch, canvas.clip(np.asarray(patch).mean((0, 1)))
+    colour = canvas.any_colour(rng)
+    return Image.new("RGB", (SIDE, SIDE), colour), colour
 
 
 def printed(rng: Rng, label: int, style: PrintedStyle) -> Image.Image:
@@ -110,11 +139,10 @@ def printed(rng: Rng, label: int, style: PrintedStyle) -> Image.Image:
             float(rng.uniform(-style.shift, style.shift)),
         ),
     )
-    ground = canvas.any_colour(rng)
-    image = Image.new("RGB", (SIDE, SIDE), ground)
+    image, behind = ground(rng, style)
     if canvas.chance(rng, style.clutter):
         _clutter(image, rng)
-    colour = canvas.contrasting(rng, ground, style.contrast)
+    colour = canvas.contrasting(rng, behind, style.contrast)
     if canvas.chance(rng, style.outline):
         rim = canvas.contrasting(rng, colour, style.contrast)
         image.paste(rim, (0, 0), ink.filter(ImageFilter.MaxFilter(3)))

@@ -41,7 +41,8 @@ class Decoded:
 @dataclass(frozen=True)
 class ReadSpec:
     """What a reader is told: files by role, the domain's folder names, classes (and their other
-    spellings) and the image size wanted."""
+    spellings), the image size wanted, and, where the data set keeps only some of the release's
+    classes, all of them in the release's order."""
 
     domain: str
     files: Mapping[str, Path]
@@ -49,6 +50,7 @@ class ReadSpec:
     folders: tuple[str, ...]
     classes: tuple[str, ...]
     spellings: Mapping[str, tuple[str, ...]]
+    all_classes: tuple[str, ...] = ()
 
 
 Reader = Callable[[ReadSpec], Decoded]

@@ -1,0 +1,115 @@
+"""Settings: what is dumped and therefore hashed, and what a changed copy is."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+from pydantic import Field
+
+from fedrepro.errors import FedReproError
+from fedrepro.protocol import AllocationSpec, Augmentation, DataSpec, Protocol, _Spec
+from tests import toys
+
+OLD_DATA = {
+    "dataset": "toy",
+    "size": 16,
+    "split": "pooled-stratified",
+    "split_seed": 0,
+    "allocation": {
+        "rule": "domain",
+        "clients": {},
+        "count": None,
+        "alpha": None,
+        "ratio": None,
+        "per_client": "all",
+        "draw": "random",
+    },
+    "validation": 500,
+    "test_limit": None,
+    "normalise": "half",
+    "flip": False,
+    "rotate": 0.0,
+}
+
+
+def test_settings_at_their_defaults_are_dumped_as_before_the_new_ones_came() -> None:
+    assert toys.protocol().model_dump(mode="json")["data"] == OLD_DATA
+    assert list(AllocationSpec().model_dump()) == list(OLD_DATA["allocation"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"data.crop": 4},
+        {"data.erase": 0.5},
+        {"data.test_share": 0.3},
+        {"data.allocation.by_class": True},
+        {"data.allocation.every_class": True},
+        {"data.allocation.remainder": True},
+        {"data.allocation.per_client": {"a": 3, "b": 0.5}},
+        {"data.validation": 0.2},
+        {"data.split": "official-leaky"},
+    ],
+)
+def test_a_setting_that_departs_is_dumped_and_read_back(changes: dict[str, object]) -> None:
+    changed = toys.protocol(**changes)
+    raw = changed.model_dump(mode="json")
+    assert raw != toys.protocol().model_dump(mode="json")
+    assert Protocol.model_validate(raw) == changed
+    again = changed.data.model_validate_json(changed.data.model_dump_json())
+    assert again == changed.data
+    ((key, value),) = changes.items()
+    node = raw
+    for part in key.split("."):
+        node = node[part]
+    assert node == value
+
+
+class Outer(_Spec):
+    class Inner(_Spec):
+        old: int = 1
+        new: int = 2
+        always: ClassVar[frozenset[str]] = frozenset({"old"})
+
+    kept: int = 0
+    late: list[int] = Field(default_factory=list)
+    inner: Inner = Inner()
+    always: ClassVar[frozenset[str]] = frozenset({"kept"})
+
+
+def test_late_settings_of_every_kind_stay_out_at_their_defaults() -> None:
+    assert Outer().model_dump() == {"kept": 0}
+    assert Outer(late=[1], inner=Outer.Inner(new=3)).model_dump(mode="json") == {
+        "kept": 0,
+        "late": [1],
+        "inner": {"old": 1, "new": 3},
+    }
+
+
+def test_a_change_reaches_settings_that_the_dump_leaves_out() -> None:
+    twice = toys.protocol(**{"data.crop": 4}).changed(data__allocation__remainder=True)
+    assert twice.data.crop == 4 and twice.data.allocation.remainder
+    assert toys.protocol(**{"data.crop": 4, "data.flip": True}).data.augmentation == Augmentation(
+        crop=4, flip=True
+    )
+    with pytest.raises(FedReproError, match="protocol setting data"):
+        toys.protocol(**{"data.zoom.least": 1})
+    with pytest.raises(FedReproError, match="early_stop has no parts"):
+        toys.protocol(**{"early_stop.patience": 3})
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("crop", -1), ("erase", 1.5), ("test_share", 0.0), ("test_share", 1.0), ("validation", -1)],
+)
+def test_impossible_values_name_the_setting(setting: str, value: float) -> None:
+    with pytest.raises(FedReproError, match=rf"protocol setting data\.{setting}"):
+        toys.protocol(**{f"data.{setting}": value})
+
+
+def test_counts_and_shares_stay_what_they_are() -> None:
+    for value in (0, 500, 0.2):
+        assert type(DataSpec(dataset="x", size=8, validation=value).validation) is type(value)
+    spec = AllocationSpec(per_client={"a": 3, "b": 0.5})
+    assert {k: type(v) for k, v in spec.per_client.items()} == {"a": int, "b": float}
