@@ -140,7 +140,9 @@ def _seconds(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Va
         r.label: float(metrics.seconds(r.record.curve).drop("evaluate", errors="ignore").sum())
         for r in results
     }
-    column = paper.table(experiment.table or experiment.id).columns[0]
+    printed = paper.table(experiment.table or experiment.id)
+    dataset = results[0].record.data["dataset"] if results else ""
+    column = paper.column(printed.id, dataset) or printed.columns[0]
     base = spent.get(experiment.relative_to) if experiment.relative_to else 1.0
     for label, value in spent.items():
         yield label, column, value / base if base else None
@@ -155,12 +157,109 @@ def _sampling(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> V
         yield result.label, "size_GB", _gigabytes(paper, result, "avg", goal)
 
 
+def _clients(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """Clients of each domain, in the one printed row."""
+    data = results[0].record.data
+    owners = [client["domain"] for client in data["clients"]]
+    row = paper.table(experiment.table or experiment.id).methods[0]
+    for domain in data["domains"]:
+        yield row, domain, owners.count(domain)
+
+
+def _grid(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """Each arm's mean accuracy in the row and column it says."""
+    first = paper.table(experiment.table or experiment.id).columns[0]
+    for result in results:
+        mean = metrics.scores(result.record.curve, _rule(paper))["avg"]
+        yield result.arm.row or result.label, result.arm.column or first, mean
+
+
+def _differences(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """Printed rows that are one accuracy, or one less another. Rows of other data sets, and of
+    domains that a data set in their place does not have, are left out."""
+    scores = {r.label: metrics.scores(r.record.curve, _rule(paper)) for r in results}
+    dataset = str(results[0].record.data["dataset"]) if results else ""
+    for one in experiment.differences:
+        if dataset != "minidigits" and paper.datasets[dataset].protocol != one.dataset:
+            continue
+        if one.of not in scores or (one.minus is not None and one.minus not in scores):
+            continue
+        base = scores[one.minus] if one.minus is not None else {}
+        gains = {column: value - base.get(column, 0.0) for column, value in scores[one.of].items()}
+        gains["largest"] = max(value for column, value in gains.items() if column != "avg")
+        if one.column in gains:
+            table = paper.table(experiment.table or experiment.id)
+            yield one.row, table.columns[0], gains[one.column]
+
+
+def _leakage(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    for result in results:
+        measured = result.record.measured("leakage")
+        yield result.label, "MI", float(measured["mutual_information"])
+        yield result.label, "accuracy", metrics.scores(result.record.curve, _rule(paper))["avg"]
+
+
+def _relative(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """How much the last arm's mean accuracy is above the first's, in percent of the first's."""
+    if len(results) < 2:
+        return
+    low, high = (
+        metrics.scores(r.record.curve, _rule(paper))["avg"] for r in (results[0], results[-1])
+    )
+    dataset = str(results[0].record.data["dataset"])
+    column = paper.table(experiment.table or experiment.id).columns[0]
+    yield experiment.rows.get(dataset, dataset), column, 100 * (high / low - 1)
+
+
+def _in_out(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """Accuracies as fractions, and the round they are from: 0 where nothing travels. On data the
+    printed table is not about, under names of their own."""
+    for result in results:
+        curve, data = result.record.curve, result.record.data
+        counts = pd.DataFrame(data["counts"])
+        tested = counts[counts.split == "test"].groupby("domain").images.sum()
+        best = metrics.best_round(curve)
+        found = metrics.in_and_out(curve, data["clients"], tested.to_dict()).loc[best]
+        names = ("ood_acc", "ind_acc", "rounds")
+        if not _printed_for(paper, experiment, data["dataset"]):
+            names = ("out of domain", "in domain", "best round")
+        alone = not metrics.traffic(curve).size
+        values = (found["ood"] / 100, found["ind"] / 100, 0 if alone else best)
+        yield from zip([result.label] * 3, names, map(float, values), strict=True)
+
+
+def _printed_for(paper: Paper, experiment: Experiment, dataset: str) -> bool:
+    """Whether the printed table is about this data set of ours."""
+    if experiment.table is None:
+        return False
+    names = paper.columns.get(dataset, ())
+    return any(name in paper.table(experiment.table).dataset for name in names)
+
+
+def _communication(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """All clients' traffic, up and down, to the best round, in the paper's MB."""
+    for result in results:
+        data, sent = result.record.data, metrics.traffic(result.record.curve)
+        best = metrics.best_round(result.record.curve)
+        column = paper.column(experiment.table or experiment.id, data["dataset"])
+        size = float(sent.loc[:best].to_numpy().sum()) if sent.size else 0.0
+        megabyte = float(paper.reporting["megabyte_bytes"].value)
+        yield result.label, column or data["dataset"], size / megabyte
+
+
 _KINDS: dict[str, Callable[[Paper, Experiment, Sequence[Run]], Values]] = {
     "rounds": _rounds,
     "traffic": _traffic,
     "speedup": _speedup,
     "seconds": _seconds,
     "sampling": _sampling,
+    "clients": _clients,
+    "grid": _grid,
+    "differences": _differences,
+    "leakage": _leakage,
+    "relative": _relative,
+    "in-out": _in_out,
+    "communication": _communication,
 }
 
 

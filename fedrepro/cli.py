@@ -244,7 +244,7 @@ def run(
         )
         for name in asked
     ]
-    todo = [(s, name) for s in studies for name in s.chosen(experiment) if s.arms(name)]
+    todo = [(s, name) for s in studies for name in s.chosen(experiment) if s.has_work(name)]
     if not todo:
         raise FedReproError(
             f"nothing to run for {experiment} on {', '.join(asked)}; see `fedrepro experiments`"

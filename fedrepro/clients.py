@@ -70,6 +70,11 @@ class TrainedView:
     _engine: Engine
     _samples: Samples
 
+    @property
+    def inputs(self) -> Tensor:
+        """See `methods.base.TrainedClient`."""
+        return self._samples.images
+
     def features(self, training: bool = False, augmentation: Augmentation | None = None) -> Tensor:
         """See `methods.base.TrainedClient`."""
         return self._engine.features(

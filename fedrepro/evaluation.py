@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from fedrepro.clients import Client
+from fedrepro.curve import Row
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import Engine
-
-Row = tuple[int, str, str, str, str, float]
 
 
 class Test(NamedTuple):
@@ -47,6 +46,20 @@ def at_home(
     if held_out is not None:
         tests.append(Test(domain, "validation", *engine.evaluate(state, held_out)))
     return tests
+
+
+def abroad(
+    number: int,
+    engine: Engine,
+    federation: Federation,
+    client: Client,
+    state: Mapping[str, Tensor],
+) -> Iterator[Row]:
+    """A client's network on every domain's test set, its own included, as rows of the curve under
+    the client's name."""
+    for domain, samples in federation.tests.items():
+        accuracy, _ = engine.evaluate(state, samples)
+        yield number, "cross-accuracy", client.data.name, domain, "test", accuracy
 
 
 def rows(number: int, subject: str, tests: Sequence[Sequence[Test]]) -> Iterator[Row]:

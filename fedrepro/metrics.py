@@ -7,6 +7,7 @@ Accuracies are in percent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import pandas as pd
@@ -65,6 +66,38 @@ def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[s
             )
         chosen = table.loc[losses["avg"].idxmin()]
     return {str(key): float(value) for key, value in chosen.items()}
+
+
+def best_round(curve: pd.DataFrame) -> int:
+    """The round of lowest mean validation loss; the last one where nothing was held out."""
+    rows = curve[(curve.measure == "loss") & (curve.split == "validation")]
+    if rows.empty:
+        return int(curve["round"].max())
+    return int(_by_round(curve, "loss", "validation")["avg"].idxmin())
+
+
+def in_and_out(
+    curve: pd.DataFrame, clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]
+) -> pd.DataFrame:
+    """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
+
+    clients: name and domain of each; tested: test images of a domain. A client's network is taken
+    on its own domain (ind) and in plain mean over the others (ood); both are averaged over clients
+    by their share of their domain's test images. MPFT, Eq. 3, whose exact form is lost: the other
+    reading, out-of-domain images pooled, would make both equal for any one global network.
+    """
+    sharing = pd.Series([client["domain"] for client in clients]).value_counts()
+    cross = curve[curve.measure == "cross-accuracy"]
+    common = accuracies(curve).drop(columns="avg")
+    ind, ood, total = 0.0, 0.0, 0.0
+    for client in clients:
+        rows = cross[cross.subject == client["name"]]
+        table = rows.pivot(index="round", columns="domain", values="value") if len(rows) else common
+        home, weight = client["domain"], tested[client["domain"]] / sharing[client["domain"]]
+        ind = ind + weight * table[home]
+        ood = ood + weight * table.drop(columns=home).mean(axis=1)
+        total += weight
+    return pd.DataFrame({"ind": ind / total, "ood": ood / total})
 
 
 def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:

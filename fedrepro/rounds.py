@@ -5,33 +5,33 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from typing import Protocol as Interface
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
 from fedrepro.averaging import RunningAverage
 from fedrepro.clients import Client, Groups, Shelf, TrainedView, flatten, restore
+from fedrepro.curve import CURVE_COLUMNS, Curve, Row
 from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order
-from fedrepro.evaluation import Row, Test, at_home, embed, everywhere
+from fedrepro.evaluation import Test, abroad, at_home, embed, everywhere
 from fedrepro.evaluation import rows as test_rows
+from fedrepro.heads import give_head
 from fedrepro.messages import Message, count_bytes, tensors_of
 from fedrepro.methods.base import Method, Phase, Upload
 from fedrepro.models import TensorInfo, build_model, layout
+from fedrepro.participation import participants
 from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
-from fedrepro.rng import Purpose, numpy_stream, seeded_modules, torch_stream
+from fedrepro.rng import Purpose, seeded_modules, torch_stream
 from fedrepro.server import Server, under
 from fedrepro.together import Stage, one_round, run_together
 
-CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
+__all__ = ["CURVE_COLUMNS", "Checkpoint", "Training"]
 
 
 class Checkpoint(Interface):
@@ -68,6 +68,7 @@ class Training:
         with seeded_modules(seed):
             built = build_model(protocol.model, classes, federation.size, **protocol.model_args)
             module = method.network(built).to(dtype)
+        heads = give_head(module, federation, protocol.head == "own")
         self.layout: dict[str, TensorInfo] = layout(module)
         initial = {
             name: value.detach().clone(memory_format=torch.contiguous_format).to(self.device)
@@ -99,13 +100,12 @@ class Training:
             "trained": dict(initial) if "trained" in self.judged else {},
         }
         self.clients = [
-            Client(i, data, dict(first)) for i, data in enumerate(self.federation.clients)
+            Client(i, data, {**first, "kept": {**first["kept"], **_on(head, self.device)}})
+            for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
         ]
         self.shelf = Shelf(self.device, clients, folder)
         self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
-        self.rows: list[Row] = []
-        self._losses: dict[int, float] = {}  # of the held-out images, by round
-        self.accuracy = float("nan")  # mean of the last round's tests
+        self.log = Curve(self.judged[0], protocol.early_stop)
         self.round = 0
         self.whole = True  # False once clients' files are ahead of the last whole round
 
@@ -120,7 +120,12 @@ class Training:
     @property
     def finished(self) -> bool:
         """Whether the last round is over, or the early stop has come."""
-        return self.round >= self.protocol.rounds or self._stopped_early()
+        return self.round >= self.protocol.rounds or self.log.stopped(self.round)
+
+    @property
+    def accuracy(self) -> float:
+        """Mean of the last round's tests in percent."""
+        return self.log.accuracy
 
     # A round.
 
@@ -166,7 +171,11 @@ class Training:
             rows.extend(_terms(number, client, trained))
 
         before = self.server.state(), [dict(client.groups) for client in self.clients]
+        tested: list[Row] = []
+        stop = self.protocol.early_stop
         try:
+            if number == 1 and stop is not None and stop.untrained:
+                yield from self._evaluate(0, clock, tested)
             twin_phases = self.method.twin_phases(self.protocol)
             if twin_phases:
                 jobs = [
@@ -188,7 +197,6 @@ class Training:
             if self.method.bn_policy == "recompute":
                 with self._timed(clock, "evaluate"):
                     self._recompute_statistics()
-            tested: list[Row] = []
             yield from self._evaluate(number, clock, tested)
         except BaseException:
             self.server.load_state(before[0])
@@ -202,18 +210,14 @@ class Training:
         for way, counted in (("down", count_bytes(downs)), ("up", sent)):
             rows += [(number, "bytes", f"{way}/{k}", "", "", float(v)) for k, v in counted.items()]
         rows += [(number, "seconds", k, "", "", v) for k, v in clock.items()]
-        self._log(rows)
+        self.log.add(rows)
         self.round = number
         self.whole = True
 
     def _participants(self, number: int) -> list[Client]:
         """All clients, or a share drawn for this round, in client order."""
-        n = len(self.clients)
-        count = max(1, round(self.protocol.participation * n))
-        if count == n:
-            return self.clients
-        drawn = numpy_stream(self.seed, "participation", round=number)
-        return [self.clients[i] for i in sorted(drawn.choice(n, count, replace=False))]
+        chosen = participants(self.protocol, self.seed, number, len(self.clients))
+        return [self.clients[i] for i in chosen]
 
     # Messages.
 
@@ -261,12 +265,13 @@ class Training:
     def _upload(self, client: Client, trained: Trained, view: TrainedView) -> Upload:
         message = dict(self.method.upload(view))
         if self.travelling:
-            message["model"] = {n: trained.state[n] for n in self.travelling}
+            shared = {n: trained.state[n] for n in self.travelling}
+            message["model"] = self.method.release(view, shared)
         return Upload(client.index, len(client.data.train), message)
 
     def _groups(self, client: Client, trained: Trained, view: TrainedView) -> Groups:
         """What a client keeps after training."""
-        keeps = self.method.keeps_optimizer
+        keeps = self.method.keeps_optimizer or self.protocol.optimizer.kept
         return {
             "kept": {n: trained.state[n] for n in client.kept},
             "optimizer": trained.optimizer if keeps else {},
@@ -296,11 +301,16 @@ class Training:
         """Test every judged network; fills `rows`."""
         for subject in self.judged:
             found: dict[int, list[Test]] = {}
+            first = subject == self.judged[0]
 
-            def test(position: int, state: Mapping[str, Tensor], found: Any = found) -> None:
+            def test(
+                position: int, state: Mapping[str, Tensor], found: Any = found, first: bool = first
+            ) -> None:
                 with self._timed(clock, "evaluate"):
                     client = self.clients[position]
                     found[position] = at_home(self.engine, self.federation, client, state)
+                    if first and self.protocol.tested_on == "everywhere":
+                        rows.extend(abroad(number, self.engine, self.federation, client, state))
 
             if subject == "global":
                 with self._timed(clock, "evaluate"):
@@ -319,7 +329,8 @@ class Training:
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
         """The method's training of a throw-away copy before a test. All clients' are asked for
         in one call, so that an engine can train them together."""
-        return self._job(client, self._download(client), number, phases, "adaptation")
+        job = self._job(client, self._download(client), number, phases, "adaptation")
+        return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
         """Each domain's first network as the first kind judged is tested, by domain."""
@@ -343,26 +354,9 @@ class Training:
         networks = dict(self.tested_networks(self.round))
         return embed(self.engine, self.federation, networks, per_domain)
 
-    def _log(self, rows: Sequence[Row]) -> None:
-        """Add a round's rows, and remember what the loop itself asks of them."""
-        self.rows += rows
-        judged = [row for row in rows if row[2] == self.judged[0]]
-        losses = [row[5] for row in judged if row[1] == "loss" and row[4] == "validation"]
-        accuracies = [row[5] for row in judged if row[1] == "accuracy" and row[4] == "test"]
-        if losses:
-            self._losses[rows[0][0]] = float(np.mean(losses))
-        if accuracies:
-            self.accuracy = float(np.mean(accuracies))
-
-    def _stopped_early(self) -> bool:
-        stop, losses = self.protocol.early_stop, self._losses
-        if stop is None or not losses:
-            return False
-        return self.round - min(losses, key=losses.__getitem__) >= stop.patience
-
     def curve(self) -> pd.DataFrame:
         """Everything logged so far, tidy."""
-        return pd.DataFrame(self.rows, columns=list(CURVE_COLUMNS))
+        return self.log.frame()
 
     # Checkpoints.
 
@@ -370,7 +364,7 @@ class Training:
         """Keep the state after the last whole round."""
         tensors = {f"server/{k}": v for k, v in self.server.state().items()}
         tensors |= flatten(self.clients)
-        checkpoint.save(tensors, {"round": self.round, "rows": self.rows})
+        checkpoint.save(tensors, {"round": self.round, "rows": self.log.rows})
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint's round, if there is one."""
@@ -382,9 +376,7 @@ class Training:
         self.server.load_state(under(server, "server/"))
         restore(self.clients, tensors, self.device, self.shelf, self.twins)
         self.round = int(facts["round"])
-        rows = [tuple(row) for row in facts["rows"]]
-        for _, part in groupby(rows, key=itemgetter(0)):
-            self._log(list(part))
+        self.log.add(tuple(row) for row in facts["rows"])
 
     @contextmanager
     def _timed(self, clock: dict[str, float], name: str) -> Iterator[None]:
@@ -398,3 +390,7 @@ class Training:
 def _terms(number: int, client: Client, trained: Trained, prefix: str = "") -> Iterator[Row]:
     for term, value in trained.terms.items():
         yield number, "term", prefix + term, client.data.name, "train", value
+
+
+def _on(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: value.to(device) for name, value in tensors.items()}

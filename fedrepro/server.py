@@ -107,6 +107,11 @@ class Server:
         self.log[f"{name}_loss"] = float(loss_sum) / seen
         self.log[f"{name}_accuracy"] = 100 * float(hits) / seen
 
+    def replace(self, name: str, module: nn.Module) -> None:
+        """Give an owned network the values of another of its architecture."""
+        self.modules[name].load_state_dict(module.state_dict())
+        self._networks.clear()
+
     # What a checkpoint keeps.
 
     def state(self) -> dict[str, Tensor]:

@@ -16,13 +16,16 @@ from fedrepro import methods, metrics, papers
 from fedrepro.cells import cells
 from fedrepro.data.federation import Federation
 from fedrepro.errors import FedReproError
-from fedrepro.papers import Arm, Paper
+from fedrepro.facts import facts
+from fedrepro.papers import UNTRAINED, Arm, Paper
+from fedrepro.privacy import leakage
 from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
-from fedrepro.runs import Record, RunSpec, Store, federation_of
+from fedrepro.runs import Probe, Record, RunSpec, Store, federation_of
 from fedrepro.verdicts import build_table
 
 DEFAULT_RUNS = Path("runs")
+PROBES = {"leakage": Probe("leakage", leakage)}  # by kind of experiment
 
 
 @dataclass(frozen=True)
@@ -115,11 +118,13 @@ class Study:
                 )
 
     def runnable(self) -> list[str]:
-        """Ids of the experiments that can run on this data set."""
+        """Ids of the experiments that run on this data set at this scale without being named."""
         return [
             e.id
             for e in self.paper.experiments
-            if e.state == "runs" and self.dataset in self.paper.datasets_for(e.id)
+            if e.state == "runs"
+            and self.scale not in e.named_only
+            and self.dataset in self.paper.datasets_for(e.id)
         ]
 
     def chosen(self, experiment: str) -> list[str]:
@@ -135,27 +140,40 @@ class Study:
             if self.only is None or arm.label in self.only or arm.method in self.only
         ]
 
+    def has_work(self, experiment: str) -> bool:
+        """Whether `only` leaves anything of an experiment."""
+        return bool(self.arms(experiment)) or self.paper.experiment(experiment).kind in UNTRAINED
+
     def results(self, experiment: str) -> list[Result]:
         """The finished runs of an experiment, trained where the store lacks them."""
-        return [Result(arm, self._record(arm)) for arm in self.arms(experiment)]
+        probe = PROBES.get(self.paper.experiment(experiment).kind)
+        return [Result(arm, self._record(arm, probe)) for arm in self.arms(experiment)]
 
-    def _record(self, arm: Arm) -> Record:
+    def _record(self, arm: Arm, probe: Probe | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)
         spec = RunSpec(method, arm.protocol, self.seed, self.engine)
         return self.store.obtain(
-            spec, device=self.device, data_root=self.data_root, progress=self.progress
+            spec,
+            device=self.device,
+            data_root=self.data_root,
+            progress=self.progress,
+            probe=probe,
         )
 
     def train_together(self, experiment: str, seeds: Sequence[int]) -> int:
         """Train every arm of an experiment for all seeds at once, where the store lacks them; the
         number of records there are then. Whoever asks for one of them later finds it."""
-        records = 0
+        records, probe = 0, PROBES.get(self.paper.experiment(experiment).kind)
         for arm in self.arms(experiment):
             method = methods.create(arm.method, **arm.fields)
             specs = [RunSpec(method, arm.protocol, seed, self.engine) for seed in seeds]
             records += len(
                 self.store.obtain_together(
-                    specs, device=self.device, data_root=self.data_root, progress=self.progress
+                    specs,
+                    device=self.device,
+                    data_root=self.data_root,
+                    progress=self.progress,
+                    probe=probe,
                 )
             )
         return records
@@ -190,12 +208,18 @@ class Study:
     def beside(self, experiment: str) -> pd.DataFrame:
         """The printed table beside this seed's numbers (`verdicts.build_table`)."""
         table = self.paper.experiment(experiment).table or experiment
-        return build_table(self.paper, table, self.cells(experiment))
+        rows = [{**row, "table": table} for row in self.cells(experiment)]
+        return build_table(self.paper, table, rows)
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         """Our numbers of one experiment, a row a (method, column), as `verdicts.build_table` reads
         them; `alternative` marks second readings, which have no printed row."""
-        rows = cells(self.paper, self.paper.experiment(experiment), self.results(experiment))
+        spec = self.paper.experiment(experiment)
+        if spec.kind in UNTRAINED:
+            protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)
+            rows = facts(self.paper, spec, protocol, self.data_root)
+        else:
+            rows = cells(self.paper, spec, self.results(experiment))
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
         return [{**common, **row} for row in rows]
 

@@ -26,17 +26,22 @@ SMOKE_DATASET = "minidigits"
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
     """The data sets meant where none is named: the embedded one at scale smoke, else those of the
     experiment, or of all that run."""
-    if experiment != "all" and paper.experiment(experiment).state != "runs":
+    if experiment != "all" and not paper.experiment(experiment).can_run:
         paper.arms(experiment)  # raises the line that says why
     if scale == "smoke":
         return [SMOKE_DATASET]
-    runs = [e for e in paper.experiments if e.state == "runs" and experiment in ("all", e.id)]
+    runs = [
+        e
+        for e in paper.experiments
+        if e.id == experiment
+        or (experiment == "all" and e.state == "runs" and scale not in e.named_only)
+    ]
     if not runs:
         raise FedReproError(
             f"nothing of {paper.short} runs yet; `fedrepro experiments --paper {paper.name}` says "
             "what is missing"
         )
-    return list(dict.fromkeys(e.dataset for e in runs))
+    return list(dict.fromkeys(name for e in runs for name in e.datasets))
 
 
 def plan(
@@ -91,7 +96,7 @@ def _check(
     from fedrepro.study import study  # torch comes with it
 
     asked = study(paper, dataset, scale, seed, only=methods, runs_dir=runs)
-    if not any(asked.arms(name) for name in asked.chosen(experiment)):
+    if not any(asked.has_work(name) for name in asked.chosen(experiment)):
         raise FedReproError(
             f"{asked.paper.short}: nothing to run for {experiment} on {dataset} with these "
             f"methods; see `fedrepro experiments --paper {paper}`"

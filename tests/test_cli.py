@@ -153,7 +153,7 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
     [
         (["nopaper"], "adcol"),
         (["adcol", "table-99"], "table-1"),
-        (["adcol", "table-5"], "planned"),
+        (["adcol", "table-21"], "blocked"),
         (["adcol", "table-1", "--dataset", "cifar"], "minidigits"),
         (["adcol", "table-4", "--dataset", "digits5"], "office10"),
         (["adcol", "--seed", "-1"], "seed -1"),
@@ -165,7 +165,7 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
         (["adcol", "--device", "tpu"], "auto, cpu, cuda"),
         (["adcol", "--engine", "warp"], "reference"),
         (["adcol", "--rounds", "3"], "run --help`"),
-        (["fedapc"], "FedAPC"),
+        (["fedapc", "figure-1"], "FedAPC figure-1 is blocked"),
         ([], "paper"),
     ],
 )

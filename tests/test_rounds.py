@@ -11,7 +11,7 @@ from fedrepro.rounds import Training
 from fedrepro.runs.checkpoint import FileCheckpoint
 from tests import toys
 
-ALL = methods.names()
+ALL = toys.ON_IMAGES
 
 
 def start(name="FedAvg", seed=0, federation=None, method=None, **changes):

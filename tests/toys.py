@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from fedrepro import methods
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.protocol import Protocol, parse_protocol
 
 SIZE = 16
 CLASSES = 3
+ON_IMAGES = tuple(name for name in methods.names() if not methods.get(name).needs_embeddings)
 
 
 def samples(n: int, shift: float, seed: int) -> Samples:

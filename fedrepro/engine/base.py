@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from typing import Protocol as Interface
 
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrepro.data.federation import Samples
 from fedrepro.messages import Message
-from fedrepro.methods.base import Method, Phase
+from fedrepro.methods.base import Method, Phase, Shots
 from fedrepro.protocol import Augmentation
 from fedrepro.rng import Purpose, torch_stream
 
@@ -22,8 +23,9 @@ class Job:
 
     state: every tensor of the network at the start (read, never written; it may lie in host memory
     or in a mapped file).
-    optimizer: momentum by parameter name where the method keeps it between rounds.
-    stream: the purpose whose random streams order the batches.
+    optimizer: what the optimiser remembers, where it is kept between rounds (`optimizers.slots`).
+    stream: the purpose whose random streams order the batches. batch_size: the protocol's where
+    None.
     """
 
     client: int
@@ -35,6 +37,17 @@ class Job:
     phases: Sequence[Phase]
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     stream: Purpose = "batches"
+    batch_size: int | None = None
+
+    def of_few(self, shots: Shots | None) -> Job:
+        """The same training on a few images of each class; on all of them where None."""
+        if shots is None:
+            return self
+        labels = self.samples.labels
+        place = F.one_hot(labels).cumsum(dim=0).gather(1, labels[:, None])[:, 0]  # in its class
+        few = place <= shots.per_class
+        samples = Samples(self.samples.images[few], labels[few])
+        return replace(self, samples=samples, batch_size=shots.batch_size)
 
 
 class Streams(NamedTuple):

@@ -48,17 +48,18 @@ class ForwardEngine:
     ) -> Tensor:
         """Features (n, d) on the run's device, without gradients, of un-augmented samples unless
         an augmentation and a generator to draw it from are given. In training mode with a
-        generator, batches are of random images: stored ones may be in the order of their class."""
+        generator, batches are of random images: stored ones may be in the order of their class.
+        They come in the run's type, whatever its products are computed in."""
         self._load(state)
         self.module.train(training)
         if not training or generator is None:
             size = self.protocol.batch_size if training else self.evaluation_batch
             parts = self._outputs(samples, size, augmentation, generator)
-            return torch.cat([out.features for out, _ in parts])
+            return torch.cat([out.features for out, _ in parts]).to(self.dtype)
         order = torch.randperm(len(samples), generator=generator).to(self.device)
         shuffled = Samples(samples.images[order], samples.labels[order])
         parts = self._outputs(shuffled, self.protocol.batch_size, augmentation, generator)
-        found = torch.cat([out.features for out, _ in parts])
+        found = torch.cat([out.features for out, _ in parts]).to(self.dtype)
         return torch.empty_like(found).index_copy_(0, order, found)
 
     @torch.no_grad()

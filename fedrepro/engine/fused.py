@@ -95,12 +95,17 @@ class FusedEngine(ForwardEngine):
         """Positions of jobs that can be stacked, each group in stacking order."""
         groups: dict[Hashable, list[int]] = {}
         for i, job in enumerate(jobs):
-            key = (readable(job), self._course(job), form(job.received))
+            key = (readable(job), self._course(job), self._size(job), form(job.received))
             groups.setdefault(key, []).append(i)
-        size = self.protocol.batch_size
         for group in groups.values():
-            group.sort(key=lambda i: stacking_order(len(jobs[i].samples), size))
+            size = self._size(jobs[group[0]])
+            order = {i: stacking_order(len(jobs[i].samples), size) for i in group}
+            group.sort(key=order.__getitem__)
         return list(groups.values())
+
+    def _size(self, job: Job) -> int:
+        """Images in its batches."""
+        return job.batch_size or self.protocol.batch_size
 
     def _course(self, job: Job) -> Hashable:
         """Equal for jobs that train the same way."""
@@ -138,7 +143,7 @@ class FusedEngine(ForwardEngine):
     ) -> tuple[Stack, Iterator[bool]]:
         """A filled stack and its steps."""
         stack = self._stack(method, jobs, number)
-        data, size = self.protocol.data, self.protocol.batch_size
+        data, size = self.protocol.data, self._size(jobs[0])
         reader = Reader(method, jobs, data, size, self.device, self.dtype)
         self._lanes[number].follow()
 

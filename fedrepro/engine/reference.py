@@ -15,6 +15,7 @@ from fedrepro.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
 from fedrepro.engine.base import Job, Streams, Trained
 from fedrepro.engine.forward import ForwardEngine
+from fedrepro.engine.optimizers import build, remembered
 from fedrepro.engine.received import placed
 from fedrepro.messages import Message
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
@@ -59,15 +60,16 @@ class ReferenceEngine(ForwardEngine):
         self.module.train()
         job = replace(job, received=placed(job.received, self.device))
         streams = Streams.of(job)
-        momentum: dict[str, Tensor] = dict(job.optimizer)
+        keeps = method.keeps_optimizer or self.protocol.optimizer.kept
+        memory: dict[str, Tensor] = dict(job.optimizer)
         sums: dict[str, Tensor] = {}
         seen: Counter[str] = Counter()  # samples of the steps that had a term
         for phase in job.phases:
-            if not method.keeps_optimizer:
-                momentum = {}
-            self._run_phase(method, phase, job, streams, momentum, sums, seen)
+            if not keeps:
+                memory = {}
+            self._run_phase(method, phase, job, streams, memory, sums, seen)
         terms = {name: float(total) / seen[name] for name, total in sums.items()}
-        return Trained(self._snapshot(), momentum if method.keeps_optimizer else {}, terms)
+        return Trained(self._snapshot(), memory if keeps else {}, terms)
 
     def _run_phase(
         self,
@@ -75,25 +77,22 @@ class ReferenceEngine(ForwardEngine):
         phase: Phase,
         job: Job,
         streams: Streams,
-        momentum: dict[str, Tensor],
+        memory: dict[str, Tensor],
         sums: dict[str, Tensor],
         seen: Counter[str],
     ) -> None:
-        """One phase of one client; fills `momentum`, adds to `sums` and `seen`."""
+        """One phase of one client; fills the optimiser's `memory`, adds to `sums` and `seen`."""
         params = dict(self.module.named_parameters())
         for name, value in params.items():
             value.requires_grad_(phase.trains(self.layout[name]))
         moving = {name: value for name, value in params.items() if value.requires_grad}
         spec = phase.optimizer or self.protocol.optimizer
-        sgd = torch.optim.SGD(list(moving.values()), **spec.model_dump(), fused=True)
-        for name, value in moving.items():
-            if name in momentum:
-                # In the parameter's own memory format: a fused step reads both as they lie.
-                sgd.state[value]["momentum_buffer"] = torch.empty_like(value).copy_(momentum[name])
+        optimizer = build(spec, moving, memory, job.round)
         model = BoundModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
+        size = job.batch_size or self.protocol.batch_size
         for _ in range(phase.epochs):
-            batches = iter(epoch_batches(len(job.samples), self.protocol.batch_size, streams.order))
+            batches = iter(epoch_batches(len(job.samples), size, streams.order))
             for index in batches:
                 second = next(batches, None) if phase.lookahead is not None else index
                 if second is None:
@@ -106,15 +105,14 @@ class ReferenceEngine(ForwardEngine):
                     index = second
                 else:
                     terms = self._gradients(loss, model, batch, job)
-                sgd.step()
+                if spec.clip is not None:
+                    nn.utils.clip_grad_norm_(moving.values(), spec.clip)
+                optimizer.step()
                 for term, value in terms.items():
                     seen[term] += len(index)
                     part = value.detach() * len(index)
                     sums[term] = sums[term] + part if term in sums else part
-        for name, parameter in moving.items():
-            buffer = sgd.state[parameter].get("momentum_buffer")
-            if buffer is not None:
-                momentum[name] = buffer.contiguous()
+        memory |= remembered(spec, optimizer, moving)
 
     def _gradients(
         self, loss: Loss, model: BoundModel, batch: Batch, job: Job

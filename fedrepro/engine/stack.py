@@ -11,10 +11,10 @@ from typing import cast
 import torch
 from torch import Tensor
 from torch.func import functional_call, vmap
-from torch.optim.sgd import sgd
 
 from fedrepro.engine.base import Job, Trained
 from fedrepro.engine.graphs import Recorder, StepGraph
+from fedrepro.engine.optimizers import blank, slots, step_together
 from fedrepro.engine.reading import Step
 from fedrepro.engine.received import Received, Tensors
 from fedrepro.messages import Message
@@ -90,7 +90,8 @@ class Stack:
             name: value.new_empty((len(jobs), *value.shape), device=setting.device)
             for name, value in jobs[0].state.items()
         }
-        self.momentum: dict[str, Tensor] = {}
+        self._keeps = method.keeps_optimizer or setting.optimizer.kept
+        self.momentum: dict[str, Tensor] = {}  # what the optimisers remember
         self.sums: dict[str, Tensor] = {}
         names = [name for name, _ in setting.skeleton.named_parameters()]
         self._courses = [
@@ -100,6 +101,13 @@ class Stack:
                 tuple(n for n in names if phase.trains(setting.layout[n])),
             )
             for phase in jobs[0].phases
+        ]
+        # Every client's step size by phase, where it changes from round to round.
+        self._rates = [
+            torch.empty(len(jobs), dtype=torch.float64, device=setting.device)
+            if course.optimizer.scheduled
+            else None
+            for course in self._courses
         ]
         self._fill(jobs)
 
@@ -116,17 +124,24 @@ class Stack:
             # one by one: a client's tensors may lie in host memory or in a file
             for i, job in enumerate(jobs):
                 place[i].copy_(job.state[name], non_blocking=True)
-        self._held: list[set[str]] = [set() for _ in range(n)]  # kept momenta by client
+        for course, rates in zip(self._courses, self._rates, strict=True):
+            if rates is not None:
+                now = [course.optimizer.rate(job.round) for job in jobs]
+                rates.copy_(torch.tensor(now, dtype=rates.dtype))
+        self._held: list[set[str]] = [set() for _ in range(n)]  # what each client will keep
         self._steps = [[0] * n for _ in self._courses]
         self._seen = [[0] * n for _ in self._courses]  # samples, by phase
         self._clients = n
         for buffer in self.momentum.values():
             buffer.zero_()
-        if self._method.keeps_optimizer:
+        if self._keeps:
             for i, job in enumerate(jobs):
-                for name, value in job.optimizer.items():
-                    self._buffer(name)[i].copy_(value)
-                    self._held[i].add(name)
+                for key, value in job.optimizer.items():
+                    if key not in self.momentum:
+                        shape = n, *value.shape
+                        self.momentum[key] = value.new_zeros(shape, device=self._setting.device)
+                    self.momentum[key][i].copy_(value)
+                    self._held[i].add(key)
 
     # Training.
 
@@ -135,7 +150,7 @@ class Stack:
         course = self._courses[number]
         key = (step.start, step.stop, step.sizes)
         if key not in course.graphs:
-            work = partial(self._step, course, step.start, step.stop)
+            work = partial(self._step, course, self._rates[number], step.start, step.stop)
             course.graphs[key] = StepGraph(work, self._setting.record)
         course.graphs[key](step.inputs)
         for i in range(step.start, step.stop):
@@ -143,16 +158,19 @@ class Stack:
             self._seen[number][i] += step.sizes[-1]
 
     def end_phase(self, number: int) -> None:
-        """Momenta start at zero in the next phase unless the method keeps them."""
+        """Momenta start at zero in the next phase unless they are kept."""
         course = self._courses[number]
-        if not self._method.keeps_optimizer:
+        if not self._keeps:
             for buffer in self.momentum.values():
                 buffer.zero_()
-        elif course.optimizer.momentum:
-            for held, taken in zip(self._held, self._steps[number], strict=True):
-                held |= course.stepped if taken else set()
+            return
+        keys = {key for name in course.stepped for key in slots(course.optimizer, name)}
+        for held, taken in zip(self._held, self._steps[number], strict=True):
+            held |= keys if taken else set()
 
-    def _step(self, course: _Course, start: int, stop: int, *inputs: Tensor) -> None:
+    def _step(
+        self, course: _Course, rates: Tensor | None, start: int, stop: int, *inputs: Tensor
+    ) -> None:
         """One step of clients start..stop. Reads its inputs, writes the stack's own tensors."""
         weights = {n: self.tensors[n][start:stop] for n in course.moving}
         first = inputs if course.phase.lookahead is None else inputs[: len(inputs) // 2]
@@ -167,7 +185,9 @@ class Stack:
             gradients, terms = self._gradients(course, ahead, start, stop, second)
         course.stepped |= set(gradients)
         course.terms |= set(terms)
-        self._update(course.optimizer, {n: weights[n] for n in gradients}, gradients, start, stop)
+        memory = {n: self._memory(course.optimizer, n, start, stop) for n in gradients}
+        now = None if rates is None else rates[start:stop]
+        step_together(course.optimizer, weights, gradients, memory, now)
         samples = inputs[-1].shape[1]  # of the last batch
         for name, value in terms.items():
             if name not in self.sums:
@@ -215,33 +235,12 @@ class Stack:
             )
             return torch.stack(list(terms.values())).sum(), terms
 
-    @torch.no_grad()
-    def _update(
-        self, spec: OptimizerSpec, weights: Named, gradients: Named, start: int, stop: int
-    ) -> None:
-        """SGD on the stacked tensors. A buffer of zeros makes a first step's momentum the gradient
-        itself, as the optimiser has it."""
-        if not gradients:
-            return
-        buffers: list[Tensor | None] = [
-            self._buffer(n)[start:stop] if spec.momentum else None for n in gradients
-        ]
-        sgd(
-            list(weights.values()),
-            list(gradients.values()),
-            buffers,
-            weight_decay=spec.weight_decay,
-            momentum=spec.momentum,
-            lr=spec.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-        )
-
-    def _buffer(self, name: str) -> Tensor:
-        if name not in self.momentum:
-            self.momentum[name] = torch.zeros_like(self.tensors[name])
-        return self.momentum[name]
+    def _memory(self, spec: OptimizerSpec, name: str, start: int, stop: int) -> dict[str, Tensor]:
+        """What the optimisers of clients start..stop remember of a parameter (views)."""
+        for key, slot in slots(spec, name).items():
+            if key not in self.momentum:
+                self.momentum[key] = blank(slot, self.tensors[name])
+        return {slot: self.momentum[key][start:stop] for key, slot in slots(spec, name).items()}
 
     # Results.
 

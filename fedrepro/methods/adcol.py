@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedrepro.losses import cross_entropy, kl_from_uniform
 from fedrepro.messages import Message, network_of, tensor_of
@@ -22,6 +22,8 @@ from fedrepro.methods.base import (
     hyper,
 )
 from fedrepro.models import TensorInfo, discriminator
+from fedrepro.models.discriminators import Panel, ResNetDiscriminator
+from fedrepro.privatise import Budget, Noise, fit, into_unit_range, noise
 from fedrepro.protocol import OptimizerSpec
 from fedrepro.server import Server
 
@@ -33,6 +35,11 @@ class ADCOL(Method):
     Clients minimise CE + mu KL(U || D(z)) (Eq. 2) against the received discriminator D; the server
     trains D to tell whose representation z it sees (Eq. 4). Li et al., ADCOL, Alg. 1. No tensor of
     a client's network is ever averaged. Each client's network is tested on its own domain.
+
+    The fields from `share_predictor` on are the paper's own variants (App. B). With `two_stages`
+    a round of the paper is two of the protocol's, whose clients stay (`stay: 2`): in the odd one
+    they train without D and send, D learns, in the even one they train with it. Whatever D is made
+    of is counted as sent whole in every round.
     """
 
     name: ClassVar[str] = "ADCOL"
@@ -86,51 +93,135 @@ class ADCOL(Method):
         alternatives=(True,),
     )
     bn_policy: BNPolicy = hyper("local", source="nothing is averaged (Alg. 1)")
+    share_predictor: bool = hyper(
+        False,
+        source="Sec. B.10: True is Table 14's variant; its BatchNorm goes too where bn_policy says",
+        alternatives=(True,),
+        later=True,
+    )
+    discriminators: int = hyper(
+        1,
+        source="Sec. B.6, Eq. 18: so many past discriminators share the KL term (Table 10)",
+        alternatives=(2, 10, 20),
+        low=1,
+        later=True,
+    )
+    discriminator_network: Literal["mlp", "resnet50"] = hyper(
+        "mlp",
+        source="Sec. B.6: resnet50 is Table 9's; how it reads a vector is not stated",
+        alternatives=("resnet50",),
+        later=True,
+    )
+    two_stages: bool = hyper(
+        False,
+        source="Sec. B.14: True is Table 18's round, D as wide as the clients drawn; whether D "
+        "starts anew with other clients is not stated (it goes on here)",
+        alternatives=(True,),
+        later=True,
+    )
+    epsilon: float | None = hyper(
+        None,
+        source="Sec. B.12, trusted server: DP-SGD on D within this budget for the whole run; None "
+        "is no privacy",
+        alternatives=(2.0, 5.0, 10.0),
+        low=0,
+        later=True,
+    )
+    delta: float = hyper(0.01, source="Sec. B.12: at most 0.01", low=0, high=1, later=True)
+    clip: float = hyper(
+        1.0,
+        source="Sec. B.12: default parameters, no number; not stated",
+        alternatives=(0.1, 10.0),
+        low=0,
+        later=True,
+    )
+    local_epsilon: float | None = hyper(
+        None,
+        source="Sec. B.12, curious server: normalised representations with noise of scale "
+        "1/epsilon a value; the normalisation is not stated (to [0, 1] here, and D reads them so)",
+        alternatives=(2.0, 5.0, 10.0),
+        low=0,
+        later=True,
+    )
+    local_noise: Noise = hyper(
+        "laplace",
+        source="Sec. B.12 writes Gau(0, 1/epsilon), then describes a Laplace distribution",
+        alternatives=("gaussian",),
+        later=True,
+    )
 
     def shares(self, tensor: TensorInfo) -> bool:
-        return False
+        return self.share_predictor and tensor.part == "predictor"
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
-        guess = network_of(received, "discriminator")(out.features)
-        return {
-            "ce": cross_entropy(out.logits, batch.y),
-            "kl": self.mu * kl_from_uniform(guess),
-        }
+        guess = network_of(received, "discriminator")(self._shown(out.features))
+        kl = self.mu * kl_from_uniform(guess)
+        if self.two_stages:
+            kl = tensor_of(received, "schedule") * kl
+        return {"ce": cross_entropy(out.logits, batch.y), "kl": kl}
+
+    def _shown(self, z: Tensor) -> Tensor:
+        """Representations (n, d) as the server knows them, but for the noise."""
+        return z if self.local_epsilon is None else into_unit_range(z)
 
     def init_server(self, server: Server) -> None:
-        server.add_module(
-            "discriminator",
-            discriminator(
+        outputs = server.clients
+        if self.two_stages:
+            outputs = max(1, round(server.protocol.participation * outputs))
+
+        def make() -> nn.Module:
+            if self.discriminator_network == "resnet50":
+                return ResNetDiscriminator(server.feature_size, outputs)
+            return discriminator(
                 server.feature_size,
-                server.clients,
+                outputs,
                 hidden=self.discriminator_hidden,
                 batch_norm=self.discriminator_batch_norm,
                 activation=self.discriminator_activation,
-            ),
-        )
+            )
+
+        server.add_module("discriminator", make())
+        if self.discriminators > 1:
+            server.add_module("panel", Panel(make, self.discriminators))
 
     def download(self, server: Server, client: int) -> Message:
-        return {"discriminator": server.network("discriminator")}
+        asked = "panel" if self.discriminators > 1 else "discriminator"
+        message: Message = {"discriminator": server.network(asked)}
+        if self.two_stages:
+            stage = torch.tensor(float(server.round % 2 == 0), dtype=server.dtype)
+            message["schedule"] = stage.to(server.device)
+        return message
 
     def upload(self, client: TrainedClient) -> Message:
+        if self.two_stages and tensor_of(client.received, "schedule") > 0:
+            return {}
         z = client.features(training=self.representations_in_training_mode)
         if self.sampling < 1:
             chosen = torch.randperm(len(z), generator=client.generator)
             z = z[chosen[: math.ceil(self.sampling * len(z))].to(z.device)]
+        if self.local_epsilon is not None:
+            z = self._shown(z)
+            z = z + noise(z, 1 / self.local_epsilon, self.local_noise, client.generator)
         return {"representations": z}
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        if self.two_stages and server.round % 2 == 0:
+            return
         z = [tensor_of(upload.message, "representations") for upload in uploads]
-        owner = [torch.full((len(r),), u.client) for r, u in zip(z, uploads, strict=True)]
-        server.fit(
-            "discriminator",
-            torch.cat(z),
-            torch.cat(owner),
-            epochs=self.discriminator_epochs,
-            optimizer=OptimizerSpec(
-                lr=self.discriminator_lr,
-                momentum=self.discriminator_momentum,
-                weight_decay=server.protocol.optimizer.weight_decay,
-            ),
+        names = [i if self.two_stages else u.client for i, u in enumerate(uploads)]
+        owner = [torch.full((len(r),), n) for r, n in zip(z, names, strict=True)]
+        optimizer = OptimizerSpec(
+            lr=self.discriminator_lr,
+            momentum=self.discriminator_momentum,
+            weight_decay=server.protocol.optimizer.weight_decay,
         )
+        data, epochs = (torch.cat(z), torch.cat(owner)), self.discriminator_epochs
+        if self.epsilon is None:
+            server.fit("discriminator", *data, epochs=epochs, optimizer=optimizer)
+        else:
+            budget = Budget(self.epsilon, self.delta, self.clip)
+            fit(server, "discriminator", *data, epochs=epochs, optimizer=optimizer, budget=budget)
+        if self.discriminators > 1:
+            panel = cast(Panel, server.modules["panel"])
+            panel.take(server.modules["discriminator"], first=server.round == 1)

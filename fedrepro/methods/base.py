@@ -35,10 +35,12 @@ def hyper(
     alternatives: Sequence[Any] = (),
     low: float | None = None,
     high: float | None = None,
+    later: bool = False,
 ) -> Any:
     """A dataclass field that is a hyper-parameter: its value, who says so, what else is tried.
 
-    low, high: inclusive bounds of a number, checked when a method is created by name.
+    low, high: inclusive bounds of a number, checked when a method is created by name. later: it
+    came after the first recorded runs of the method, whose ids it must not change.
     """
     return field(
         default=default,
@@ -47,6 +49,7 @@ def hyper(
             "alternatives": tuple(alternatives),
             "low": low,
             "high": high,
+            "later": later,
         },
     )
 
@@ -82,7 +85,8 @@ class LocalModel(Interface):
 class TrainedClient(Interface):
     """What an upload, and a client's memory, see of a client after local training.
 
-    labels (n,) int64; classes: their number in the federation. state: its network's tensors.
+    labels (n,) int64; classes: their number in the federation. inputs: what its network is given,
+    embeddings (n, d) or uint8 images (n, 3, H, W). state: its network's tensors.
     received: what it got this round, with its own ``memory`` if it has one. augmentation: the
     protocol's. generator: a CPU stream of this client and round. features: (n, d) in the order of
     the labels, of un-augmented images where no augmentation is given; in training mode batches of
@@ -110,6 +114,9 @@ class TrainedClient(Interface):
     @property
     def generator(self) -> torch.Generator: ...
 
+    @property
+    def inputs(self) -> Tensor: ...
+
     def features(
         self, training: bool = False, augmentation: Augmentation | None = None
     ) -> Tensor: ...
@@ -130,6 +137,13 @@ class Upload:
 def everything(tensor: TensorInfo) -> bool:
     """Selects every tensor of the network."""
     return True
+
+
+class Shots(NamedTuple):
+    """The first so many training images of each class, read in batches of a size of their own."""
+
+    per_class: int
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -160,6 +174,7 @@ class Method:
     version: ClassVar[int] = 1
     reference: ClassVar[str]
     keeps_optimizer: ClassVar[bool] = False
+    needs_embeddings: ClassVar[bool] = False  # its clients must be given these, not images
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", source="base class")
@@ -176,8 +191,8 @@ class Method:
         return True
 
     def travels(self, tensor: TensorInfo) -> bool:
-        """`shares` after the BatchNorm policy; batch counters never travel."""
-        if tensor.is_counter or not self.shares(tensor):
+        """`shares` after the BatchNorm policy; batch counters and given heads never travel."""
+        if tensor.is_counter or tensor.is_fixed or not self.shares(tensor):
             return False
         if tensor.is_bn and self.bn_policy == "local":
             return False
@@ -195,7 +210,7 @@ class Method:
         """The networks whose test accuracy is the method's result: "global", the server's, where
         all of it is shared, else "personal", what each client would begin the next round with.
         Others: "trained", each client's as its local training left it; "twin", its second one."""
-        whole = all(self.loads(tensor) for tensor in layout.values() if not tensor.is_counter)
+        whole = all(self.loads(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
     # Local training.
@@ -212,6 +227,10 @@ class Method:
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
         """Training on a throw-away copy before a personal network is tested."""
         return ()
+
+    def adapts_on(self, protocol: Protocol) -> Shots | None:
+        """The images of that training; all of a client's where None."""
+        return None
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         """The objective's terms by name, weights included; their sum is minimised."""
@@ -234,6 +253,10 @@ class Method:
     def upload(self, client: TrainedClient) -> Message:
         """What comes back besides the shared tensors."""
         return {}
+
+    def release(self, client: TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The shared tensors as they leave a client: as trained, unless privacy asks otherwise."""
+        return dict(shared)
 
     def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
         """Weights of the clients' shared tensors in their average, from numbers of images: n_i /
@@ -259,8 +282,13 @@ class Method:
     # Description.
 
     def fields(self) -> dict[str, Any]:
-        """Hyper-parameters by name, as they enter the run id."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        """Hyper-parameters by name, as they enter the run id; a ``later`` one only where it departs
+        from its default."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if not f.metadata["later"] or getattr(self, f.name) != f.default
+        }
 
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple, cast, get_args
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedrepro.models.adapter import FrozenHead
 from fedrepro.models.base import FLModel
 
 Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors a method added
@@ -17,7 +18,8 @@ class TensorInfo(NamedTuple):
 
     is_bn: it belongs to a BatchNorm module, told by the module's type (a shortcut's BatchNorm is
     called ``downsample.1``; no name would tell).
-    is_counter: BatchNorm's ``num_batches_tracked``. bytes: size as stored.
+    is_counter: BatchNorm's ``num_batches_tracked``. bytes: size as stored. is_fixed: of a head that
+    every client was given before the first round; it never travels.
     """
 
     name: str
@@ -26,11 +28,13 @@ class TensorInfo(NamedTuple):
     is_buffer: bool
     is_counter: bool
     bytes: int
+    is_fixed: bool = False
 
 
 def layout(model: FLModel) -> dict[str, TensorInfo]:
     """Every tensor of the state dict by name, in its order."""
     bn = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    fixed = {name for name, module in model.named_modules() if isinstance(module, FrozenHead)}
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     infos = {}
     for name, tensor in model.state_dict().items():
@@ -43,6 +47,7 @@ def layout(model: FLModel) -> dict[str, TensorInfo]:
             is_buffer=name not in parameters,
             is_counter=is_bn and leaf == "num_batches_tracked",
             bytes=tensor.numel() * tensor.element_size(),
+            is_fixed=owner in fixed,
         )
     return infos
 

@@ -7,13 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from fedrepro.errors import FedReproError
+from fedrepro.models.adapter import adapter
 from fedrepro.models.base import FLModel
-from fedrepro.models.cnn import digit_cnn, small_cnn, tiny_cnn
+from fedrepro.models.cnn import digit_cnn, pfl_cnn, small_cnn, tiny_cnn
+from fedrepro.models.fedpall import fedpall_resnet50
 from fedrepro.models.resnet import adcol_resnet50, resnet10, resnet18
 
 MODELS: dict[str, Callable[..., FLModel]] = {
     "adcol-resnet50": adcol_resnet50,
+    "adapter": adapter,
     "digit-cnn": digit_cnn,
+    "fedpall-resnet50": fedpall_resnet50,
+    "pfl-cnn": pfl_cnn,
     "resnet10": resnet10,
     "resnet18": resnet18,
     "small-cnn": small_cnn,
@@ -22,7 +27,8 @@ MODELS: dict[str, Callable[..., FLModel]] = {
 
 
 def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
-    """A fresh network for images (b, 3, size, size) and ``classes`` classes.
+    """A fresh network for images (b, 3, size, size), or embeddings (b, size), and ``classes``
+    classes.
 
     Initial values come from torch's global generator; build inside ``rng.seeded_modules``.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fedrepro.papers.paper import Arm, Paper, read_paper
 from fedrepro.papers.registry import experiments, load
 from fedrepro.papers.registry import names as list
-from fedrepro.papers.schema import Cell, Claim, Experiment, Setting, Table, Target
+from fedrepro.papers.schema import UNTRAINED, Cell, Claim, Experiment, Setting, Table, Target
 
 __all__ = [
+    "UNTRAINED",
     "Arm",
     "Cell",
     "Claim",

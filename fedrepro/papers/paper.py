@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 from pydantic import ValidationError
 
+from fedrepro.data.domains import DATASETS
 from fedrepro.errors import FedReproError
 from fedrepro.papers.schema import (
     ArmSpec,
@@ -28,13 +29,16 @@ Named = TypeVar("Named", Table, Experiment)
 @dataclass(frozen=True)
 class Arm:
     """One run of an experiment for each seed. ``label`` is the row's name in the printed table
-    (``alternative``: a second reading of the paper, which has no row there)."""
+    (``alternative``: a second reading of the paper, which has no row there). row, column: the
+    printed place of its mean accuracy where each arm has one (kind ``grid``)."""
 
     label: str
     method: str
     fields: dict[str, Any]
     protocol: Protocol
     alternative: bool = False
+    row: str = ""
+    column: str | None = None
 
 
 class Paper(PaperFile):
@@ -74,7 +78,9 @@ class Paper(PaperFile):
         for key, (value, source, others) in rows.items():
             if key in base and value != base[key].value:
                 rows[key] = (value, source, [base[key].value, *others])
-        for method, settings in self.method_settings.items():
+        own = self.method_settings_on.get(self._base(dataset), {})
+        for method in dict.fromkeys([*self.method_settings, *own]):
+            settings = self.settings_of(method, self._base(dataset))
             rows |= {f"{method}.{key}": _row(setting) for key, setting in settings.items()}
         rows |= {f"report.{key}": _row(setting) for key, setting in self.reporting.items()}
         text = [
@@ -84,25 +90,34 @@ class Paper(PaperFile):
         return pd.DataFrame(text, columns=["setting", "value", "source", "alternatives"])
 
     def arms(self, name: str, dataset: str | None = None, scale: str = "paper") -> list[Arm]:
-        """The arms of a runnable experiment on a data set (default: the experiment's own).
+        """The arms of an experiment on a data set (default: the experiment's own).
 
-        FedReproError where the experiment is planned or blocked, or the data set does not fit it.
+        FedReproError where there is nothing to run, or the data set does not fit the experiment.
         """
         experiment = self.experiment(name)
-        if experiment.state != "runs":
+        if not experiment.can_run:
             raise FedReproError(
                 f"{self.short} {name} is {experiment.state}: {experiment.reason}; "
                 f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}"
             )
-        dataset = dataset or experiment.dataset
+        dataset = dataset or experiment.datasets[0]
         choices = self.datasets_for(name)
         if dataset not in choices:
             raise FedReproError(
                 f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(choices)}"
             )
-        layers = self._layers(experiment.dataset, dataset, scale)
-        protocol = build_protocol(dataset, layers, _scale(scale))
-        return [self._arm(spec, protocol) for spec in self.arm_specs(name)]
+        base = self._base_of(experiment, dataset)
+        protocol = self.protocol_of(name, dataset, scale)
+        if protocol.scale in experiment.clients_each:
+            each = experiment.clients_each[protocol.scale]
+            table = dict.fromkeys(protocol.data.allocation.clients, each)
+            protocol = protocol.changed(**{"data.allocation.clients": table})
+        return [self._arm(spec, protocol, base) for spec in self.arm_specs(name)]
+
+    def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
+        """The protocol behind an experiment's arms."""
+        base = self._base_of(self.experiment(name), dataset)
+        return build_protocol(dataset, self._layers(base, dataset, scale), _scale(scale))
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen; reuse of another's arms resolved."""
@@ -116,26 +131,42 @@ class Paper(PaperFile):
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets an experiment accepts: those that follow its protocol, and the embedded
         one, which stands in for any."""
-        wanted = self.experiment(name).dataset
+        wanted = self.experiment(name).datasets
         return tuple(
             dataset
             for dataset, spec in self.datasets.items()
-            if spec.protocol == wanted or dataset == "minidigits"
+            if spec.protocol in wanted or dataset == "minidigits"
         )
 
-    def _arm(self, spec: ArmSpec, protocol: Protocol) -> Arm:
-        at_scale = spec.scales.get(protocol.scale, {})
-        changes = spec.protocol if protocol.scale == "paper" else at_scale
+    def _arm(self, spec: ArmSpec, protocol: Protocol, base: str) -> Arm:
+        dataset, rule = protocol.data.dataset, {}
+        if spec.clients_each is not None:
+            table = dict.fromkeys(DATASETS[dataset], spec.clients_each)
+            rule = {"data.allocation.rule": "table", "data.allocation.clients": table}
+        at_scale = spec.protocol if protocol.scale == "paper" else spec.scales.get(protocol.scale)
+        changes = {**rule, **spec.everywhere, **spec.where.get(dataset, {}), **(at_scale or {})}
         if spec.rounds_share is not None:
             rounds = max(1, round(spec.rounds_share * protocol.rounds))
             changes = {"rounds": rounds, **changes}
-        defaults = self.method_settings.get(spec.method, {})
+        defaults = self.settings_of(spec.method, base)
         fields = {key: setting.value for key, setting in defaults.items()} | spec.fields
         hashable = {
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
         changed = protocol.changed(**changes)
-        return Arm(spec.label, spec.method, hashable, changed, spec.alternative)
+        place = spec.row or spec.label, spec.column
+        return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place)
+
+    def settings_of(self, method: str, base: str) -> Settings:
+        """A method's settings under one of the protocols."""
+        own = self.method_settings_on.get(base, {})
+        return {**self.method_settings.get(method, {}), **own.get(method, {})}
+
+    def _base_of(self, experiment: Experiment, dataset: str) -> str:
+        """The protocol a data set follows in an experiment: its own, or the first one where it
+        stands in for another's."""
+        base = self._base(dataset)
+        return base if base in experiment.datasets else experiment.datasets[0]
 
     def _base(self, dataset: str) -> str:
         """The protocol a data set follows; FedReproError naming the choices where it has none."""

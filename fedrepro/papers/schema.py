@@ -8,7 +8,7 @@ source or an experiment without its table is an error before anything trains.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -26,10 +26,25 @@ Kind = Literal[
     "sweep",  # accuracy against one varied setting
     "curves",  # accuracy over rounds or bytes
     "features",  # t-SNE of representations
+    "clients",  # clients of each domain
+    "differences",  # an accuracy, or one less another, in each printed row
+    "leakage",  # mutual information of images and uploads in nats, and accuracy
+    "grid",  # mean test accuracies, each arm in a row and column of its own
+    "relative",  # gain of the last arm's mean accuracy over the first's, in percent
+    "terms",  # what the server logged over rounds
+    "in-out",  # accuracy in and out of the clients' domains, and the round it is taken from
+    "communication",  # bytes of all clients until the round the accuracy is taken from
+    "counts",  # images of each source; nothing is trained
+    "shares",  # images by class and client; nothing is trained
+    "distances",  # Frechet distance of each source to all together; nothing is trained
+    "sizes",  # parameters and messages of networks; nothing is trained
+    "example",  # a worked example of message sizes; nothing is trained
     "data",  # counts, label shares or distances of the data sets
     "privacy",  # accuracy or leakage under a privacy mechanism
     "other",  # a drawing or a number outside the kinds above
 ]
+
+UNTRAINED = ("counts", "shares", "distances", "sizes", "example")  # kinds without arms
 
 
 class _Spec(BaseModel):
@@ -140,13 +155,24 @@ class Claim(_Spec):
 
 class ArmSpec(_Spec):
     """One curve of an experiment. ``protocol`` changes the paper-scale protocol, ``scales`` the
-    protocol of another scale, ``rounds_share`` the rounds at every scale."""
+    protocol of another scale, ``rounds_share`` the rounds at every scale.
+
+    everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
+    before ``protocol`` and ``scales``. clients_each: every domain of the data set gets so many
+    clients. row, column: the printed place of the mean accuracy in an experiment of kind ``grid``;
+    the label and the first column where they are not given.
+    """
 
     label: str
     method: str
     fields: dict[str, Any] = {}
     protocol: dict[str, Any] = {}
     scales: dict[Scale, dict[str, Any]] = {}
+    everywhere: dict[str, Any] = {}
+    where: dict[str, dict[str, Any]] = {}
+    clients_each: int | None = Field(None, ge=1)
+    row: str | None = None
+    column: str | None = None
     rounds_share: float | None = Field(None, gt=0, le=1)
     alternative: bool = False  # a second reading of the paper: not a row of its table
 
@@ -165,8 +191,27 @@ class Target(_Spec):
         return self
 
 
+class Difference(_Spec):
+    """A printed row of kind ``differences``: an arm's accuracy in percent on one data set, less
+    another arm's where ``minus`` names one. column: a domain, ``avg``, or ``largest``, over the
+    domains."""
+
+    row: str
+    dataset: str
+    of: str
+    minus: str | None = None
+    column: str = "avg"
+
+
 class Experiment(_Spec):
-    """A table, a figure or a printed claim: what it needs and whether it can be run today."""
+    """A table, a figure or a printed claim: what it needs and whether it can be run today.
+
+    dataset: the protocol it follows; several by commas where it is run on each alike.
+    clients_each: by scale, the clients of every domain that has any in the protocol's table.
+    named_only: scales at which it runs where it is named, and is no part of ``all``. rows: our data
+    sets, and the printed row (or how it begins) their numbers stand in. A blocked experiment that
+    has arms runs where it is named and its data are there.
+    """
 
     id: str
     dataset: str
@@ -180,8 +225,27 @@ class Experiment(_Spec):
     arms_of: str | None = None  # reuse another experiment's arms ...
     without: tuple[str, ...] = ()  # ... except these labels
     only: tuple[str, ...] = ()  # ... or only these
+    clients_each: dict[Scale, Annotated[int, Field(ge=1)]] = {}
     target: Target | None = None
+    differences: tuple[Difference, ...] = ()
     relative_to: str | None = None  # compare ratios to this row instead of printed values
+    named_only: tuple[Scale, ...] = ()
+    rows: dict[str, str] = {}
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The protocols it is run under."""
+        return tuple(name.strip() for name in self.dataset.split(","))
+
+    @property
+    def armed(self) -> bool:
+        """Whether it says what is to be run."""
+        return bool(self.arms or self.arms_of) or self.kind in UNTRAINED
+
+    @property
+    def can_run(self) -> bool:
+        """Whether there is something to run, be it only with data that are not at hand."""
+        return self.state == "runs" or (self.state == "blocked" and self.armed)
 
     @model_validator(mode="after")
     def _reasoned(self) -> Self:
@@ -215,6 +279,7 @@ class PaperFile(_Spec):
     datasets: dict[str, DatasetSpec] = {}
     scales: dict[Scale, ScaleSpec] = {}
     method_settings: dict[str, Settings] = {}
+    method_settings_on: dict[str, dict[str, Settings]] = {}  # protocol -> what differs there
     experiments: tuple[Experiment, ...]
     tables: tuple[Table, ...]
 
@@ -249,10 +314,11 @@ class PaperFile(_Spec):
                 yield f"{experiment.id} shows {experiment.table}, which is not among the tables"
             if experiment.arms_of is not None and experiment.arms_of not in ids:
                 yield f"{experiment.id} takes the arms of {experiment.arms_of}, which is not listed"
-            if experiment.state == "runs" and not (experiment.arms or experiment.arms_of):
+            if experiment.state == "runs" and not experiment.armed:
                 yield f"{experiment.id} runs but has no arms; list them"
-            if experiment.state == "runs" and experiment.dataset not in self.protocols:
-                yield f"{experiment.id} runs on {experiment.dataset}, which has no protocol"
+            for dataset in experiment.datasets if experiment.can_run else ():
+                if dataset not in self.protocols:
+                    yield f"{experiment.id} runs on {dataset}, which has no protocol"
         for claim in self.claims:
             for name in claim.experiments:
                 if name not in ids:
@@ -260,6 +326,9 @@ class PaperFile(_Spec):
         for dataset, spec in self.datasets.items():
             if spec.protocol not in self.protocols:
                 yield f"data set {dataset} follows {spec.protocol}, which has no protocol"
+        for name in self.method_settings_on:
+            if name not in self.protocols:
+                yield f"method_settings_on names {name}, which has no protocol"
         for name in self.protocols:
             yield from self._unsourced(name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -82,6 +82,15 @@ def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """Something to measure on a finished training whose clients are still there; kept in the
+    record as ``<name>.json``."""
+
+    name: str
+    measure: Callable[[Training], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
 class Record:
     """A finished run in its folder."""
 
@@ -119,6 +128,10 @@ class Record:
         index into data["domains"]."""
         return load_file(self.folder / "features.safetensors")
 
+    def measured(self, probe: str) -> dict[str, Any]:
+        """What a probe of that name measured."""
+        return files.read_json(self.folder / f"{probe}.json")
+
     @property
     def protocol(self) -> Protocol:
         return Protocol.model_validate(self.config["protocol"])
@@ -132,10 +145,12 @@ class Store:
         if self.root.exists() and not self.root.is_dir():
             raise FedReproError(f"runs folder {self.root} is a file; name a folder with --runs")
 
-    def find(self, identity: str) -> Record | None:
-        """The finished run of that id, if any."""
+    def find(self, identity: str, probe: Probe | None = None) -> Record | None:
+        """The finished run of that id, if any, and if the probe was there."""
         folder = self.root / identity
-        return Record(folder) if (folder / "done").exists() else None
+        whole = (folder / "done").exists()
+        missed = probe is not None and not (folder / f"{probe.name}.json").exists()
+        return Record(folder) if whole and not missed else None
 
     def records(self) -> Iterator[Record]:
         """All finished runs, by id."""
@@ -149,10 +164,12 @@ class Store:
         device: str = "auto",
         data_root: Path | None = None,
         progress: Progress | None = None,
+        probe: Probe | None = None,
     ) -> Record:
-        """The record of a run: from the store, resumed from its checkpoint, or trained now."""
+        """The record of a run: from the store, resumed from its checkpoint, or trained now. One
+        that lacks what a probe measures is trained again."""
         records = self.obtain_together(
-            [spec], device=device, data_root=data_root, progress=progress
+            [spec], device=device, data_root=data_root, progress=progress, probe=probe
         )
         return records[0]
 
@@ -163,6 +180,7 @@ class Store:
         device: str = "auto",
         data_root: Path | None = None,
         progress: Progress | None = None,
+        probe: Probe | None = None,
     ) -> list[Record]:
         """The records of runs that differ in their seed alone; those the store lacks are trained
         side by side. Where a spec leaves the engine open, any engine's record of it will do."""
@@ -170,7 +188,7 @@ class Store:
         if any(replace(spec, seed=first.seed) != first for spec in specs):
             raise ValueError("only the seeds of runs obtained together may differ")
         federation = federation_of(first.protocol.data, data_root)
-        found = {spec.seed: self._found(spec, federation) for spec in specs}
+        found = {spec.seed: self._found(spec, federation, probe) for spec in specs}
         missing = [spec for spec in specs if found[spec.seed] is None]
         if missing:
             folders = [
@@ -187,18 +205,20 @@ class Store:
                 left = {
                     folder: spec
                     for folder, spec in zip(folders, missing, strict=True)
-                    if self.find(folder.name) is None
+                    if self.find(folder.name, probe) is None
                 }
                 if left:
-                    self._train(left, federation, device, progress or default_progress())
+                    self._train(left, federation, device, progress or default_progress(), probe)
                 found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
         return [record for spec in specs if (record := found[spec.seed]) is not None]
 
-    def _found(self, spec: RunSpec, federation: Federation) -> Record | None:
+    def _found(
+        self, spec: RunSpec, federation: Federation, probe: Probe | None = None
+    ) -> Record | None:
         names = [spec.engine] if spec.engine != "auto" else ["auto", *engines.ENGINES]
         for name in names:
             identity = run_id(replace(spec, engine=name).config(), federation.hashes)
-            if (record := self.find(identity)) is not None:
+            if (record := self.find(identity, probe)) is not None:
                 return record
         return None
 
@@ -208,6 +228,7 @@ class Store:
         federation: Federation,
         device: str,
         progress: Progress,
+        probe: Probe | None = None,
     ) -> None:
         """Train runs side by side into their folders."""
         place = pick_device(device)
@@ -233,6 +254,9 @@ class Store:
             checkpoints.append(FileCheckpoint(folder))
         run_together(trainings, progress, checkpoints)
         for folder, training, checkpoint in zip(wanted, trainings, checkpoints, strict=True):
+            if probe is not None:
+                measured = probe.measure(training)
+                files.write_json(folder / f"{probe.name}.json", measured)
             _write_results(folder, training, list(federation.domains))
             checkpoint.remove()
             shutil.rmtree(folder / "clients", ignore_errors=True)

@@ -72,10 +72,10 @@ def _messages(cls: type[Method]) -> Iterator[str]:
     """Bytes counted in a second round (in the first there may be no prototypes yet)."""
     try:
         training = Training(cls(), _protocol(), _federation(), seed=0)
+        curve = training.run(Silent())
     except FedReproError as error:  # it trains on something else than images
         yield f"Not counted on images: {error}.\n"
         return
-    curve = training.run(Silent())
     sent = traffic(curve[curve["round"] == 2])
     size = parameter_count(training.engine.module)  # type: ignore[attr-defined]
     yield (

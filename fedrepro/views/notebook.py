@@ -125,11 +125,36 @@ def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 
+def score_rules(results: Sequence[Result]) -> pd.DataFrame:
+    """Mean accuracy in percent under every score rule: a row a run; and the round that is best on
+    the test images, the latest of equals."""
+    rows = {
+        result.label: {
+            **{rule: score["avg"] for rule, score in result.summary()["scores"].items()},
+            "best round": int(result.curve()["avg"][::-1].idxmax()),
+            "rounds": len(result.curve()),
+        }
+        for result in results
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").round(2)
+
+
 def values(study: Study, experiment: str) -> pd.DataFrame:
     """Mean accuracy of each arm: label, seed, value."""
     frame = pd.DataFrame(study.cells(experiment))
     frame = frame[frame.column == "avg"]
     return frame.rename(columns={"method": "label"})[["label", "seed", "value"]]
+
+
+def logged(study: Study, experiment: str, name: str) -> pd.DataFrame:
+    """What each arm's server logged under a name: label, seed, round and that name."""
+    frames = []
+    for result in study.results(experiment):
+        curve = result.record.curve
+        rows = curve[(curve.measure == "server") & (curve.subject == name)]
+        frame = rows[["round", "value"]].rename(columns={"value": name})
+        frames.append(frame.assign(label=result.label, seed=study.seed))
+    return pd.concat(frames, ignore_index=True)
 
 
 def traffic(study: Study, experiment: str) -> pd.DataFrame:

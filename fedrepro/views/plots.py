@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -102,10 +102,15 @@ def sample_grid(federation: Federation, per_class: int = 1, seed: int = 0) -> Pi
     return figure
 
 
-def counts_chart(federation: Federation) -> Picture:
+def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     """Images by client (or domain, where they belong to all of it) and class: a panel a split,
-    the number in every place and the sum at the end of its row."""
+    the number in every place and the sum at the end of its row. shares: percent of each client's
+    training images in place of numbers."""
     counts = federation.counts()
+    if shares:
+        counts = counts[counts.split == "train"]
+        sums = counts.groupby("client").images.transform("sum")
+        counts = counts.assign(images=100 * counts.images / sums)
     counts["owner"] = counts.client.where(counts.client != "", counts.domain)
     tables = {
         split: rows.pivot_table(
@@ -138,7 +143,8 @@ def counts_chart(federation: Federation) -> Picture:
         ax.spines[:].set_visible(False)
         ax.set_xlim(-0.5, values.shape[1] + 0.8)
         owner = "client" if split == "train" else "domain"
-        label_axes(ax, "", owner, f"{split!s} images by class, and in all")
+        what = "images in percent, by class" if shares else "images by class, and in all"
+        label_axes(ax, "", owner, f"{split!s} {what}")
     axes[-1, 0].set_xlabel("class", fontsize=TEXT)
     return figure
 
@@ -215,28 +221,24 @@ def sweep(
     ylabel: str = ACCURACY,
 ) -> Picture:
     """One varied setting: a point a label in the order given, mean and standard deviation over
-    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values.
+    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; labels
+    ``FedAvg, N=10`` are drawn as a line for each name before the comma.
 
     frame: label, seed, value. reference: level lines by name, in the unit of ``value``.
     """
     frame = checked(frame, ("label", "seed", "value"), "sweep")
     figure, axes = picture(3.6)
     ax = axes[0, 0]
-    names = list(dict.fromkeys(frame.label.astype(str)))
-    values = [frame.value[frame.label.astype(str) == name].astype(float).dropna() for name in names]
-    for place, seeds in enumerate(values):
-        ax.plot([place + 0.12] * len(seeds), seeds, ".", color=PAPER, alpha=0.7, markersize=5)
-    means = [seeds.mean() for seeds in values]
-    stds = [seeds.std() if len(seeds) > 1 else 0.0 for seeds in values]
-    ax.errorbar(
-        *(range(len(names)), means, stds),
-        fmt="o-",
-        color=OURS,
-        linewidth=1.4,
-        capsize=4,
-        markersize=7,
-        label="mean ± std over seeds",
-    )
+    cut = [label.rpartition(", ") for label in frame.label.astype(str)]
+    lines = {part[0] for part in cut}
+    frame = frame.assign(line=[part[0] for part in cut], label=[part[2] for part in cut])
+    names = list(dict.fromkeys(frame.label))
+    for index, (line, rows) in enumerate(frame.groupby("line", sort=False)):
+        style = {"color": OURS, "fmt": "o-", "label": "mean ± std over seeds"}
+        if len(lines) > 1:
+            style = {"color": COLOURS[index % 8], "fmt": MARKERS[index % 12], "label": str(line)}
+            style["linestyle"] = LINES[index % 8]
+        _points(ax, [rows.value[rows.label == n].astype(float).dropna() for n in names], style)
     for index, (name, level) in enumerate((reference or {}).items()):
         colour, line = COLOURS[1 + index % 7], LINES[1 + index % 7]
         ax.axhline(level, color=colour, linestyle=line, label=name, linewidth=1.6)
@@ -246,8 +248,18 @@ def sweep(
     ax.set_xlim(-0.4, len(names) - 0.6)
     ax.grid(axis="y", color=GRID)
     label_axes(ax, xlabel, ylabel)
-    legend_above(figure, ax, 2)
+    legend_above(figure, ax, 2 if len(lines) < 3 else 4)
     return figure
+
+
+def _points(ax: Axes, values: Sequence[pd.Series[float]], style: Mapping[str, Any]) -> None:
+    """One line of a sweep: the seeds' values at each place, their mean and deviation."""
+    for place, seeds in enumerate(values):
+        ax.plot([place + 0.12] * len(seeds), seeds, ".", color=PAPER, alpha=0.7, markersize=5)
+    means = [seeds.mean() for seeds in values]
+    stds = [seeds.std() if len(seeds) > 1 else 0.0 for seeds in values]
+    where = range(len(values))
+    ax.errorbar(where, means, stds, linewidth=1.4, capsize=4, markersize=7, **style)
 
 
 def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -> Picture:

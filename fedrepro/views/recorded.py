@@ -43,7 +43,8 @@ def _cells(found: Collected, experiment: str) -> list[dict[str, Any]]:
 def _built(found: Collected, experiment: str) -> pd.DataFrame:
     paper = papers.load("adcol" if not found.notebooks else found.notebooks[0]["study"]["paper"])
     table = paper.experiment(experiment).table or experiment
-    return verdicts.build_table(paper, table, _cells(found, experiment))
+    rows = [{**row, "table": table} for row in _cells(found, experiment)]
+    return verdicts.build_table(paper, table, rows)
 
 
 def overview(found: Collected) -> pd.DataFrame:

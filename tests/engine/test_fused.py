@@ -5,6 +5,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -110,7 +111,7 @@ def assert_engines_agree(tolerance=1e-8, **settings):
 # The same numbers as the plain loop.
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", toys.ON_IMAGES)
 def test_every_method_equals_the_reference(name):
     assert_engines_agree(name=name)
 
@@ -138,6 +139,16 @@ def test_bf16_stays_near_the_reference():
         ce.append(curve[curve.subject == "ce"].value.to_numpy())
         assert all(value.dtype == torch.float32 for value in run.server.model.values())
     assert ce[0] == pytest.approx(ce[1], rel=0.03)
+
+
+@pytest.mark.parametrize("name", toys.ON_IMAGES)
+def test_every_method_runs_in_bf16(name):
+    """Whatever a method sends or keeps is of the run's own type again."""
+    run = start(name, engine="reference", precision="bf16", rounds=2, local_epochs=1)
+    curve = run.run(Silent())
+    assert np.isfinite(curve[curve.measure == "term"].value).all()
+    tensors = [*run.server.model.values(), *(v for c in run.clients for v in c.memory.values())]
+    assert all(v.dtype != torch.bfloat16 for v in tensors)
 
 
 @pytest.mark.parametrize("name", ["SOLO", "ADCOL"])
@@ -368,7 +379,7 @@ def record(run, recordings=None):
     return run
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", toys.ON_IMAGES)
 def test_recorded_steps_equal_plain_ones(name):
     recordings = []
     # six equal clients: enough steps of one shape to be recorded in the first round
@@ -407,7 +418,7 @@ def test_auto_is_the_plain_loop_until_the_fused_one_is_proven_on_a_gpu():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", toys.ON_IMAGES)
 def test_cuda_graphs_equal_plain_steps_and_the_reference(name):
     settings = {"sizes": (21, 21, 21, 13), "local_epochs": 4}
     on_gpu = partial(

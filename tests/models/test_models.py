@@ -58,6 +58,40 @@ def test_digit_cnn_flattens_6272_values_and_follows_the_size() -> None:
     assert wide(torch.randn(2, 3, 32, 32)).features.shape == (2, 512)
 
 
+def test_pfl_cnn_has_the_public_sizes_and_no_batch_norm() -> None:
+    model = build_model("pfl-cnn", 10, 32)
+    # 3*32*9 + 32, 32*64*9 + 64, 64*14*14*128 + 128, 128*10 + 10
+    assert parameter_count(model) == 896 + 18_496 + 1_605_760 + 1_290
+    assert not any(info.is_bn or info.is_buffer for info in layout(model).values())
+    out = model(torch.randn(2, 3, 32, 32))
+    assert out.features.shape == (2, 128) and float(out.features.detach().min()) >= 0
+    assert build_model("pfl-cnn", 4, 6)(torch.randn(2, 3, 6, 6)).logits.shape == (2, 4)
+
+
+def test_pfl_cnn_pools_before_relu_without_a_difference() -> None:
+    """Values and gradients are those of the published order of layers, ReLU before pooling."""
+    ours = build_model("pfl-cnn", 10, 32).double()
+    layers = list(ours.encoder)
+    layers[3], layers[4] = layers[4], layers[3]
+    assert isinstance(layers[3], nn.ReLU) and isinstance(layers[4], nn.MaxPool2d)
+    published = nn.Sequential(*layers, ours.predictor)
+    x = torch.randn(3, 3, 32, 32, dtype=torch.float64)
+    y = torch.tensor([1, 2, 3])
+    gradients = []
+    for logits in (ours(x).logits, published(x)):
+        ours.zero_grad()
+        nn.functional.cross_entropy(logits, y).backward()
+        gradients.append([p.grad.clone() for p in ours.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+def test_pfl_cnn_starts_glorot_uniform() -> None:
+    with seeded_modules(0):
+        wide = build_model("pfl-cnn", 10, 32).encoder[6].weight
+    bound = (6 / (12_544 + 128)) ** 0.5
+    assert bound * 0.999 < float(wide.detach().abs().max()) <= bound
+
+
 @pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn"])
 @pytest.mark.parametrize("size", [8, 16, 28, 33, 64])
 def test_small_networks_take_any_size(name: str, size: int) -> None:

@@ -10,22 +10,23 @@ from fedrepro.papers.schema import leaves
 
 ADCOL = papers.load("adcol")
 SCALES = ("smoke", "reduced", "paper")
-RUNS = [experiment.id for experiment in ADCOL.experiments if experiment.state == "runs"]
+RUNS = [experiment.id for experiment in ADCOL.experiments if experiment.can_run]
+TRAINED = [name for name in RUNS if ADCOL.experiment(name).kind not in papers.UNTRAINED]
 EVERY = [
     (name, dataset, scale)
-    for name in RUNS
+    for name in TRAINED
     for dataset in ADCOL.datasets_for(name)
     for scale in SCALES
 ]
 
 
 def test_what_runs() -> None:
-    assert set(RUNS) == {
-        *("table-1", "table-4", "table-13", "table-15", "table-19", "table-20"),
-        *("table-2-rounds", "table-2-size", "table-2-speedup"),
-        *("table-6-rounds", "table-6-size", "table-6-speedup"),
-        *("figure-2c", "figure-4", "figure-5"),
-    }
+    states = {e.id: e.state for e in ADCOL.experiments}
+    assert "planned" not in states.values()
+    blocked = {name for name, state in states.items() if state == "blocked"}
+    domainnet = {name for name in states if "domainnet" in ADCOL.experiment(name).datasets}
+    assert blocked == domainnet | {"figure-1", "table-12-cifar100", "table-21"}
+    assert set(states) - set(RUNS) == {"figure-1", "table-21"}
 
 
 @pytest.mark.parametrize("dataset", ["digits5", "digits5-standin"])
@@ -98,13 +99,17 @@ def test_every_arm_is_a_valid_run(name: str, dataset: str, scale: str) -> None:
         assert methods.create(arm.method, **arm.fields).name == arm.method
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_arms_are_the_rows_of_the_printed_table(name: str) -> None:
     experiment = ADCOL.experiment(name)
-    if experiment.table is None or experiment.kind == "speedup":
-        assert experiment.kind in {"sweep", "features", "curves", "speedup"}
+    if experiment.table is None or experiment.kind in ("speedup", "relative"):
+        assert experiment.kind in {"sweep", "features", "curves", "speedup", "terms", "relative"}
         return
-    labels = {arm.label for arm in ADCOL.arms(name) if not arm.alternative}
+    arms = [arm for arm in ADCOL.arms(name) if not arm.alternative]
+    labels = {arm.row if experiment.kind == "grid" else arm.label for arm in arms}
+    if experiment.kind == "grid":
+        columns = set(ADCOL.table(experiment.table).columns)
+        assert {arm.column or min(columns) for arm in arms} == columns
     printed = set(ADCOL.table(experiment.table).methods)
     # The text at hand lost ADCOL's rows of Table 2.
     assert labels - printed <= ({"ADCOL"} if name.startswith("table-2") else set())
@@ -163,16 +168,68 @@ def test_columns(domain: str, table: str, column: str | None) -> None:
 
 def test_mistakes_name_the_choices() -> None:
     with pytest.raises(FedReproError, match="choose from digits5, digits5-standin, office10"):
-        ADCOL.protocol("domainnet")
+        ADCOL.protocol("pacs")
     with pytest.raises(FedReproError, match="choose from smoke, reduced, paper"):
         ADCOL.protocol("digits5", "full")
-    with pytest.raises(FedReproError, match="is planned: not yet implemented: needs"):
-        ADCOL.arms("table-5")
+    with pytest.raises(FedReproError, match="is blocked: FADA's settings are not stated"):
+        ADCOL.arms("table-21")
     with pytest.raises(FedReproError, match="does not run on 'office10'; choose from digits5"):
         ADCOL.arms("table-1", "office10")
     with pytest.raises(FedReproError, match="no experiment of ADCOL 'table-99'"):
         ADCOL.arms("table-99")
     with pytest.raises(FedReproError, match="no printed table"):
         ADCOL.table("figure-5")
-    with pytest.raises(FedReproError, match="choose from none yet"):
-        papers.load("mpft").protocol("pacs")
+    with pytest.raises(FedReproError, match="no protocol for data set 'imagenet'"):
+        papers.load("mpft").protocol("imagenet")
+
+
+def changed(name: str, scale: str = "paper", dataset: str | None = None) -> dict[str, object]:
+    """Each arm's protocol by label."""
+    return {arm.label: arm.protocol for arm in ADCOL.arms(name, dataset, scale)}
+
+
+def test_clients_of_figure_2a_and_tables_8_and_18() -> None:
+    for label, protocol in changed("figure-2a").items():
+        number = int(label.rpartition("=")[2])
+        clients = protocol.data.allocation.clients
+        assert set(clients) == {"mnist", "svhn", "usps", "synthdigits", "mnistm"}
+        assert sum(clients.values()) == number and protocol.data.allocation.rule == "table"
+        assert protocol.data.allocation.per_client == 743
+    mini = changed("figure-2a", "smoke")["ADCOL, N=50"].data.allocation
+    assert set(mini.clients) == {"mini-scanned", "mini-font", "mini-photo", "mini-street"}
+    rates = changed("table-8")
+    assert {p.participation for p in rates.values()} == {0.1, 0.2, 0.5, 1.0}
+    for protocol in rates.values():
+        assert sum(protocol.data.allocation.clients.values()) == 100 and protocol.rounds == 200
+        assert 20 * protocol.data.allocation.per_client <= 7438
+    staged = changed("table-18")
+    assert [p.rounds for p in staged.values()] == [100, 100, 200]
+    assert [p.stay for p in staged.values()] == [1, 1, 2]
+    assert {round(50 * p.participation) for p in staged.values()} == {5}
+
+
+def test_shares_epochs_and_sizes() -> None:
+    shares = {p.data.allocation.per_client for p in changed("figure-2b").values()}
+    assert shares == {1486, 2972, 4458, 5944, 7430}
+    assert {p.local_epochs for p in changed("figure-7").values()} == {1, 2, 5, 10, 20}
+    sizes = [p.model_args["representation"] for p in changed("table-11").values()]
+    assert sizes == [512, 1024, 2048]
+    assert {p.participation for p in changed("figure-6").values()} == {0.4}
+    cifar = changed("table-12")["ADCOL"]
+    assert (cifar.data.allocation.rule, cifar.data.allocation.alpha) == ("dirichlet", 0.5)
+    for label, protocol in changed("table-17").items():
+        assert protocol.turns == ("w sampling" in label)
+        assert protocol.participation == (0.2 if "w sampling" in label else 1.0)
+
+
+def test_variants_at_their_defaults_are_table_1s_run() -> None:
+    main = {arm.label: arm for arm in ADCOL.arms("table-1", "digits5", "paper")}["ADCOL"]
+    for name, label in (
+        *(("table-9", "MLP"), ("table-14", "ADCOL w/o sharing"), ("table-16", "non-private")),
+        *(("table-17", "non-private ADCOL"), ("figure-8", "MLP"), ("figure-7", "ADCOL, E=10")),
+        *(("table-10", "discriminators=1"), ("table-11", "dimension=2048")),
+    ):
+        arm = next(arm for arm in ADCOL.arms(name, "digits5", "paper") if arm.label == label)
+        method = methods.create(arm.method, **arm.fields)
+        assert method.fields() == methods.create("ADCOL", **main.fields).fields(), name
+        assert arm.protocol == main.protocol, name

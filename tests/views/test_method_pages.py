@@ -8,7 +8,7 @@ import pytest
 from fedrepro import methods
 from fedrepro.errors import FedReproError
 from fedrepro.methods.base import Method, hyper
-from fedrepro.views.method_pages import MODEL, page, write_pages
+from fedrepro.views.method_pages import MODEL, page
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "ADCOL"])
@@ -30,7 +30,7 @@ def test_every_method_states_its_equations():
     assert [name for name in methods.names() if not methods.get(name).equations] == []
 
 
-def test_a_field_without_a_source_stops_the_build(tmp_path):
+def test_a_field_without_a_source_stops_the_build():
     @methods.register
     @dataclass(frozen=True)
     class Silent(Method):
@@ -42,9 +42,13 @@ def test_a_field_without_a_source_stops_the_build(tmp_path):
 
     try:
         with pytest.raises(FedReproError, match="Silent: field bn_policy has no source"):
-            write_pages(tmp_path)
+            page("Silent")
     finally:
         methods._registry.pop("Silent")
+
+
+def test_a_method_that_reads_embeddings_has_a_page_too():
+    assert "Not counted on images" in page("MPFT")
 
 
 def test_uses_name_the_tables():

@@ -375,3 +375,27 @@ def test_wrong_choices_are_refused() -> None:
     )
     with pytest.raises(FedReproError, match="give the cells of one"):
         plots.beside(both)
+
+
+def test_a_sweep_of_several_methods_is_a_line_each() -> None:
+    rows = [
+        {"label": f"{method}, N={n}", "seed": seed, "value": base + n + seed}
+        for method, base in (("FedAvg", 10.0), ("ADCOL", 20.0))
+        for n in (10, 20)
+        for seed in (0, 1)
+    ]
+    figure = plots.sweep(pd.DataFrame(rows), "number of clients")
+    ax = figure.axes[0]
+    assert ticks(ax.xaxis) == ["10", "20"]
+    lines = {c.get_label(): c.lines[0].get_ydata().tolist() for c in ax.containers}
+    assert lines == {"FedAvg": [20.5, 30.5], "ADCOL": [30.5, 40.5]}
+
+
+def test_shares_of_the_classes_are_percent_of_a_client() -> None:
+    from tests import toys
+
+    figure = plots.counts_chart(toys.federation((20, 10)), shares=True)
+    (ax,) = figure.axes
+    shown = [text.get_text() for text in ax.texts]
+    assert shown[:3] == ["35", "35", "30"]  # 7, 7 and 6 of 20
+    assert shown.count("100") == 2

@@ -1,0 +1,329 @@
+"""Seconds for rounds with many small users: the library against pfl, Flower and a plain loop.
+
+    python benchmarks/cross_device.py --make-venvs DIR          on the CPU, beside all peers
+    python benchmarks/cross_device.py --python-pfl P --python-flower F --rounds 20 --repeat 5
+    python benchmarks/cross_device.py --device cuda --engine fused --rounds 1500 --peers none
+    python benchmarks/cross_device.py --table                   fill README.md's table
+
+1,000 users with 50 images of 32x32 pixels each, 50 users a round, batches of 10, a network of two
+convolutions: the set-up of pfl-research's CIFAR10 benchmark. Each side trains in a process of its
+own, one round to warm up and then the timed ones; the sides take turns. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedrepro.engine import ENGINES
+from fedrepro.errors import FedReproError
+from fedrepro.runs.environment import environment, pick_device
+
+if __package__:
+    from benchmarks.peers.shared import MARK, Work
+    from benchmarks.rounds import made_samples
+else:  # run as a file: this folder is on the path, the one above may not be
+    from peers.shared import MARK, Work
+    from rounds import made_samples
+
+HERE = Path(__file__).resolve().parent
+RESULTS, README = HERE / "results", HERE / "README.md"
+MARKS = ("<!-- cross-device: begin -->", "<!-- cross-device: end -->")
+LIBRARY = "library"
+OWN = (LIBRARY, "field")  # run by the Python that runs this
+PEERS = ("pfl", "pfl-torchrun", "flower", "field")
+REQUIRED = {"pfl": ["pfl==0.6.0"], "flower": ["flwr[simulation]>=1.41,<1.43"]}
+PATIENCE = 3 * 3600  # seconds one side may take for one repeat
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how sides run: the engine of the library, and the peers' Pythons."""
+
+    engine: str
+    pythons: Mapping[str, str]
+
+    def command(self, side: str, work: Work) -> list[str]:
+        """Raises:
+        FedReproError: a peer whose Python nobody named.
+        """
+        name = side.partition("-")[0]
+        script = str(HERE / "peers" / f"{name}_side.py")
+        if side in OWN:
+            return [sys.executable, script, work.text(), self.engine]
+        if name not in self.pythons:
+            raise FedReproError(f"not measured; pass --python-{name} PATH or --make-venvs DIR")
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
+        several = [*launcher, str(work.processes)] if side == "pfl-torchrun" else []
+        return [self.pythons[name], *several, script, work.text()]
+
+
+def processes(side: str, threads: int) -> int:
+    """How many worker processes a side uses; they share the threads."""
+    return threads if side in ("pfl-torchrun", "flower") else 1
+
+
+def variables(side: str, work: Work) -> dict[str, str]:
+    """A side's environment: its threads, the folder of shared.py, and nobody to report to."""
+    paths = [HERE / "peers", *([HERE, HERE.parent] if side in OWN else [])]
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": str(max(1, work.threads // work.processes)),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
+        "PFL_PYTORCH_DEVICE": work.device,
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+
+
+def once(side: str, work: Work, place: Place) -> dict[str, Any]:
+    """One repeat of one side: what it answered, checked.
+
+    Raises:
+        FedReproError: it could not run, or did not do the work.
+    """
+    work = replace(work, processes=processes(side, work.threads))
+    try:
+        done = subprocess.run(
+            place.command(side, work),
+            env=variables(side, work),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FedReproError(f"could not run: {error}") from None
+    lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or len(lines) != 1:
+        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        raise FedReproError(f"ended with status {done.returncode}: {last[:300]}")
+    found: dict[str, Any] = json.loads(lines[0][len(MARK) :])
+    check(found, work)
+    return found
+
+
+def check(found: Mapping[str, Any], work: Work) -> None:
+    """Raises:
+    FedReproError: other steps than asked for, or a network that did not learn.
+    """
+    due = work.cohort * -(-work.images // work.batch) * (work.rounds + 1)
+    if found["steps"] != due or len(found["seconds"]) != work.rounds:
+        rounds = len(found["seconds"])
+        raise FedReproError(f"{found['steps']} local steps in {rounds} rounds, not {due}")
+    if not (found["loss_after"] < found["loss_before"] and found["moved"] > 0):
+        raise FedReproError(
+            f"its loss does not fall: {found['loss_before']:.3f} at first, then "
+            f"{found['loss_after']:.3f}"
+        )
+
+
+def made_images(work: Work) -> None:
+    """Fill the folder all sides read: as many images of each class as fit for every user."""
+    n = work.images
+    users = [made_samples(n, work.size, 0.0, work.seed + i) for i in range(work.users)]
+    np.save(Path(work.folder) / "images.npy", torch.stack([u.images for u in users]).numpy())
+    np.save(Path(work.folder) / "labels.npy", torch.stack([u.labels for u in users]).numpy())
+
+
+def measure(work: Work, repeat: int, peers: Sequence[str], place: Place) -> dict[str, Any]:
+    """All sides in turn, `repeat` times: every answer by side; a peer that fails has an `error`
+    and is left out from then on."""
+    sides: dict[str, dict[str, Any]] = {side: {"repeats": []} for side in (LIBRARY, *peers)}
+    made_images(work)
+    for number in range(repeat):
+        for side, kept in sides.items():
+            if "error" in kept:
+                continue
+            try:
+                found = once(side, work, place)
+            except FedReproError as error:
+                if side == LIBRARY:
+                    raise FedReproError(f"{side}: {error}") from None
+                kept["error"] = str(error)
+                print(f"{side}: {error}", file=sys.stderr)
+                continue
+            kept["repeats"].append(found)
+            print(f"{side} {number + 1}: {sum(found['seconds']):.2f} s", file=sys.stderr)
+    return sides
+
+
+def totals(side: Mapping[str, Any]) -> list[float]:
+    """Seconds for all timed rounds, by repeat."""
+    return [sum(found["seconds"]) for found in side["repeats"]]
+
+
+def summary(values: Sequence[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def ratios(sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Peer over library, repeat by repeat: above 1 the library is faster."""
+    library = totals(sides[LIBRARY])
+    return {
+        name: summary([a / b for a, b in zip(totals(side), library, strict=True)])
+        for name, side in sides.items()
+        if name != LIBRARY and "error" not in side
+    }
+
+
+def make_venvs(folder: Path) -> dict[str, str]:
+    """A virtual environment for each peer that needs one; those that could be made, by name."""
+    pythons = {}
+    constraints = ["-c", str(HERE.parent / "constraints.txt")]
+    for name, packages in REQUIRED.items():
+        python = folder / name / "bin" / "python"
+        try:
+            subprocess.run([sys.executable, "-m", "venv", str(folder / name)], check=True)
+            pip = [str(python), "-m", "pip", "install", "-q", *constraints, "torch", *packages]
+            subprocess.run(pip, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{name}: could not be installed: {error}", file=sys.stderr)
+        else:
+            pythons[name] = str(python)
+    return pythons
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Two stored measurements as one: a ratio is one of neighbours in time, so that repeats may
+    come from several calls.
+
+    Raises:
+        FedReproError: they measured different things, or on different machines.
+    """
+    for part in ("settings", "engine"):
+        if old[part] != new[part]:
+            raise FedReproError(f"--add: other {part} than stored, {old[part]}; measure anew")
+    first, last = old["calls"][0]["environment"], new["calls"][0]["environment"]
+    for part in ("device", "cores", "threads", "packages"):
+        if first[part] != last[part]:
+            raise FedReproError(f"--add: another {part} than stored, {first[part]}; measure anew")
+    if list(old["sides"]) != list(new["sides"]):
+        raise FedReproError(f"--add: other sides than stored, {', '.join(old['sides'])}")
+    sides = {}
+    for name, side in new["sides"].items():
+        kept = old["sides"][name]
+        sides[name] = {**kept, **side, "repeats": kept["repeats"] + side["repeats"]}
+    return {**old, "calls": old["calls"] + new["calls"], "sides": sides, "ratios": ratios(sides)}
+
+
+# The table.
+
+HEAD = (
+    "| machine | side | s/round | rounds, repeats | time / library's (min to max) |\n"
+    "|---|---|---|---|---|"
+)
+
+
+def table(files: Sequence[Path]) -> str:
+    """A Markdown table of stored measurements."""
+    rows = []
+    for path in sorted(files):
+        held = json.loads(path.read_text(encoding="utf-8"))
+        work, place = held["settings"], held["calls"][0]["environment"]
+        where = f"{place['device']}, threads: {work['threads']}"
+        for name, side in held["sides"].items():
+            label = f"{name} ({held['engine']})" if name == LIBRARY else name
+            if "error" in side:
+                rows.append(f"| {where} | {label} | {side['error']} | | |")
+                continue
+            seconds = statistics.median(totals(side)) / work["rounds"]
+            ratio = held["ratios"].get(name)
+            shown = "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio) if ratio else ""
+            counts = f"{work['rounds']}, {len(side['repeats'])}"
+            rows.append(f"| {where} | {label} | {seconds:.2f} | {counts} | {shown} |")
+    return "\n".join([HEAD, *rows]) if rows else "No measurement is stored."
+
+
+def fill_readme(readme: Path = README, results: Path = RESULTS) -> str:
+    """Put the table between the marks of the README; returns it."""
+    text = table(list(results.glob("cross-device-*.json")))
+    before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    readme.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
+    return text
+
+
+def parser() -> argparse.ArgumentParser:
+    plan = argparse.ArgumentParser(description="rounds with many small users, beside peers")
+    plan.add_argument("--rounds", type=int, default=20, help="timed rounds of each repeat")
+    plan.add_argument("--repeat", type=int, default=5)
+    plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    plan.add_argument("--engine", default="reference", choices=sorted(ENGINES))
+    plan.add_argument("--peers", default=",".join(PEERS), help=f"{', '.join(PEERS)}; or none")
+    plan.add_argument("--python-pfl", help="a Python that has pfl")
+    plan.add_argument("--python-flower", help="a Python that has flwr[simulation]")
+    plan.add_argument("--make-venvs", type=Path, metavar="DIR", help="install the peers there")
+    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    for name in ("users", "cohort", "images", "size", "batch", "seed"):
+        plan.add_argument(f"--{name}", type=int, default=getattr(Work, name))
+    plan.add_argument("--network", default="public", choices=("public", "tuned"), help="peers'")
+    plan.add_argument("--json", type=Path, help="default: results/cross-device-DEVICE.json")
+    plan.add_argument("--add", action="store_true", help="keep the repeats stored there")
+    plan.add_argument("--table", action="store_true", help="fill README.md from the results")
+    return plan
+
+
+def chosen_peers(text: str) -> list[str]:
+    names = [] if text == "none" else text.split(",")
+    for name in names:
+        if name not in PEERS:
+            raise FedReproError(
+                f"no peer is called {name!r}; choose of {', '.join(PEERS)}, or none"
+            )
+    return names
+
+
+def called(given: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
+    """Measure what was asked for, in the form it is stored in."""
+    device = pick_device(given.device)
+    torch.set_num_threads(given.threads)
+    peers = chosen_peers(given.peers)
+    pythons = make_venvs(given.make_venvs) if given.make_venvs else {}
+    pythons |= {n: p for n in REQUIRED if (p := getattr(given, f"python_{n}"))}
+    own = {name: getattr(given, name) for name in Work.__dataclass_fields__ if name in given}
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        work = Work(folder, **own)
+        sides = measure(work, given.repeat, peers, Place(given.engine, pythons))
+    call = {
+        "command": " ".join(["python benchmarks/cross_device.py", *words]),
+        "environment": environment(device),
+        "load_average": {"before": before, "after": os.getloadavg()[0]},
+        "repeats": given.repeat,
+    }
+    settings = {k: v for k, v in asdict(work).items() if k not in ("folder", "processes")}
+    parts = {"settings": settings, "engine": given.engine, "calls": [call]}
+    return {**parts, "sides": sides, "ratios": ratios(sides)}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(words)
+    if given.table:
+        print(fill_readme())
+        return
+    path = given.json or RESULTS / f"cross-device-{given.device}.json"
+    held = called(given, sys.argv[1:] if words is None else words)
+    if given.add and path.exists():
+        held = joined(json.loads(path.read_text(encoding="utf-8")), held)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+    print(table([path]))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FedReproError as error:
+        sys.exit(f"error: {error}")

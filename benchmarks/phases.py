@@ -1,0 +1,201 @@
+"""Where the time of one round goes: reading, forward, backward, optimiser, messages, server, tests.
+
+    python benchmarks/phases.py [--model digit-cnn small-cnn] [--device cpu|cuda] [--repeat 5]
+
+The library times the large phases of each round itself. The parts of training are timed here, from
+outside, in every other round; the rounds between show what that costs. The values go into
+results/phases-DEVICE.json; fedrepro.views.performance draws them. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+import torch
+
+from fedrepro import files, methods
+from fedrepro.engine import ReferenceEngine
+from fedrepro.errors import FedReproError
+from fedrepro.methods.base import Method
+from fedrepro.progress import Silent
+from fedrepro.rounds import Training
+from fedrepro.runs.environment import environment, pick_device
+from fedrepro.server import Server
+from fedrepro.views import performance
+
+if __package__:
+    from benchmarks.growth import as_stored
+    from benchmarks.rounds import Settings, made_federation
+    from benchmarks.timing import synchronize
+else:  # run as a file: this folder is on the path, the one above may not be
+    from growth import as_stored
+    from rounds import Settings, made_federation
+    from timing import synchronize
+
+RESULTS = Path(__file__).resolve().parent / "results"
+METHODS = ("FedAvg", "ADCOL")
+MODELS = ("digit-cnn", "small-cnn")
+LARGE = ("messages", "server", "evaluate")  # the library's own phases, beside `train`
+
+
+class Watch:
+    """Seconds by part of training, while it is on. Work of the server is never counted."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: dict[str, float] = {}
+        self.on = False
+
+    def timed(self, part: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work`, its seconds added to a part, those of the device included."""
+
+        @functools.wraps(work)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            if not self.on:
+                return work(*args, **kwargs)
+            synchronize(self.device)
+            start = time.perf_counter()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                synchronize(self.device)
+                spent = time.perf_counter() - start
+                self.seconds[part] = self.seconds.get(part, 0.0) + spent
+
+        return inside
+
+    def away(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        """`work`, with the watch off."""
+
+        @functools.wraps(work)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            was, self.on = self.on, False
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self.on = was
+
+        return inside
+
+    @contextmanager
+    def around(self, method: type[Method]) -> Iterator[None]:
+        """Inside, every training step of the plain loop passes this watch."""
+        places = [
+            (ReferenceEngine, "_batch", "reading"),
+            (method, "client_loss", "forward"),
+            (torch.Tensor, "backward", "backward"),
+            (torch.optim.SGD, "step", "step"),
+        ]
+        with ExitStack() as stack:
+            for owner, name, part in places:
+                watched = self.timed(part, getattr(owner, name))
+                stack.enter_context(mock.patch.object(owner, name, watched))
+            fit = self.away(Server.fit)
+            stack.enter_context(mock.patch.object(Server, "fit", fit))
+            yield
+
+
+class Turns(Silent):
+    """Turns the watch on and off from round to round, and keeps what it saw."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.parts: dict[int, dict[str, float]] = {}
+
+    def round(self, number: int, text: str) -> None:
+        if self.watch.on:
+            self.parts[number] = self.watch.seconds
+        self.watch.seconds = {}
+        self.watch.on = not self.watch.on
+
+
+def measure(method: str, settings: Settings) -> dict[str, Any]:
+    """Seconds of each part in each watched round, and of each whole round between them.
+
+    The first round warms up; then watched and unwatched rounds take turns.
+    """
+    device = torch.device(settings.device)
+    watch = Watch(device)
+    turns = Turns(watch)
+    kind = methods.create(method)
+    federation = with_tests(settings)
+    protocol = settings.protocol(1 + 2 * settings.repeat)
+    run = Training(kind, protocol, federation, settings.seed, device)
+    with watch.around(type(kind)):
+        curve = run.run(turns)
+    rows = curve[curve.measure == "seconds"]
+    large = rows.pivot_table(index="round", columns="subject", values="value").fillna(0.0)
+    watched = []
+    for number, parts in turns.parts.items():
+        row = large.loc[number]
+        rest = float(row["train"]) - sum(parts.values())
+        watched.append({**parts, "rest": rest, **{k: float(row[k]) for k in LARGE}})
+    between = [n for n in large.index if n > 1 and n not in turns.parts]
+    return {"watched": watched, "plain": [float(large.loc[n].sum()) for n in between]}
+
+
+def with_tests(settings: Settings) -> Any:
+    """The federation of rounds.py, each domain tested with a fifth of a client's images."""
+    federation = made_federation(settings)
+    tests = made_federation(replace(settings, images=max(2, settings.images // 5)))
+    return replace(federation, tests={c.name: c.train for c in tests.clients})
+
+
+def parser() -> argparse.ArgumentParser:
+    plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    plan.add_argument("--model", nargs="+", default=list(MODELS), help="networks by name")
+    plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    plan.add_argument("--clients", type=int, default=5)
+    plan.add_argument("--images", type=int, default=192, help="training images of each client")
+    plan.add_argument("--size", type=int, default=28, help="pixels")
+    plan.add_argument("--batch", type=int, default=64)
+    plan.add_argument("--epochs", type=int, default=1, help="local epochs a round")
+    plan.add_argument("--repeat", type=int, default=5, help="watched rounds, and as many between")
+    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    plan.add_argument("--seed", type=int, default=0)
+    plan.add_argument("--json", type=Path, help="default: results/phases-DEVICE.json")
+    return plan
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(words)
+    names = [n for n in Settings.__dataclass_fields__ if n in given and n != "model"]
+    settings = Settings(**{name: getattr(given, name) for name in names})
+    pick_device(given.device)
+    torch.set_num_threads(given.threads)
+    load_before = os.getloadavg()[0]
+    results: dict[str, dict[str, Any]] = {}
+    for model in given.model:
+        for method in METHODS:
+            found = measure(method, replace(settings, model=model))
+            results.setdefault(model, {})[method] = found
+            print(f"{model}, {method}: done", file=sys.stderr, flush=True)
+    asked = {name: value for name, value in asdict(settings).items() if name in names}
+    content = {
+        "command": as_stored("phases", sys.argv[1:] if words is None else words),
+        "settings": asked,
+        "environment": environment(torch.device(given.device)),
+        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
+        "results": results,
+    }
+    files.write_json(given.json or RESULTS / f"phases-{given.device}.json", content)
+    shown = pd.DataFrame(performance.phase_rows(content)).set_index("network, method")
+    print(shown.T.to_string())
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except FedReproError as error:
+        sys.exit(f"error: {error}")

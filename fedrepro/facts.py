@@ -1,0 +1,199 @@
+"""The numbers of an experiment that trains nothing: how many images there are, how far the sources
+lie apart, how large messages are. Rows as `cells.cells` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
+from fedrepro.data.splits import make_split
+from fedrepro.messages import Network, payload_bytes
+from fedrepro.models import discriminator, parameter_count
+from fedrepro.papers import Experiment, Paper
+from fedrepro.protocol import Protocol, Scale
+from fedrepro.rng import numpy_stream
+from fedrepro.runs import federation_of
+
+Array = npt.NDArray[np.float64]
+Row = dict[str, Any]
+# Encoder, and most images of a source, by scale.
+MEASURED: Mapping[Scale, tuple[str, int | None]] = {
+    "smoke": ("pixels", 300),
+    "reduced": ("mobilenetv2-imagenet", 1500),
+    "paper": ("mobilenetv2-imagenet", None),
+}
+NOT_INCEPTION = "features of {} in place of Inception v3's: distances of another scale"
+CUT = "{:,} of {:,} images, drawn at random"
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The domains of a data set as an experiment's protocol reads them."""
+
+    paper: Paper
+    experiment: Experiment
+    protocol: Protocol
+    root: Path | None
+
+    @property
+    def dataset(self) -> str:
+        return self.protocol.data.dataset
+
+    @cached_property
+    def arrays(self) -> dict[str, DomainArrays]:
+        size = self.protocol.data.size
+        return {name: load_domain(name, size, self.root) for name in DATASETS[self.dataset]}
+
+    def row(self, domain: str | None = None) -> str:
+        """The printed row of the data set, or of one of its domains; our own names where the paper
+        has none."""
+        start = self.experiment.rows.get(self.dataset, self.dataset)
+        if domain is None:
+            return start
+        printed = self.paper.table(self.experiment.table or self.experiment.id).methods
+        names = (f"{start} / {name}" for name in self.paper.columns.get(domain, ()))
+        return next((name for name in names if name in printed), f"{start} / {domain}")
+
+
+def facts(
+    paper: Paper, experiment: Experiment, protocol: Protocol, root: Path | None = None
+) -> list[Row]:
+    """The rows of an experiment of one of the kinds in `papers.UNTRAINED`.
+
+    Raises:
+        FedReproError: missing or broken files.
+    """
+    rows = []
+    for method, column, value, more in _KINDS[experiment.kind](
+        Sources(paper, experiment, protocol, root)
+    ):
+        given = {"table": experiment.id, "method": method, "column": column, "value": value}
+        plain = {"standin": False, "marks": [], "alternative": False, "alone": True}
+        rows.append({**given, **plain, **more})
+    return rows
+
+
+Values = Iterator[tuple[str, str, float | None, Row]]
+
+
+def _counts(sources: Sources) -> Values:
+    """Training and test images of every source, before clients get theirs."""
+    data = sources.protocol.data
+    for name, arrays in sources.arrays.items():
+        split = make_split(arrays, data.split, data.split_seed, data.test_share)
+        more = {"standin": arrays.standin, "marks": list(arrays.deviations)}
+        for column, part in (("train", split.train), ("test", split.test)):
+            yield sources.row(name), column, float(len(part)), more
+
+
+def _shares(sources: Sources) -> Values:
+    """Percent of each client's training images that are of a class."""
+    counts = federation_of(sources.protocol.data, sources.root).counts()
+    counts = counts[counts.split == "train"]
+    for client, rows in counts.groupby("client", sort=False):
+        for name, images in zip(rows["class"], rows.images, strict=True):
+            yield str(client), str(name), 100 * float(images) / float(rows.images.sum()), {}
+
+
+def _distances(sources: Sources) -> Values:
+    """Mean over the sources of the Frechet distance of each to all of them together."""
+    from fedrepro.data.embeddings import embedder  # brings torchvision
+
+    name, most = MEASURED[sources.protocol.scale]
+    encoder = embedder(name, sources.root)
+    features, marks = {}, [NOT_INCEPTION.format(encoder.name)]
+    for domain, arrays in sources.arrays.items():
+        chosen = _drawn(domain, len(arrays.labels), most)
+        features[domain] = _embedded(arrays.images[chosen], encoder.images)
+        if len(chosen) < len(arrays.labels):
+            marks.append(f"{domain}: {CUT.format(len(chosen), len(arrays.labels))}")
+        marks += arrays.deviations
+    together = np.concatenate(list(features.values()))
+    found = {domain: frechet(own, together) for domain, own in features.items()}
+    more = {"standin": True, "marks": marks}  # other features: no number of the paper's
+    yield sources.row(), "FID", float(np.mean(list(found.values()))), more
+    for domain, value in found.items():
+        yield f"{sources.row()} / {domain}", "FID", value, {**more, "alternative": True}
+
+
+def _drawn(domain: str, n: int, most: int | None) -> npt.NDArray[np.int64]:
+    """Indices of the images that are measured."""
+    if most is None or n <= most:
+        return np.arange(n)
+    order = numpy_stream(sum(domain.encode()), "figure").permutation(n)
+    return np.sort(order[:most])
+
+
+def _embedded(
+    images: npt.NDArray[np.uint8], encode: Callable[[Any], Any], batch: int = 64
+) -> Array:
+    import torch
+
+    parts = []
+    for start in range(0, len(images), batch):
+        x = torch.from_numpy(np.array(images[start : start + batch])).float() / 255
+        parts.append(encode(x.expand(-1, 3, -1, -1)).double().numpy())
+    return np.concatenate(parts)
+
+
+def frechet(first: Array, second: Array) -> float:
+    """The Frechet distance of two sets of features (n, d) and (m, d), each read as a normal
+    distribution: |mean difference|^2 + tr(S + T - 2 (S T)^(1/2)). Heusel et al. 2017.
+
+    The root's trace is that of the symmetric (S^(1/2) T S^(1/2))^(1/2), so that a singular S, fewer
+    images than features say, does no harm.
+    """
+    difference = first.mean(axis=0) - second.mean(axis=0)
+    s, t = (np.atleast_2d(np.cov(x, rowvar=False)) for x in (first, second))
+    values, vectors = linalg.eigh(s)
+    root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
+    crossed = linalg.eigvalsh(root @ t @ root).clip(min=0)
+    return float(difference @ difference + np.trace(s) + np.trace(t) - 2 * np.sqrt(crossed).sum())
+
+
+def _sizes(sources: Sources) -> Values:
+    """Counts, rounded to the digits the paper prints."""
+    from fedrepro.sizes import sizes  # brings the round loop
+
+    table = sources.paper.table(sources.experiment.table or sources.experiment.id)
+    for row, value in sizes(sources.protocol, sources.root):
+        cell = table.cell(row, "value")
+        digits = len(cell.printed.partition(".")[2]) if cell is not None else 1
+        yield row, "value", round(value, digits), {"alternative": cell is None}
+
+
+def _example(sources: Sources) -> Values:
+    """ADCOL's example (Sec. 4.2): 60,000 images of 784 values at 100 clients, an MLP with two
+    hidden layers of 200 units, representations of 128 values, a discriminator with one hidden
+    layer of 128.
+
+    The printed 68,628 bytes are those of a discriminator with 5 outputs; 100 clients need 100.
+    """
+    images, clients, d = 60_000, 100, 128
+    network = discriminator(784, 10, (200, 200))
+    yield "MLP parameters", "value", float(parameter_count(network)), {}
+    yield "FedAvg MB per round", "value", 2 * clients * payload_bytes(Network(network)) / 1e6, {}
+    for outputs in (clients, 5):
+        size = payload_bytes(Network(discriminator(d, outputs, (d,))))
+        sent = (4 * images * d + clients * size) / 1e6
+        more = {} if outputs == clients else {"alternative": True}
+        end = "" if outputs == clients else f", {outputs} outputs"
+        yield f"discriminator bytes{end}", "value", float(size), more
+        yield f"ADCOL MB per round{end}", "value", sent, more
+
+
+_KINDS: dict[str, Callable[[Sources], Values]] = {
+    "counts": _counts,
+    "shares": _shares,
+    "distances": _distances,
+    "sizes": _sizes,
+    "example": _example,
+}

@@ -1,0 +1,48 @@
+"""Discriminators other than the plain MLP: a ResNet-50 on vectors, and several side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from fedrepro._torchvision import load_torchvision
+
+
+class ResNetDiscriminator(nn.Module):
+    """A ResNet-50 that reads features (b, d) as a picture of one channel: logits (b, outputs).
+
+    The picture is as near to a square as d allows, 32x64 for 2048 values, row by row. How the
+    paper's ResNet-50 reads a vector is not stated (App. B.6).
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        rows = next(r for r in range(math.isqrt(inputs), 0, -1) if inputs % r == 0)
+        self.shape = 1, rows, inputs // rows
+        self.resnet = load_torchvision().models.resnet50(weights=None, num_classes=outputs)
+        self.resnet.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return cast(Tensor, self.resnet(z.unflatten(1, self.shape)))
+
+
+class Panel(nn.Module):
+    """The last `count` states of a discriminator, the newest first, asked together: features
+    (b, d) -> logits (count * b, outputs)."""
+
+    def __init__(self, make: Callable[[], nn.Module], count: int) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(make() for _ in range(count))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.cat([member(z) for member in self.members])
+
+    def take(self, newest: nn.Module, first: bool) -> None:
+        """Put a new state in front; everywhere, where it is the first that was ever trained."""
+        states = [newest.state_dict(), *(member.state_dict() for member in self.members)]
+        for i in range(len(self.members) - 1, -1, -1):
+            self.members[i].load_state_dict(states[0] if first else states[i])

@@ -1,0 +1,277 @@
+"""Views of stored speed measurements (benchmarks/results) for the book's performance page.
+
+Every number and figure is computed from those files; nothing is measured here. Growth has a file of
+its own.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedrepro.errors import FedReproError
+from fedrepro.views.notebook import show
+from fedrepro.views.picture import COLOURS, GRID, Picture, label_axes, legend_above, picture
+from fedrepro.views.tables import Html
+
+RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+NOTHING = "No measurement of this is stored yet."
+File = Mapping[str, Any]
+PARTS = {  # of a round, in order; the first five are its training
+    "reading": "read, augment",
+    "forward": "forward, loss",
+    "backward": "backward",
+    "step": "optimiser",
+    "rest": "rest of training",
+    "messages": "messages",
+    "server": "server",
+    "evaluate": "tests",
+}
+HATCHES = ("", "", "", "////", "....", "", "xxxx", "\\\\\\\\")
+
+
+def stored(pattern: str, folder: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Stored measurements by file name. FedReproError: a file that is no JSON object."""
+    found = {}
+    for path in sorted((folder or RESULTS).glob(pattern)):
+        try:
+            found[path.name] = dict(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, TypeError, ValueError) as error:
+            raise FedReproError(f"{path} cannot be read ({error}); measure it again") from None
+    return found
+
+
+# Words and tables.
+
+
+def table(rows: Iterable[Mapping[str, str]], caption: str = "") -> Html:
+    """Rows of texts as an HTML table; the first column names a row. A line where there is none."""
+    rows = list(rows)
+    if not rows:
+        return Html(f"<p><em>{NOTHING}</em></p>", NOTHING)
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
+    body = ""
+    for row in rows:
+        first, *others = (escape(value) for value in row.values())
+        cells = "".join(f"<td>{value}</td>" for value in others)
+        body += f'<tr><th scope="row">{first}</th>{cells}</tr>\n'
+    note = f"<p>{escape(caption)}</p>\n" if caption else ""
+    html = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>"
+    return Html(f'{note}<table class="dataframe">\n{html}\n</table>', "a table of measurements")
+
+
+def protocol(text: str) -> Html:
+    """How a figure above was measured."""
+    return Html(f"<p>{escape(text)}</p>", "how it was measured")
+
+
+def each(pairs: Iterable[tuple[Picture, Html]]) -> Picture | Html:
+    """Show pictures with their protocols: the last thing is returned, the others are displayed."""
+    things = [thing for pair in pairs for thing in pair]
+    show(things[:-1])
+    return things[-1] if things else table(())
+
+
+def spread(values: Sequence[float], decimals: int = 2) -> str:
+    """Median (least to greatest)."""
+    parts = (statistics.median(values), min(values), max(values))
+    middle, low, high = (f"{value:,.{decimals}f}" for value in parts)
+    return f"{middle} ({low} to {high})"
+
+
+def machine(file: File) -> str:
+    """Device and number of threads."""
+    facts = file["environment"]
+    return f"{facts['device']}, threads: {facts['threads']}"
+
+
+def call(file: File) -> File:
+    """What holds a file's command and environment: the last call, where it was filled by many."""
+    last: File = file["calls"][-1] if "calls" in file else file
+    return last
+
+
+def measurements(folder: Path | None = None) -> Html:
+    """Command, date, machine, versions and commit of every stored measurement."""
+    rows = []
+    for name, file in stored("*.json", folder).items():
+        facts = call(file).get("environment")
+        if facts is None:  # not one of the scripts' files
+            continue
+        rows.append(
+            {
+                "file": name,
+                "command": call(file).get("command", "not kept"),
+                "date": facts["date"][:10],
+                "machine": machine(call(file)),
+                "Python": facts["python"],
+                "torch": facts["packages"]["torch"],
+                "commit": (facts["commit"] or "unknown")[:10]
+                + " (changed files)" * bool(facts["dirty"]),
+            }
+        )
+    return table(rows)
+
+
+# Beside the field's loop.
+
+
+def rounds(folder: Path | None = None) -> Html:
+    """The library's rounds beside the field's loop, a row a network, machine and method."""
+    rows = []
+    for file in stored("rounds-*.json", folder).values():
+        asked = file["settings"]
+        key = "device_peak" if asked["device"] == "cuda" else "peak"
+        for method, found in file["results"].items():
+            ratio, memory = found["seconds_ratio"], found["memory_mib"]
+            rows.append(
+                {
+                    "network": f"{asked['model']}, {asked.get('precision', 'float32')}",
+                    "method": method,
+                    "library (s)": spread(found["seconds"]["library"]),
+                    "field (s)": spread(found["seconds"]["field"]),
+                    "time, ratio": f"{ratio['median']:.2f} ({ratio['min']:.2f} to "
+                    f"{ratio['max']:.2f})",
+                    "library (MiB)": f"{memory['library'][key]:,.0f}",
+                    "field (MiB)": f"{memory['field'][key]:,.0f}",
+                    "memory, ratio": f"{found['memory_ratio']:.2f}",
+                    "protocol": f"{asked['clients']} clients of {asked['images']} images, "
+                    f"{asked['size']} px, batches of {asked['batch']}, local epochs: "
+                    f"{asked['epochs']}, repeats: {asked['repeat']}",
+                    "machine": machine(file),
+                }
+            )
+    return table(rows, "Median (least to greatest); ratios are library / field.")
+
+
+# Where the time of a round goes.
+
+
+def _parts(found: Mapping[str, Any]) -> pd.DataFrame:
+    """Seconds of each part, a row a watched round."""
+    return pd.DataFrame(found["watched"])[list(PARTS)]
+
+
+def phases(folder: Path | None = None) -> Picture | Html:
+    """Shares of a round's parts, a bar a network and method; a picture a stored measurement."""
+    files = stored("phases-*.json", folder).values()
+    return each((phases_picture(file), _phases_protocol(file)) for file in files)
+
+
+def _phases_protocol(file: File) -> Html:
+    asked = file["settings"]
+    return protocol(
+        f"{asked['clients']} clients of {asked['images']} images, {asked['size']} pixels a side, "
+        f"batches of {asked['batch']}, local epochs: {asked['epochs']}; {machine(file)}; "
+        f"{asked['repeat']} rounds together. `{file['command']}`"
+    )
+
+
+def phases_picture(file: File) -> Picture:
+    """Stacked shares of the parts of a round (%)."""
+    bars = {
+        f"{model}\n{method}": _parts(found).sum()
+        for model, by_method in file["results"].items()
+        for method, found in by_method.items()
+    }
+    frame = pd.DataFrame(bars).T
+    shares = 100 * frame.div(frame.sum(axis=1), axis=0)
+    figure, axes = picture(2.1 + 0.5 * len(shares))
+    ax, start = axes[0, 0], np.zeros(len(shares))
+    for index, (part, name) in enumerate(PARTS.items()):
+        widths = shares[part].to_numpy()
+        style: dict[str, Any] = {"color": COLOURS[index], "hatch": HATCHES[index]}
+        ax.barh(
+            range(len(shares)), widths, 0.7, left=start, label=name, ec="white", lw=0.5, **style
+        )
+        start = start + widths
+    ax.set_yticks(range(len(shares)), list(shares.index))
+    ax.invert_yaxis()
+    ax.set_xlim(0, 100)
+    ax.grid(axis="x", color=GRID)
+    label_axes(ax, "share of a round's time (%)")
+    legend_above(figure, ax, 3)
+    return figure
+
+
+def phase_rows(file: File) -> list[dict[str, str]]:
+    """Seconds and share of every part of a round; what watching costs."""
+    rows = []
+    for model, by_method in file["results"].items():
+        for method, found in by_method.items():
+            parts = _parts(found)
+            whole = parts.sum(axis=1)
+            row = {"network, method": f"{model}, {method}", "device": file["settings"]["device"]}
+            for part, name in PARTS.items():
+                share = 100 * parts[part].sum() / whole.sum()
+                row[name] = f"{statistics.median(parts[part]):.3f} s, {share:.1f} %"
+            row["whole round (s)"] = spread(list(whole), 3)
+            row["unwatched (s)"] = spread(found["plain"], 3)
+            rows.append(row)
+    return rows
+
+
+def phase_table(folder: Path | None = None) -> Html:
+    """`phase_rows` of every stored measurement."""
+    rows = [row for file in stored("phases-*.json", folder).values() for row in phase_rows(file)]
+    return table(rows, "Median seconds and share of each part; whole rounds with their range.")
+
+
+# What other scripts stored.
+
+
+def cross_device(folder: Path | None = None) -> Html:
+    """Rounds with many small users: the library and each peer."""
+    rows = []
+    for file in stored("cross-device-*.json", folder).values():
+        asked = file["settings"]
+        for side, found in file["sides"].items():
+            each = [sum(one["seconds"]) / asked["rounds"] for one in found["repeats"]]
+            ratio = file["ratios"].get(side)
+            rows.append(
+                {
+                    "side": f"{side} ({file['engine']})" if side == "library" else side,
+                    "seconds a round": spread(each, 3) if "error" not in found else found["error"],
+                    "time, peer / library": "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio)
+                    if ratio
+                    else "–",
+                    "protocol": f"{asked['users']} users of {asked['images']} images, "
+                    f"{asked['size']} px, {asked['cohort']} a round, batches of {asked['batch']}, "
+                    f"rounds: {asked['rounds']}, repeats: {len(each)}",
+                    "machine": machine(file),
+                }
+            )
+    return table(rows, "Median (least to greatest) of a repeat's mean.")
+
+
+def gpu(folder: Path | None = None) -> Html:
+    """Seconds a round on GPUs: the engines and the field's loop. Trial runs are left out."""
+    rows = []
+    for file in stored("gpu-*.json", folder).values():
+        timed = {} if file["tiny"] else file["timing"]
+        for name, found in timed.items():
+            seconds = found.get("seconds")
+            if not isinstance(seconds, dict):
+                continue
+            least = file["floors"].get(name.split("/")[0], {}).get("seconds")
+            rows.append(
+                {
+                    "shape / method / engine": name,
+                    "seconds a round": f"{seconds['median']:.3f} ({seconds['min']:.3f} to "
+                    f"{seconds['max']:.3f})",
+                    "of so many": str(len(seconds["all"])),
+                    "how": "reckoned from short rounds"
+                    if seconds.get("extrapolated")
+                    else "whole rounds",
+                    "times the floor": f"{seconds['median'] / least:.1f}" if least else "–",
+                    "machine": machine(call(file)),
+                }
+            )
+    return table(rows, "Median (least to greatest).")

@@ -1,0 +1,225 @@
+"""The comparison with many small users: every side trains the same network, and it is checked."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from fedrepro.errors import FedReproError
+from fedrepro.models import build_model
+from fedrepro.rng import seeded_modules
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("cross_device")
+
+
+@pytest.fixture
+def shared(bench: ModuleType) -> ModuleType:
+    return importlib.import_module("peers.shared")
+
+
+@pytest.fixture
+def tiny(bench: ModuleType, tmp_path: Path) -> Any:
+    """20 users of 12 images, 5 a round, 2 steps each."""
+    work = bench.Work(
+        str(tmp_path), users=20, cohort=5, images=12, size=8, batch=6, rounds=2, threads=1
+    )
+    bench.made_images(work)
+    return work
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    sound = {"seconds": [1.0, 1.0], "steps": 30, "loss_before": 2.3, "loss_after": 2.2, "moved": 1}
+    return {**sound, **changes}
+
+
+@pytest.mark.parametrize("form", ["public", "tuned"])
+def test_peers_network_gives_the_librarys_values(shared: ModuleType, tiny: Any, form: str) -> None:
+    work = replace(tiny, size=32, network=form)
+    with seeded_modules(0):
+        ours = build_model("pfl-cnn", shared.CLASSES, 32)
+    theirs = shared.network(work)
+    assert [p.shape for p in theirs.parameters()] == [p.shape for p in ours.parameters()]
+    with torch.no_grad():
+        for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+            yours.copy_(mine)
+        x = torch.randn(4, 3, 32, 32)
+        torch.testing.assert_close(theirs(x), ours(x).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_all_sides_read_the_same_images(shared: ModuleType, tiny: Any) -> None:
+    images, labels = shared.stored(tiny)
+    assert images.shape == (20, 12, 3, 8, 8) and images.dtype == torch.uint8
+    assert labels.shape == (20, 12) and int(labels.max()) == shared.CLASSES - 1
+    users = shared.user_data(tiny)
+    torch.testing.assert_close(users[3][0], images[3] / 127.5 - 1)
+    assert torch.equal(users[3][1], labels[3])
+    assert not torch.equal(images[0], images[1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["library", "field"])
+def test_a_side_does_the_work_asked_for(bench: ModuleType, tiny: Any, side: str) -> None:
+    found = bench.once(side, tiny, bench.Place("reference", {}))
+    assert found["steps"] == 5 * 2 * 3  # a round warms up
+    assert len(found["seconds"]) == 2 and min(found["seconds"]) > 0
+    assert found["loss_after"] < found["loss_before"] and "torch" in found["versions"]
+
+
+@pytest.mark.slow
+def test_the_stacked_engine_does_the_same_work(bench: ModuleType, tiny: Any) -> None:
+    plain = bench.once("library", tiny, bench.Place("reference", {}))
+    stacked = bench.once("library", tiny, bench.Place("fused", {}))
+    assert stacked["steps"] == plain["steps"]
+    assert stacked["loss_after"] == pytest.approx(plain["loss_after"], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"steps": 29}, "29 local steps in 2 rounds, not 30"),
+        ({"seconds": [1.0]}, "in 1 rounds"),
+        ({"loss_after": 2.3}, "its loss does not fall"),
+        ({"loss_after": float("nan")}, "its loss does not fall"),
+        ({"moved": 0.0}, "its loss does not fall"),
+    ],
+)
+def test_idle_sides_are_found_out(bench: ModuleType, tiny: Any, changes: Any, says: str) -> None:
+    bench.check(answer(), tiny)
+    with pytest.raises(FedReproError, match=says):
+        bench.check(answer(**changes), tiny)
+
+
+def test_a_peer_that_fails_says_so_and_the_rest_goes_on(
+    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho 'no module named pfl' >&2\nexit 3\n")
+    broken.chmod(0o755)
+    really = bench.once
+
+    def once(side: str, work: Any, place: Any) -> dict[str, Any]:
+        return answer() if side in bench.OWN else really(side, work, place)
+
+    monkeypatch.setattr(bench, "once", once)
+    place = bench.Place("reference", {"pfl": str(broken)})
+    sides = bench.measure(tiny, 2, ["pfl", "flower", "field"], place)
+    assert sides["pfl"]["error"] == "ended with status 3: no module named pfl"
+    assert sides["flower"]["error"].startswith("not measured; pass --python-flower")
+    assert len(sides["field"]["repeats"]) == len(sides["library"]["repeats"]) == 2
+    assert set(bench.ratios(sides)) == {"field"}
+
+
+def test_a_library_that_fails_ends_the_measurement(
+    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "once", lambda *_: bench.check(answer(steps=0), tiny))
+    with pytest.raises(FedReproError, match="library: 0 local steps"):
+        bench.measure(tiny, 1, [], bench.Place("reference", {}))
+
+
+def test_sides_take_turns_and_a_ratio_above_one_is_the_librarys_gain(
+    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    seconds = {"library": [1.0, 2.0], "field": [3.0, 3.0]}
+
+    def once(side: str, work: Any, place: Any) -> dict[str, Any]:
+        order.append(side)
+        return answer(seconds=[seconds[side][order.count(side) - 1]])
+
+    monkeypatch.setattr(bench, "once", once)
+    sides = bench.measure(tiny, 2, ["field"], bench.Place("reference", {}))
+    assert order == ["library", "field"] * 2
+    assert bench.ratios(sides) == {"field": {"median": 2.25, "min": 1.5, "max": 3.0}}
+
+
+def test_threads_are_shared_among_a_sides_processes(bench: ModuleType, tiny: Any) -> None:
+    for side, workers in {"library": 1, "pfl": 1, "pfl-torchrun": 4, "flower": 4}.items():
+        assert bench.processes(side, 4) == workers
+        work = replace(tiny, threads=4, processes=workers)
+        assert int(bench.variables(side, work)["OMP_NUM_THREADS"]) * workers == 4
+    place = bench.Place("fused", {"pfl": "P"})
+    assert place.command("pfl-torchrun", work)[:5] == [
+        "P",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+    ]
+    assert place.command("library", work)[0] == sys.executable
+    assert place.command("library", work)[-1] == "fused"
+
+
+def test_unknown_peers_are_refused(bench: ModuleType) -> None:
+    assert bench.chosen_peers("none") == []
+    assert bench.chosen_peers("pfl,field") == ["pfl", "field"]
+    with pytest.raises(FedReproError, match="no peer is called 'fedml'"):
+        bench.chosen_peers("pfl,fedml")
+
+
+def test_what_is_stored_fills_the_readme(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"library": 2.0, "field": 5.0}
+    monkeypatch.setattr(bench, "made_images", lambda work: None)
+    monkeypatch.setattr(bench, "once", lambda side, *_: answer(seconds=[seconds[side]] * 2))
+    path = tmp_path / "results" / "cross-device-one.json"
+    words = "--rounds 2 --repeat 3 --threads 1 --peers field"
+    before = torch.get_num_threads()
+    bench.main([*words.split(), "--json", str(path)])
+    torch.set_num_threads(before)
+    held = json.loads(path.read_text())
+    (call,) = held["calls"]
+    assert call["command"].startswith(f"python benchmarks/cross_device.py {words}")
+    assert {"device", "packages", "commit"} <= set(call["environment"])
+    assert "folder" not in held["settings"] and held["settings"]["rounds"] == 2
+    assert held["ratios"] == {"field": {"median": 2.5, "min": 2.5, "max": 2.5}}
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
+    text = bench.fill_readme(readme, path.parent)
+    assert readme.read_text() == f"before\n{bench.MARKS[0]}\n{text}\n{bench.MARKS[1]}\nafter\n"
+    assert "| library (reference) | 2.00 | 2, 3 |" in text
+    assert "| field | 5.00 | 2, 3 | 2.50 (2.50 to 2.50) |" in text
+
+
+def test_calls_add_up_where_they_measured_the_same(
+    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = {"library": 2.0, "field": 4.0}
+    monkeypatch.setattr(bench, "made_images", lambda work: None)
+    monkeypatch.setattr(bench, "once", lambda side, *_: answer(seconds=[seconds[side]] * 2))
+    path = tmp_path / "held.json"
+    words = f"--rounds 2 --repeat 1 --threads 1 --peers field --add --json {path}".split()
+    before = torch.get_num_threads()
+    bench.main(words)
+    seconds["field"] = 8.0
+    bench.main(words)
+    held = json.loads(path.read_text())
+    assert len(held["calls"]) == 2
+    assert [len(side["repeats"]) for side in held["sides"].values()] == [2, 2]
+    assert held["ratios"] == {"field": {"median": 3.0, "min": 2.0, "max": 4.0}}
+    for other in ("--rounds 3", "--engine fused", "--peers none", "--threads 2"):
+        with pytest.raises(FedReproError, match="--add: "):
+            bench.main([*words, *other.split()])
+    torch.set_num_threads(before)
+    assert json.loads(path.read_text()) == held
+
+
+def test_readme_shows_the_stored_measurements(bench: ModuleType) -> None:
+    shown = bench.README.read_text(encoding="utf-8").split(bench.MARKS[0])[1]
+    stored = bench.table(list(bench.RESULTS.glob("cross-device-*.json")))
+    assert shown.split(bench.MARKS[1])[0].strip() == stored

@@ -1,0 +1,105 @@
+"""The watch on a round: it sees all of training, nothing of the server, and changes nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from fedrepro import methods
+from fedrepro.engine import ReferenceEngine
+from fedrepro.progress import Silent
+from fedrepro.rounds import Training
+from fedrepro.server import Server
+from fedrepro.views import performance
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+CPU = torch.device("cpu")
+PARTS = {"reading", "forward", "backward", "step"}
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module("phases")
+
+
+@pytest.fixture
+def tiny(bench: ModuleType) -> Any:
+    return bench.Settings(model="tiny-cnn", clients=2, images=18, size=16, batch=8, repeat=2)
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "ADCOL"])
+def test_rounds_are_watched_in_turn(bench: ModuleType, tiny: Any, method: str) -> None:
+    found = bench.measure(method, tiny)
+    assert len(found["watched"]) == len(found["plain"]) == tiny.repeat
+    for row in found["watched"]:
+        assert set(row) == set(performance.PARTS)
+        assert all(row[part] > 0 for part in PARTS)
+        assert row["rest"] > 0  # the parts are no more than the library's own clock says
+    assert min(found["plain"]) > 0
+
+
+def test_parts_are_counted_once_a_step(bench: ModuleType, tiny: Any) -> None:
+    """Each client takes three steps a round; the discriminator's own steps are the server's."""
+    calls: list[str] = []
+
+    class Counting(bench.Watch):  # type: ignore[name-defined,misc]
+        def timed(self, part: str, work: Any) -> Any:
+            def inside(*args: Any, **kwargs: Any) -> Any:
+                if self.on:
+                    calls.append(part)
+                return work(*args, **kwargs)
+
+            return inside
+
+    watch = Counting(CPU)
+    watch.on = True
+    method = methods.create("ADCOL")
+    run = Training(method, tiny.protocol(1), bench.made_federation(tiny), 0, CPU)
+    with watch.around(type(method)):
+        run.run(Silent())
+    assert {part: calls.count(part) for part in PARTS} == dict.fromkeys(PARTS, 2 * 3)
+
+
+def test_watching_changes_nothing_and_ends(bench: ModuleType, tiny: Any) -> None:
+    method = methods.create("ADCOL")
+    owners = [ReferenceEngine, type(method), torch.Tensor, torch.optim.SGD, Server]
+    names = ["_batch", "client_loss", "backward", "step", "fit"]
+    before = [getattr(owner, name) for owner, name in zip(owners, names, strict=True)]
+    runs = [Training(method, tiny.protocol(2), bench.made_federation(tiny), 0, CPU) for _ in "ab"]
+    watch = bench.Watch(CPU)
+    watch.on = True
+    with watch.around(type(method)):
+        runs[0].run(Silent())
+    assert set(watch.seconds) == PARTS
+    seen = dict(watch.seconds)
+    runs[1].run(Silent())
+    assert watch.seconds == seen
+    assert [getattr(o, n) for o, n in zip(owners, names, strict=True)] == before
+    for one, other in zip(*(run.clients for run in runs), strict=True):
+        assert all(torch.equal(one.kept[name], other.kept[name]) for name in one.kept)
+
+
+def test_domains_are_tested_with_a_fifth(bench: ModuleType, tiny: Any) -> None:
+    federation = bench.with_tests(tiny)
+    assert {len(test) for test in federation.tests.values()} == {tiny.images // 5}
+
+
+def test_the_file_is_what_the_page_draws(
+    bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "--model tiny-cnn --clients 2 --images 18 --size 16 --batch 8 --repeat 2 --threads 1"
+    path = tmp_path / "phases-cpu.json"
+    bench.main([*words.split(), "--json", str(path)])
+    file = json.loads(path.read_text())
+    assert set(file) == {"command", "settings", "environment", "load_average", "results"}
+    assert file["command"] == f"python benchmarks/phases.py {words}"
+    assert "tiny-cnn, ADCOL" in capsys.readouterr().out
+    assert "tiny-cnn, FedAvg" in performance.phase_table(tmp_path).html
+    assert len(performance.phases_picture(file).axes[0].get_yticklabels()) == 2

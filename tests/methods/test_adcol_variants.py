@@ -1,0 +1,191 @@
+"""ADCOL's variants of its appendix: predictor, discriminators, stages, privacy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from fedrepro import methods
+from fedrepro.methods.base import Batch
+from fedrepro.models.discriminators import Panel, ResNetDiscriminator
+from fedrepro.models.mlp import discriminator
+from fedrepro.rounds import Training
+from tests import toys
+from tests.engine.test_fused import assert_engines_agree
+
+
+def training(federation=None, settings=None, **fields):
+    protocol = toys.protocol(**(settings or {}))
+    method = methods.create("ADCOL", **fields)
+    return Training(method, protocol, federation or toys.federation(), seed=0)
+
+
+def recorded(run, name):
+    """What a function of the run returned while one round passed."""
+    found, real = [], getattr(run, name)
+    setattr(run, name, lambda *args: found.append(real(*args)) or found[-1])
+    run.one_round()
+    return found
+
+
+def test_a_field_that_came_later_is_hashed_only_where_it_departs():
+    plain, two = methods.create("ADCOL"), methods.create("ADCOL", discriminators=2)
+    assert "discriminators" not in plain.fields() and two.fields()["discriminators"] == 2
+    assert set(two.fields()) - set(plain.fields()) == {"discriminators"}
+    assert methods.from_config({"name": "ADCOL", "fields": plain.fields()}) == plain
+    assert methods.from_config({"name": "ADCOL", "fields": two.fields()}) == two
+
+
+# Table 14.
+
+
+@pytest.mark.parametrize("bn_policy", ["local", "average"])
+def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
+    run = training(settings={"model": "small-cnn"}, share_predictor=True, bn_policy=bn_policy)
+    run.one_round()
+    assert run.travelling and all(name.startswith("predictor.") for name in run.travelling)
+    has_norm = any(run.layout[name].is_bn for name in run.travelling)
+    assert has_norm == (bn_policy == "average")
+    one, other = (run._personal(client) for client in run.clients[:2])
+    for name in one:
+        assert torch.equal(one[name], other[name]) == (name in run.travelling), name
+    assert run.judged == ("personal",)
+
+
+# Table 10.
+
+
+def test_a_panel_asks_every_member_and_takes_the_newest_in():
+    make = iter([discriminator(4, 3, ()) for _ in range(5)])
+    panel = Panel(lambda: next(make), 3)
+    z = torch.randn(2, 4)
+    torch.testing.assert_close(panel(z), torch.cat([m(z) for m in panel.members]))
+    first, second = next(make), next(make)
+    panel.take(first, first=True)
+    assert all(torch.equal(m(z), first(z)) for m in panel.members)
+    panel.take(second, first=False)
+    expected = [second(z), first(z), first(z)]
+    assert all(torch.equal(m(z), e) for m, e in zip(panel.members, expected, strict=True))
+
+
+def test_eq_18_averages_over_the_discriminators_of_past_rounds():
+    run = training(discriminators=2, mu=1.0)
+    states = []
+    for _ in range(3):
+        run.one_round()
+        module = run.server.modules["discriminator"]
+        states.append({k: v.clone() for k, v in module.state_dict().items()})
+    run.server.round = 4
+    received = run._download(run.clients[0])
+    z = torch.randn(5, run.server.feature_size)
+    logits = received["discriminator"](z)
+    apart = [torch.func.functional_call(module, states[t], (z,)) for t in (2, 1)]
+    expected = sum(-(torch.log_softmax(g, 1).mean() + math.log(3)) for g in apart) / 2
+    found = -(torch.log_softmax(logits, 1).mean() + math.log(3))
+    torch.testing.assert_close(found, expected)
+
+
+def test_in_round_2_all_members_are_the_only_discriminator_there_was():
+    run = training(discriminators=3)
+    run.one_round()
+    members = run.server.modules["panel"].members
+    for name, value in run.server.modules["discriminator"].state_dict().items():
+        assert all(torch.equal(member.state_dict()[name], value) for member in members)
+
+
+# Table 9.
+
+
+def test_a_resnet_reads_a_vector_as_a_picture():
+    network = ResNetDiscriminator(2048, 5).eval()
+    assert network.shape == (1, 32, 64) and ResNetDiscriminator(16, 2).shape == (1, 4, 4)
+    assert network(torch.randn(2, 2048)).shape == (2, 5)
+    run = training(discriminator_network="resnet50")
+    run.one_round()
+    assert isinstance(run.server.modules["discriminator"], ResNetDiscriminator)
+
+
+# Table 18.
+
+
+def two_stages(**more):
+    settings = {"participation": 0.67, "stay": 2, "rounds": 4}
+    return training(settings=settings, two_stages=True, **more)
+
+
+def test_a_round_in_two_stages():
+    run = two_stages()
+    assert run.server.modules["discriminator"].linear3.out_features == 2  # of three clients
+    ups = [u.message for u in recorded(run, "_upload")]
+    first = {k: v.clone() for k, v in run.server.modules["discriminator"].state_dict().items()}
+    assert [set(message) for message in ups] == [{"representations"}] * 2
+    assert run.server.log["discriminator_loss"] > 0
+    more = recorded(run, "_upload")
+    assert [u.message for u in more] == [{}, {}] and run.server.log == {}
+    for name, value in run.server.modules["discriminator"].state_dict().items():
+        assert torch.equal(value, first[name])  # the second stage is not learnt from
+    terms = run.curve()
+    kl = terms[(terms.measure == "term") & (terms.subject == "kl")]
+    assert (kl[kl["round"] == 1].value == 0).all() and (kl[kl["round"] == 2].value > 0).all()
+    assert set(kl[kl["round"] == 1].domain) == set(kl[kl["round"] == 2].domain)
+
+
+def test_the_first_stage_trains_without_the_discriminator():
+    staged, plain = two_stages(), training(settings={"participation": 0.67}, mu=0.0)
+    staged.one_round(), plain.one_round()
+    for a, b in zip(staged.clients, plain.clients, strict=True):
+        state, other = staged._personal(a), plain._personal(b)
+        assert all(torch.equal(state[name], other[name]) for name in state)
+
+
+# Table 17.
+
+
+def test_noisy_representations_lie_around_the_unit_range():
+    ups = recorded(training(local_epsilon=1e9), "_upload")
+    z = ups[0].message["representations"]
+    torch.testing.assert_close(z.amin(1), torch.zeros(len(z)), atol=1e-6, rtol=0)
+    torch.testing.assert_close(z.amax(1), torch.ones(len(z)), atol=1e-6, rtol=0)
+    loud = recorded(training(local_epsilon=0.5), "_upload")[0].message["representations"]
+    assert (loud - z).abs().mean().item() == pytest.approx(2.0, rel=0.15)  # Laplace of scale 2
+    assert not torch.equal(loud, recorded(training(local_epsilon=0.5, local_noise="gaussian"),
+                                          "_upload")[0].message["representations"])  # fmt: skip
+
+
+def test_the_discriminator_is_shown_what_it_was_taught():
+    """The term of a scaled representation is that of the representation."""
+    method = methods.create("ADCOL", local_epsilon=2.0)
+    run = training(local_epsilon=2.0)
+    received = run._download(run.clients[0])
+
+    class Fixed:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __call__(self, x):
+            from fedrepro.models import Output
+
+            return Output(self.factor * x, x[:, :3])
+
+    batch = Batch(torch.randn(4, run.server.feature_size), torch.arange(4) % 3)
+    one, ten = (method.client_loss(Fixed(f), batch, received)["kl"] for f in (1.0, 10.0))
+    torch.testing.assert_close(one, ten)
+
+
+# All of them in both engines.
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"share_predictor": True, "bn_policy": "average"},
+        {"discriminators": 3},
+        {"two_stages": True},
+        {"local_epsilon": 5.0},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_the_engines_agree(fields):
+    assert_engines_agree(name="ADCOL", fields=fields)

@@ -1,0 +1,247 @@
+"""MPFT: its prototypes, the server's training, what travels, and the adaptation afterwards."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.cluster import KMeans
+from torch import nn
+
+from fedrepro import methods
+from fedrepro.errors import FedReproError
+from fedrepro.models import build_model
+from fedrepro.progress import Silent
+from fedrepro.rounds import Training
+from fedrepro.runs.checkpoint import FileCheckpoint
+from tests import embedded, toys
+from tests.engine.test_fused import assert_same_run, numbers
+from tests.methods.test_methods import record_messages
+
+RULES = [
+    {"prototypes": "mean"},
+    {"prototypes": "random", "rate": 0.3},
+    {"prototypes": "cluster", "rate": 0.3},
+]
+QUICK = {"server_epochs": 12, "server_warmup": 2}
+
+
+def one_round(**fields):
+    run = embedded.start("MPFT", fields={**QUICK, **fields}, rounds=1)
+    return run, *record_messages(run)
+
+
+def of_class(run, client, label):
+    train = run.clients[client].data.train
+    return train.images[train.labels == label]
+
+
+def cut(upload, label):
+    """An upload's prototypes of one class."""
+    counts = upload.message["counts"].tolist()
+    return upload.message["prototypes"].split(counts)[label]
+
+
+def test_the_mean_rule_sends_one_mean_a_class():
+    run, _, ups = one_round()
+    for client, up in enumerate(ups):
+        assert up.message["counts"].tolist() == [1, 1, 1]
+        for label in range(3):
+            torch.testing.assert_close(cut(up, label)[0], of_class(run, client, label).mean(dim=0))
+
+
+def test_the_random_rule_sends_a_share_of_the_embeddings_each_once():
+    run, _, ups = one_round(prototypes="random", rate=0.3)
+    for client, up in enumerate(ups):
+        for label in range(3):
+            own, sent = of_class(run, client, label), cut(up, label)
+            assert len(sent) == math.ceil(0.3 * len(own))
+            where = (sent[:, None] == own[None]).all(dim=2)
+            assert (where.sum(dim=1) == 1).all() and (where.sum(dim=0) <= 1).all()
+
+
+def test_the_cluster_rule_sends_k_means_centres():
+    run, _, ups = one_round(prototypes="cluster", rate=0.3)
+    own = of_class(run, 0, 1).numpy()
+    expected = KMeans(math.ceil(0.3 * len(own)), random_state=0, n_init="auto").fit(own)
+    np.testing.assert_allclose(cut(ups[0], 1).numpy(), expected.cluster_centers_)
+
+
+def test_noise_has_the_scale_and_the_share():
+    _, _, before = one_round(prototypes="random", rate=1.0)
+    _, _, after = one_round(prototypes="random", rate=1.0, noise_scale=4.0, noise_share=0.5)
+    gaps = [b.message["prototypes"] - a.message["prototypes"]
+            for a, b in zip(before, after, strict=True)]  # fmt: skip
+    assert torch.cat(gaps).std().item() == pytest.approx(2.0, rel=0.1)
+    assert torch.cat(gaps).mean().abs().item() < 0.2
+
+
+@pytest.mark.parametrize("fields", RULES)
+def test_prototypes_go_up_once_and_the_adapter_down(fields):
+    run, downs, ups = one_round(**fields)
+    curve = run.log.frame()
+    sent = curve[curve.measure == "bytes"].set_index("subject").value.to_dict()
+    adapter = 4 * 2 * embedded.VALUES * (embedded.VALUES // 4)
+    rows = sum(len(up.message["prototypes"]) for up in ups)
+    assert sent == {
+        "down/model": 3 * adapter,
+        "up/prototypes": 4 * rows * embedded.VALUES,
+        "up/counts": 3 * 8 * toys.CLASSES,
+    }
+    assert all("predictor.weight" not in down["model"] for down in downs)
+
+
+def test_the_servers_training_is_that_of_the_papers_code():
+    """Repeated here with torch's own optimiser and scheduler: order drawn once, the batch that is
+    not full left out, warm-up and cosine, clipping, stop by the spread of the last losses."""
+    run = embedded.start("MPFT", fields={"prototypes": "random", "rate": 0.5}, rounds=1)
+    module = build_model("adapter", 3, embedded.VALUES)
+    module.load_state_dict({n: v.clone() for n, v in run.server.model.items()})
+    _, ups = record_messages(run)
+    z = torch.cat([up.message["prototypes"] for up in ups])
+    labels = torch.cat([torch.tensor([k] * int(n)) for up in ups
+                        for k, n in enumerate(up.message["counts"])])  # fmt: skip
+    from fedrepro.rng import torch_stream
+
+    order = torch.randperm(len(z), generator=torch_stream(0, "server", round=1))
+    assert len(z) % 10
+    batches = order[: len(z) - len(z) % 10].split(10)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.001)
+
+    def factor(epoch):
+        if epoch < 10:
+            return (epoch + 1) / 10
+        return 0.5 * (1 + math.cos(math.pi * (epoch - 10) / 190))
+
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    losses, epochs = [], 0
+    while epochs < 200:
+        for index in batches:
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(module(z[index]).logits, labels[index])
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 1)
+            optimizer.step()
+            losses.append(loss.item())
+        scheduler.step()
+        epochs += 1
+        if len(losses) > 20 and np.std(losses[-20:]) < 0.001:
+            break
+    assert run.server.log["server_epochs"] == epochs
+    for name, value in module.state_dict().items():
+        torch.testing.assert_close(run.server.model[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_higher_threshold_stops_earlier():
+    epochs = []
+    for threshold in (0.0, 0.1, 10.0):
+        fields = {"prototypes": "random", "rate": 0.5, "threshold": threshold}
+        run = embedded.start("MPFT", fields=fields, rounds=1)
+        run.one_round()
+        epochs.append(run.server.log["server_epochs"])
+    assert epochs[0] == 200 > epochs[1] > epochs[2]
+    assert epochs[2] == math.ceil(21 / 2)  # 21 losses at two batches an epoch
+
+
+def test_it_learns_and_the_head_stays():
+    run = embedded.start("MPFT", fields={"prototypes": "random", "rate": 1.0}, rounds=1)
+    head = run.server.model["predictor.weight"].clone()
+    assert run.judged == ("global",)
+    before = run.engine.evaluate(run.server.model, run.clients[0].data.train)[1]
+    run.one_round()
+    assert run.engine.evaluate(run.server.model, run.clients[0].data.train)[1] < before
+    assert torch.equal(run.server.model["predictor.weight"], head)
+
+
+# Adaptation to a few images.
+
+
+def test_a_client_adapts_the_adapter_it_received_to_a_few_images_of_each_class():
+    fields = {**QUICK, "shots": 2, "adaptation_lr": 0.05}
+    run = embedded.start("MPFT", fields=fields, rounds=1)
+    run.one_round()
+    assert run.judged == ("personal",)
+    job = run._adaptation(run.clients[0], 1, run._before_test(1))
+    assert job.samples.labels.tolist() == [0, 1, 2, 0, 1, 2] and job.batch_size == 8
+    assert torch.equal(job.samples.images, run.clients[0].data.train.images[:6])
+    for client, (_, adapted) in zip(run.clients, run.tested_networks(1), strict=True):
+        own = run._personal(client)
+        assert any(not torch.equal(adapted[n], own[n]) for n in own)
+        assert torch.equal(adapted["predictor.weight"], own["predictor.weight"])
+
+
+def test_distillation_holds_the_outputs_near_the_received_ones():
+    distances = []
+    for weight in (0.0, 1000.0):
+        fields = {**QUICK, "shots": 4, "adaptation_lr": 0.02, "distillation": weight}
+        run = embedded.start("MPFT", fields=fields, rounds=1)
+        run.one_round()
+        shared = run.server.model
+        adapted = dict(run.tested_networks(1))["domain0"]  # two steps; the first has no distance
+        x = run.clients[0].data.train.images
+        p, q = (run.engine._run_other(state, x, False).logits.softmax(1)
+                for state in (adapted, shared))  # fmt: skip
+        distances.append(float((p - q).abs().mean()))
+    assert distances[1] < 0.8 * distances[0]
+
+
+def test_the_adaptation_loss_by_hand():
+    run = embedded.start("MPFT", fields={**QUICK, "shots": 2, "distillation": 6.0}, rounds=1)
+    run.one_round()
+    job = run._adaptation(run.clients[0], 1, run._before_test(1))
+    from fedrepro.engine.reference import BoundModel
+    from fedrepro.methods.base import Batch
+
+    module = run.engine.module
+    run.engine._load({n: v + 0.05 for n, v in job.state.items() if n != "predictor.weight"})
+    model = BoundModel(module, dict(module.named_parameters()), run.engine._run_other)
+    batch = Batch(job.samples.images, job.samples.labels)
+    terms = run.method.adaptation_loss(model, batch, job.received)
+    ours = module(batch.x).logits
+    theirs = run.engine._run_other(job.state, batch.x, False).logits
+    p, q = ours.softmax(1), theirs.softmax(1)
+    expected = 6.0 * (q * (q.log() - p.log())).mean()
+    assert terms["distillation"].item() == pytest.approx(expected.item(), rel=1e-4) and expected > 0
+    assert terms["ce"].item() == pytest.approx(nn.functional.cross_entropy(ours, batch.y).item())
+
+
+# What holds for every method.
+
+
+@pytest.mark.parametrize("fields", [*RULES, {"shots": 3, "distillation": 10.0}])
+def test_fused_equals_reference(fields):
+    settings = {"fields": {**QUICK, **fields}, "precision": "float64", "sizes": (21, 13, 9, 13)}
+    assert_same_run(
+        embedded.start("MPFT", "reference", **settings), embedded.start("MPFT", "fused", **settings)
+    )
+
+
+class Interrupt(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fields", [*RULES, {"shots": 3, "noise_scale": 0.5}])
+def test_resumed_equals_uninterrupted_bit_for_bit(fields, tmp_path):
+    fields = {**QUICK, **fields}
+
+    class StopAfterTwo(FileCheckpoint):
+        def due(self):
+            return True
+
+        def save(self, tensors, facts):
+            super().save(tensors, facts)
+            if facts["round"] == 2:
+                raise Interrupt
+
+    expected = embedded.start("MPFT", fields=fields).run(Silent())
+    with pytest.raises(Interrupt):
+        embedded.start("MPFT", fields=fields).run(Silent(), StopAfterTwo(tmp_path))
+    curve = embedded.start("MPFT", fields=fields).run(Silent(), FileCheckpoint(tmp_path))
+    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+
+
+def test_images_are_one_clear_error():
+    run = Training(methods.create("MPFT"), toys.protocol(), toys.federation(), 0)
+    with pytest.raises(FedReproError, match=r"works on embeddings; choose .* data\.encoder"):
+        run.one_round()

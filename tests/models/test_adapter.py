@@ -1,0 +1,109 @@
+"""The adapter, its frozen head, and what a federation of embeddings does with both."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedrepro.errors import FedReproError
+from fedrepro.models import build_model, layout, parameter_count
+from fedrepro.progress import Silent
+from tests import embedded, toys
+from tests.engine.test_fused import assert_same_run
+
+METHODS = ["FedAvg", "FedProx", "SOLO", "MOON", "Ditto", "DBE", "FedProto"]
+
+
+def test_it_has_the_half_mebibyte_of_the_papers_table_3():
+    model = build_model("adapter", 7, 512)
+    assert 4 * parameter_count(model) == 2**19
+    fixed = [name for name, info in layout(model).items() if info.is_fixed]
+    assert fixed == ["predictor.weight"]
+    with pytest.raises(FedReproError, match="reduction = 40 leaves nothing of 12"):
+        build_model("adapter", 7, 12, reduction=40)
+
+
+def test_forward_by_hand():
+    model = build_model("adapter", 2, 4, reduction=2)
+    first, second = (p.detach() for p in model.parameters())
+    model.predictor.weight.copy_(torch.tensor([[100.0, 0, 0, 0], [0, 50.0, 0, 0]]))
+    x = torch.rand(3, 4)
+    z = x + ((x @ first.T).relu() @ second.T).relu()
+    out = model(x)
+    torch.testing.assert_close(out.features, z)
+    unit = z / z.norm(dim=1, keepdim=True)
+    expected = torch.stack([100 * unit[:, 0], 50 * unit[:, 1]], dim=1)
+    torch.testing.assert_close(out.logits, expected)
+
+
+def means(client):
+    rows = [client.train.images[client.train.labels == k].double().mean(0) for k in range(3)]
+    return 100 * F.normalize(torch.stack(rows), dim=1)
+
+
+def test_the_common_head_is_the_mean_of_the_clients_class_directions():
+    run = embedded.start("FedAvg")
+    expected = torch.stack([means(c.data) for c in run.clients]).mean(0).float()
+    torch.testing.assert_close(run.server.model["predictor.weight"], expected)
+    for client in run.clients:
+        torch.testing.assert_close(run._personal(client)["predictor.weight"], expected)
+
+
+def test_an_own_head_is_the_clients_class_directions():
+    run = embedded.start("SOLO", head="own")
+    for client in run.clients:
+        expected = means(client.data).float()
+        torch.testing.assert_close(run._personal(client)["predictor.weight"], expected)
+    run.run(Silent())
+    torch.testing.assert_close(run._personal(client)["predictor.weight"], expected)
+
+
+def test_a_head_in_words_goes_before_class_means():
+    heads = {f"domain{i}": torch.full((3, embedded.VALUES), float(i)) for i in range(3)}
+    from fedrepro import methods
+    from fedrepro.rounds import Training
+
+    federation = replace(embedded.federation(), texts=heads)
+    run = Training(methods.create("FedAvg"), embedded.protocol(), federation, 0)
+    assert (run.server.model["predictor.weight"] == 1).all()
+    own = Training(methods.create("SOLO"), embedded.protocol(head="own"), federation, 0)
+    assert (own._personal(own.clients[2])["predictor.weight"] == 2).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_head_neither_moves_nor_travels(name):
+    run = embedded.start(name)
+    head = run.server.model["predictor.weight"].clone()
+    curve = run.run(Silent())
+    assert torch.equal(run.server.model["predictor.weight"], head)
+    assert not set(run.travelling + run.descending) & {"predictor.weight"}
+    ce = curve[(curve.measure == "term") & curve.subject.isin(["ce", "twin/ce"])]
+    ce = ce.groupby("round").value.mean()
+    assert ce.loc[3] < ce.loc[1]
+
+
+def test_fedavgs_traffic_is_adapters_alone():
+    curve = embedded.start("FedAvg").run(Silent())
+    rows = curve[(curve.measure == "bytes") & (curve["round"] == 2)].set_index("subject").value
+    adapter = 4 * 2 * embedded.VALUES * (embedded.VALUES // 4)
+    assert rows.to_dict() == {"down/model": 3 * adapter, "up/model": 3 * adapter}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_engines_agree_on_embeddings(name):
+    settings = {"precision": "float64", "sizes": (21, 13, 9, 13), "batch_size": 8}
+    assert_same_run(
+        embedded.start(name, "reference", **settings), embedded.start(name, "fused", **settings)
+    )
+
+
+def test_embeddings_cannot_be_augmented():
+    with pytest.raises(FedReproError, match="embeddings cannot be augmented"):
+        embedded.protocol(data__flip=True)
+    from fedrepro.data.transforms import augment, draw
+    from fedrepro.protocol import Augmentation
+
+    with pytest.raises(FedReproError, match="without an encoder"):
+        augment(torch.rand(4, 9), draw(4, Augmentation(flip=True), torch.Generator()))
+    assert toys.protocol().data.encoder is None

@@ -1,0 +1,77 @@
+"""A method in one file of somebody's own folder: known to the command line and to a notebook."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import papermill
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parents[2]
+METHOD = '''
+from dataclasses import dataclass
+from typing import ClassVar
+from fedrepro.methods.base import Method, hyper
+from fedrepro.losses import cross_entropy
+
+@dataclass(frozen=True)
+class Loud(Method):
+    """FedAvg with a louder loss."""
+    name: ClassVar[str] = "Loud"
+    reference: ClassVar[str] = "you2027loud"
+    gain: float = hyper(2.0, source="made up", low=0)
+
+    def client_loss(self, model, batch, received):
+        return {"ce": self.gain * cross_entropy(model(batch.x).logits, batch.y)}
+'''
+CELL = """
+from fedrepro.views import notebook
+study = notebook.open_study("adcol", "minidigits", "smoke", 0, runs_dir=runs_dir)
+notebook.scoreboard([study.trial("Loud"), study.trial("Loud", gain=0.5)])
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """What `pip install` of a one-file package leaves: the file, and its entry point."""
+    (tmp_path / "loud.py").write_text(METHOD)
+    facts = tmp_path / "loud-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[fedrepro.methods]\nloud = loud:Loud\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
+    said = subprocess.run(
+        [sys.executable, "-m", "fedrepro.cli", "methods", "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=folder,
+    )
+    (loud,) = [row for row in json.loads(said.stdout) if row["name"] == "Loud"]
+    assert {field["name"]: field["default"] for field in loud["fields"]}["gain"] == 2.0
+
+    source, out = folder / "mine.ipynb", folder / "out.ipynb"
+    parameters = new_code_cell("runs_dir = None", metadata={"tags": ["parameters"]})
+    nbformat.write(new_notebook(cells=[parameters, new_code_cell(CELL)]), source)
+    papermill.execute_notebook(
+        str(source),
+        str(out),
+        {"runs_dir": str(folder / "runs")},
+        kernel_name="python3",
+        progress_bar=False,
+        cwd=str(folder),
+    )
+    shown = nbformat.read(out, as_version=4).cells[-1].outputs[-1]["data"]["text/plain"]
+    assert "Loud " in shown and "Loud (gain=0.5)" in shown
+    configs = [json.loads(p.read_text()) for p in (folder / "runs").glob("*/config.json")]
+    assert {c["method"]["fields"]["gain"] for c in configs} == {2.0, 0.5}
+    assert all("code" in c["method"] for c in configs)

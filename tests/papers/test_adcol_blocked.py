@@ -1,0 +1,126 @@
+"""What ADCOL needs other people's data for: its path, on made archives of their form."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedrepro import papers
+from fedrepro.data import domains
+from fedrepro.data.manifest import Manifest, default_manifest
+from fedrepro.data.readers.cifar import HUNDRED
+from fedrepro.errors import FedReproError
+from fedrepro.progress import Silent
+from fedrepro.study import Study, study
+from fedrepro.sweep import default_datasets
+
+NAMES = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+SHORT = {"rounds": 2, "local_epochs": 1, "data.validation": 0, "model": "tiny-cnn"}
+PRINTED = ["Clipart", "Infograph", "Painting", "Quickdraw", "Real", "Sketch"]
+
+
+@pytest.fixture(scope="module")
+def domainnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six folders of the release, ten classes of five pictures of noise, and one class too many."""
+    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    net = default_manifest().collections["domainnet"]
+    for name in NAMES:
+        for label in (*net.classes_of(f"{name}-10"), "airplane"):
+            folder = root / "DomainNet" / name / label
+            folder.mkdir(parents=True)
+            for i in range(5):
+                pixels = rng.integers(0, 255, (8, 8, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / f"{name}_{i}.png")
+    return root
+
+
+def asked(dataset: str, root: Path, runs: Path, **changes: object) -> Study:
+    where = {"data_root": root, "runs_dir": runs, "progress": Silent()}
+    return study("adcol", dataset, "reduced", 0, changes={**SHORT, **changes}, **where)
+
+
+def test_blocked_experiments_are_no_part_of_all_and_run_where_named() -> None:
+    adcol = papers.load("adcol")
+    blocked = {e.id for e in adcol.experiments if e.state == "blocked"}
+    assert {"table-5", "table-7-size", "table-12-cifar100", "table-3-fid-domainnet"} <= blocked
+    assert "domainnet" not in default_datasets(adcol, "all", "paper")
+    assert default_datasets(adcol, "table-5", "paper") == ["domainnet"]
+    with pytest.raises(FedReproError, match="is blocked: a drawing"):
+        default_datasets(adcol, "figure-1", "smoke")
+
+
+@pytest.mark.slow
+def test_domainnet_from_pictures_to_the_table(domainnet: Path, tmp_path: Path) -> None:
+    given = asked("domainnet", domainnet, tmp_path, **{"data.allocation.per_client": 20})
+    given.only = ["FedAvg", "FedBN", "PartialFed", "FedProx", "ADCOL"]
+    table = given.beside("table-5")
+    ours = table[table.method == "ADCOL"].set_index("column")
+    assert list(ours.index) == [*PRINTED, "avg"]
+    assert ours.ours.between(0, 100).all() and (ours.seeds == 1).all()
+    assert ours.published.tolist()[:2] == [39.9, 21.9]
+    for name in ("table-7-rounds", "table-7-size", "table-7-speedup"):
+        cells = given.beside(name)
+        assert cells.ours.notna().any(), name
+    sizes = {(r["method"], r["column"]): r["value"] for r in given.cells("table-3-sizes-domainnet")}
+    assert sizes["DomainNet / Clipart", "train"] == 40 and sizes["DomainNet / Real", "test"] == 10
+    given.only = ["SOLO", "ADCOL"]
+    gain = given.cells("prose-relative-gain-domainnet")
+    assert [(row["method"], row["column"]) for row in gain] == [("DomainNet", "value")]
+
+
+def test_without_the_pictures_one_line_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    given = asked("domainnet", tmp_path / "data", tmp_path / "runs")
+    with pytest.raises(FedReproError, match="fedrepro data fetch"):
+        given.results("table-5")
+
+
+def cifar100(folder: Path) -> None:
+    """An archive of the official form with four training images and one test image a class."""
+    rng = np.random.default_rng(0)
+    (train, test, names), classes = HUNDRED, default_manifest().collections["cifar100"].classes
+
+    def records(count: int) -> bytes:
+        rows = rng.integers(0, 255, (100 * count, 2 + 3072), dtype=np.uint8)
+        rows[:, 0], rows[:, 1] = 0, np.tile(np.arange(100), count)
+        return rows.tobytes()
+
+    members = {train[0]: records(4), test: records(1), names: "\n".join(classes).encode()}
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as packed:
+        for name, content in members.items():
+            info = tarfile.TarInfo(f"cifar-100-binary/{name}")
+            info.size = len(content)
+            packed.addfile(info, io.BytesIO(content))
+
+
+def unchecked() -> Manifest:
+    """The manifest without what only the published archive can meet: its length, hash, counts."""
+    manifest = default_manifest()
+    whole = manifest.collections["cifar100"]
+    (source,) = whole.sources
+    unknown = {"bytes": None, "sha256": None, "md5": None}
+    bare = tuple(entry.model_copy(update=unknown) for entry in source.files)
+    made = whole.model_copy(
+        update={"sources": (source.model_copy(update={"totals": (), "files": bare}),)}
+    )
+    return Manifest({**manifest.collections, "cifar100": made})
+
+
+@pytest.mark.slow
+def test_cifar100_from_its_archive_to_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cifar100(tmp_path / "data" / "cifar100")
+    monkeypatch.setattr(domains, "default_manifest", unchecked)
+    changes = {"data.allocation.per_client": 0.5, "data.allocation.count": 3}
+    given = asked("cifar100", tmp_path / "data", tmp_path / "runs", **changes)
+    table = given.beside("table-12-cifar100")
+    ours = table[table.column == "CIFAR-100"].set_index("method")
+    assert list(ours.index) == ["SOLO", "FedAvg", "FedBN", "ADCOL"]
+    assert ours.ours.between(0, 100).all() and ours.published["ADCOL"] == 36.1

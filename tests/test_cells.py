@@ -1,0 +1,46 @@
+"""Numbers of experiments whose arms have a printed place of their own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.cells import cells
+
+ADCOL = papers.load("adcol")
+
+
+def result(label: str, *accuracies: float, row: str = "", column: str | None = None):
+    """A finished run of one round with these test accuracies."""
+    rows = [
+        (1, "accuracy", "personal", f"d{i}", "test", value) for i, value in enumerate(accuracies)
+    ]
+    curve = pd.DataFrame(rows, columns=["round", "measure", "subject", "domain", "split", "value"])
+    data = {"dataset": "digits5", "domains": ["d0", "d1"], "standins": [], "deviations": {}}
+    record = SimpleNamespace(curve=curve, data=data)
+    arm = SimpleNamespace(row=row, column=column, alternative=False)
+    return SimpleNamespace(label=label, record=record, arm=arm, clients=2)
+
+
+def test_grid_puts_each_mean_in_its_place() -> None:
+    runs = [
+        result("ADCOL, rate=0.1", 30.0, 40.0, row="ADCOL", column="rate 0.1"),
+        result("ADCOL, rate=1", 70.0, 90.0, row="ADCOL", column="rate 1"),
+    ]
+    found = cells(ADCOL, ADCOL.experiment("table-8"), runs)
+    places = {(row["method"], row["column"]): row["value"] for row in found}
+    assert places == {("ADCOL", "rate 0.1"): 35.0, ("ADCOL", "rate 1"): 80.0}
+    (alone,) = cells(ADCOL, ADCOL.experiment("table-18"), [result("FedBN", 10.0, 20.0)])
+    assert (alone["method"], alone["column"], alone["value"]) == ("FedBN", "accuracy", 15.0)
+
+
+def test_relative_gain_of_the_printed_means() -> None:
+    """80.2 against 69.5 is the 15.4 percent that the paper names."""
+    runs = [result("SOLO", 69.5, 69.5), result("ADCOL", 80.2, 80.2)]
+    (row,) = cells(ADCOL, ADCOL.experiment("prose-relative-gain"), runs)
+    assert (row["method"], row["column"]) == ("Digits", "value")
+    assert row["value"] == pytest.approx(15.4, abs=0.05)
+    assert cells(ADCOL, ADCOL.experiment("prose-relative-gain"), runs[:1]) == []

@@ -1,0 +1,91 @@
+"""Numbers that need no training: sizes, distances, messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import linalg
+
+from fedrepro.facts import frechet
+from fedrepro.study import study
+
+
+def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:
+    return shift + scale * np.random.default_rng(seed).normal(size=(n, d))
+
+
+def test_equal_sets_are_no_distance_apart() -> None:
+    x = gaussian(50, 4, 0)
+    assert frechet(x, x) == pytest.approx(0, abs=1e-9)
+
+
+def test_one_feature_in_closed_form() -> None:
+    """|difference of means|^2 + (difference of deviations)^2."""
+    x, y = gaussian(80, 1, 0), gaussian(70, 1, 1, shift=3.0, scale=2.5)
+    means, deviations = x.mean() - y.mean(), x.std(ddof=1) - y.std(ddof=1)
+    assert frechet(x, y) == pytest.approx(means**2 + deviations**2)
+
+
+def test_as_with_the_square_root_of_the_product() -> None:
+    mix = np.random.default_rng(3).normal(size=(5, 5))
+    x, y = gaussian(60, 5, 0) @ mix, gaussian(90, 5, 1, shift=0.4)
+    s, t = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
+    difference = x.mean(0) - y.mean(0)
+    expected = difference @ difference + np.trace(s + t - 2 * linalg.sqrtm(s @ t).real)
+    assert frechet(x, y) == pytest.approx(expected)
+    assert frechet(x, y) == pytest.approx(frechet(y, x))
+
+
+def test_fewer_images_than_features() -> None:
+    x, y = gaussian(4, 30, 0), gaussian(5, 30, 1)
+    assert np.isfinite(frechet(x, y)) and frechet(x, y) > 0
+
+
+def found(experiment: str, dataset: str = "minidigits", scale: str = "smoke", **more: object):
+    rows = study("adcol", dataset, scale, **more).cells(experiment)
+    return {(row["method"], row["column"]): row for row in rows}
+
+
+def test_the_example_of_message_sizes() -> None:
+    rows = found("prose-communication-example")
+    value = {method: row["value"] for (method, _), row in rows.items()}
+    assert value["MLP parameters"] == 199_210
+    assert value["FedAvg MB per round"] == pytest.approx(159.4, abs=0.05)
+    assert value["discriminator bytes"] == 4 * (128 * 128 + 128 + 100 * 129)
+    assert value["discriminator bytes, 5 outputs"] == 68_628  # what the paper prints
+    assert value["ADCOL MB per round, 5 outputs"] == pytest.approx(37.6, abs=0.05)
+    assert rows["ADCOL MB per round, 5 outputs", "value"]["alternative"]
+
+
+def test_sizes_of_sources_are_those_before_clients_get_theirs() -> None:
+    rows = found("table-3-sizes")
+    assert rows["minidigits / mini-scanned", "train"]["value"] == 1437
+    assert rows["minidigits / mini-scanned", "test"]["value"] == 360
+
+
+def test_shares_of_a_client_are_a_hundred_percent() -> None:
+    rows = found("figure-3")
+    for client in {client for client, _ in rows}:
+        own = [row["value"] for (name, _), row in rows.items() if name == client]
+        assert len(own) == 10 and sum(own) == pytest.approx(100)
+
+
+def test_distances_of_the_embedded_sources() -> None:
+    rows = found("table-3-fid")
+    each = [row["value"] for row in rows.values() if row["alternative"]]
+    assert len(each) == 4 and min(each) > 0
+    assert rows["minidigits", "FID"]["value"] == pytest.approx(np.mean(each))
+    assert any("Inception" in mark for mark in rows["minidigits", "FID"]["marks"])
+    assert all(row["standin"] for row in rows.values())  # so that no verdict is given
+
+
+@pytest.mark.slow
+def test_office_sizes_are_the_printed_ones(real_data) -> None:
+    rows = found("table-3-sizes", "office10", "paper", data_root=real_data)
+    sizes = {method: row["value"] for (method, column), row in rows.items() if column == "test"}
+    assert sizes == {
+        "Caltech-10 / Amazon": 192,
+        "Caltech-10 / Caltech": 225,
+        "Caltech-10 / DSLR": 32,
+        "Caltech-10 / WebCam": 59,
+    }

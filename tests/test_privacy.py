@@ -1,0 +1,129 @@
+"""The neural lower bound of mutual information, against pairs whose mutual information is known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedrepro.errors import FedReproError
+from fedrepro.methods import create
+from fedrepro.privacy import leakage, lower_bound, mutual_information, sent_pairs
+from fedrepro.progress import Silent
+from fedrepro.rounds import Training
+from tests import toys
+
+
+def gaussians(n: int, d: int, rho: float, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """n pairs of normal vectors whose d coordinates are correlated by rho, each with its own."""
+    rng = np.random.default_rng(seed)
+    x, other = rng.standard_normal((2, n, d))
+    return x, rho * x + math.sqrt(1 - rho**2) * other
+
+
+def known(d: int, rho: float) -> float:
+    return -d / 2 * math.log(1 - rho**2)
+
+
+def test_the_bound_of_the_best_critic_is_the_mutual_information() -> None:
+    """With T the true log ratio of densities Donsker and Varadhan's bound is tight."""
+    x, y = (torch.from_numpy(part[:, 0]) for part in gaussians(2000, 1, 0.8))
+    square = 1 - 0.8**2
+    scores = (2 * 0.8 * torch.outer(x, y) - 0.8**2 * (x[:, None] ** 2 + y**2)) / (2 * square)
+    assert float(lower_bound(scores)) == pytest.approx(known(1, 0.8), abs=0.06)
+    assert float(lower_bound(scores + 3)) == pytest.approx(float(lower_bound(scores)))
+
+
+def test_the_bound_by_hand() -> None:
+    scores = torch.tensor([[2.0, 0.0], [math.log(3.0), 4.0]])
+    assert float(lower_bound(scores)) == pytest.approx(3.0 - math.log((1 + 3) / 2))
+
+
+@pytest.mark.parametrize(("d", "rho"), [(3, 0.5), (5, 0.8), (16, 0.5)])
+def test_correlated_gaussians(d: int, rho: float) -> None:
+    found = mutual_information(*gaussians(1000, d, rho))
+    assert 0.7 * known(d, rho) < found < 1.03 * known(d, rho) + 0.03
+
+
+def test_independent_pairs_tell_nothing() -> None:
+    assert mutual_information(*gaussians(500, 4, 0.0)) < 0.03
+    x, _ = gaussians(500, 4, 0.0)
+    assert mutual_information(x, np.zeros((500, 2))) < 0.03
+
+
+def test_dependence_without_correlation_is_found() -> None:
+    x, noise = gaussians(800, 1, 0.0)
+    y = np.abs(x) + 0.1 * noise
+    assert abs(np.corrcoef(x[:, 0], y[:, 0])[0, 1]) < 0.1
+    assert mutual_information(x, y) > 0.8
+
+
+def test_noise_and_masks_lower_it_and_scaling_does_not_change_it() -> None:
+    x, y = gaussians(700, 6, 0.9)
+    noisy = y + np.random.default_rng(1).standard_normal(y.shape)
+    half = y * (np.arange(6) < 3)
+    whole = mutual_information(x, y)
+    assert mutual_information(x, noisy) < whole - 0.5
+    assert mutual_information(x, half) == pytest.approx(whole / 2, rel=0.15)
+    assert mutual_information(x, 1000 * y - 7) == pytest.approx(whole, abs=1e-3)
+
+
+def test_wide_vectors_are_cut_to_their_components() -> None:
+    x, y = gaussians(600, 4, 0.8)
+    spread = np.random.default_rng(2).standard_normal((4, 300))
+    assert mutual_information(x, y @ spread) == pytest.approx(mutual_information(x, y), rel=0.15)
+
+
+def test_equal_input_and_seed_give_equal_numbers() -> None:
+    x, y = gaussians(120, 3, 0.8)
+    assert mutual_information(x, y, 1) == mutual_information(x, y, 1)
+    assert mutual_information(x, y, 1) != mutual_information(x, y, 2)
+
+
+def test_wrong_pairs_are_one_line() -> None:
+    x, y = gaussians(60, 2, 0.5)
+    for bad, says in (
+        ((x, y[:-1]), "60 and 59 rows are no pairs"),
+        ((x[:30], y[:30]), "30 pairs are too few"),
+        ((x, np.where(y > 2, np.nan, y) * np.inf), "not finite"),
+    ):
+        with pytest.raises(FedReproError, match=says):
+            mutual_information(*bad)
+
+
+def trained(method: str = "FedPall", **fields: object) -> Training:
+    training = Training(create(method, **fields), toys.protocol(), toys.federation((40, 30, 20)), 0)
+    training.run(Silent())
+    return training
+
+
+def test_pairs_are_the_images_and_what_is_sent_of_them() -> None:
+    training = trained(sent_as="raw", closing_pass=False)
+    pairs = list(sent_pairs(training))
+    networks = dict(training.tested_networks(training.round))
+    assert [len(x) for x, _ in pairs] == [40, 30, 20]
+    for client, (images, sent) in zip(training.clients, pairs, strict=True):
+        assert np.array_equal(images, client.data.train.images.flatten(1).numpy())
+        z = training.engine.features(networks[client.data.domain], client.data.train)
+        np.testing.assert_allclose(sent, z.numpy(), rtol=1e-5, atol=1e-6)
+    masked = list(sent_pairs(trained(sent_as="masked", closing_pass=False)))
+    assert all((sent == 0).all(axis=0).any() for _, sent in masked)  # a place empty in every row
+
+
+def test_measuring_leaves_the_training_as_it_is() -> None:
+    training = trained()
+    before = {name: value.clone() for name, value in training.server.state().items()}
+    curve = training.curve()
+    first = leakage(training)
+    assert first == leakage(training) and first["pairs"] == 90.0
+    assert first["mutual_information"] >= 0
+    assert training.curve().equals(curve)
+    after = training.server.state()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_method_that_sends_no_features_is_refused() -> None:
+    with pytest.raises(FedReproError, match="FedAvg sends nothing image by image"):
+        leakage(trained("FedAvg"))

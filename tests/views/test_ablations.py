@@ -1,0 +1,71 @@
+"""The figures of ablations hold what they were given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedrepro.errors import FedReproError
+from fedrepro.views import ablations
+
+
+def grid(places: dict[tuple[float, float], list[float]]) -> pd.DataFrame:
+    rows = [
+        {"label": f"mu={mu}, delta={delta}", "seed": seed, "value": value}
+        for (mu, delta), values in places.items()
+        for seed, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+def texts(figure: Any) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_a_heat_map_has_the_mean_of_the_seeds_in_each_place() -> None:
+    places = {(0.1, 0.1): [60.0, 62.0], (0.1, 1.0): [50.0], (1.0, 0.1): [70.0], (0.5, 1.0): [40.0]}
+    figure = ablations.heat_map(grid(places), {"mu=1.0, delta=0.1": 68.62})
+    ax = figure.axes[0]
+    table = ax.images[0].get_array()
+    assert table.shape == (3, 2) and float(table[0, 0]) == 61.0 and float(table[2, 0]) == 70.0
+    assert bool(table.mask[1, 0]) and float(table[1, 1]) == 40.0
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["0.1", "0.5", "1"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "1"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("delta", "mu")
+    assert set(texts(figure)) == {"61.0", "50.0", "70.0\n(paper 68.6)", "40.0"}
+
+
+def test_a_heat_map_needs_labels_of_two_settings() -> None:
+    with pytest.raises(FedReproError, match="labels of a grid read"):
+        ablations.heat_map(pd.DataFrame([{"label": "mu=0.1", "seed": 0, "value": 1.0}]))
+    mixed = pd.concat([grid({(0.1, 0.1): [1.0]}), grid({(0.2, 0.1): [1.0]})])
+    mixed["label"] = ["mu=0.1, delta=0.1", "mu=0.2, tau=0.1"]
+    with pytest.raises(FedReproError, match="same two names"):
+        ablations.heat_map(mixed)
+    with pytest.raises(FedReproError, match="is empty"):
+        ablations.heat_map(pd.DataFrame(columns=["label", "seed", "value"]))
+
+
+def test_variants_by_domain_stand_side_by_side() -> None:
+    cells = [
+        {"method": method, "column": column, "seed": seed, "value": value + seed}
+        for method, values in {"without": (30.0, 50.0), "with": (40.0, 60.0)}.items()
+        for column, value in zip(("caltech", "avg"), values, strict=True)
+        for seed in (0, 1)
+    ]
+    figure = ablations.by_domain(cells)
+    ax = figure.axes[0]
+    lines = {str(line.get_label()): line for line in ax.lines if line.get_marker() != "None"}
+    assert list(lines["without"].get_ydata()) == [30.5, 50.5]
+    assert list(lines["with"].get_ydata()) == [40.5, 60.5]
+    assert lines["without"].get_xdata()[0] < 0 < lines["with"].get_xdata()[0]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["caltech", "avg"]
+    spans = [[list(map(float, s[:, 1])) for s in c.get_segments()] for c in ax.collections]
+    assert [[30.0, 31.0], [50.0, 51.0]] in spans
+
+
+def test_variants_by_domain_need_cells() -> None:
+    with pytest.raises(FedReproError, match="is empty"):
+        ablations.by_domain([])
