@@ -29,7 +29,7 @@ if __package__:
 else:  # run as a file: this folder is on the path, the one above may not be
     from timing import Shape
 
-MODES = ("reference", "eager", "captured", "lanes")
+MODES = ("reference", "eager", "lanes", "captured")
 LANES = 5
 TOLERANCE = 1e-8
 # Deep networks turn the last bits of float64 into more, the faster the larger the step and the
@@ -144,7 +144,7 @@ def _gap(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> float:
         return math.inf
     worst = 0.0
     for name, a in one.items():
-        b = two[name]
+        a, b = a.double(), two[name].double()  # masks and counts are among them
         if a.shape != b.shape or not bool((torch.isfinite(a) & torch.isfinite(b)).all()):
             return math.inf
         if a.numel():

@@ -113,15 +113,16 @@ def _write_rules(page: Path) -> None:
 
 
 def _add_methods(copy: Path) -> None:
-    """A page a method, in a part of their own."""
+    """A page a method, where the table of contents has a part for them."""
     from fedrepro.views.method_pages import write_pages
 
-    names = write_pages(copy / METHODS)
-    chapters = [{"file": f"{METHODS.as_posix()}/{name}"} for name in names]
     toc_file = copy / "book" / "_toc.yml"
     toc = yaml.safe_load(toc_file.read_text(encoding="utf-8"))
-    at = next(i for i, part in enumerate(toc["parts"]) if part["caption"] == "Data")
-    toc["parts"].insert(at, {"caption": "Methods", "chapters": chapters})
+    parts = [part for part in toc.get("parts", []) if part.get("caption") == "Methods"]
+    if not parts:
+        return
+    names = write_pages(copy / METHODS)
+    parts[0]["chapters"] = [{"file": f"{METHODS.as_posix()}/{name}"} for name in names]
     toc_file.write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
 
 

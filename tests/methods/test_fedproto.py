@@ -105,6 +105,8 @@ def test_a_client_sends_the_classes_it_has():
 def test_prototypes_travel_and_networks_stay():
     run = training("FedProto")
     start = {n: v.clone() for n, v in run.server.model.items()}
+    first, _ = record_messages(run)
+    assert count_bytes(first)["prototypes"] == 0, "there are none yet"
     downs, ups = record_messages(run)
     classes, d = toys.CLASSES, run.server.feature_size
     assert count_bytes(downs) == {"prototypes": 3 * 4 * classes * d, "present": 3 * classes}
@@ -195,7 +197,9 @@ def test_the_nearest_global_prototype_is_what_is_tested(averages):
     found = rows[rows.split == "test"].value.item()
     assert found == pytest.approx(100 * (nearest == test.labels).float().mean().item())
     # The traffic is the classifier's form's: what a network holds of them came but once.
-    other_downs, other_ups = record_messages(training("FedProto", **fields))
+    other = training("FedProto", **fields)
+    other.one_round()
+    other_downs, other_ups = record_messages(other)
     assert count_bytes(downs) == count_bytes(other_downs)
     assert {kind for u in ups for kind in u.message} == {k for u in other_ups for k in u.message}
     assert run.judged == (("global",) if averages else ("personal",))

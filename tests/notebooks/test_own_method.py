@@ -61,7 +61,9 @@ def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
 
     source, out = folder / "mine.ipynb", folder / "out.ipynb"
     parameters = new_code_cell("runs_dir = None", metadata={"tags": ["parameters"]})
-    nbformat.write(new_notebook(cells=[parameters, new_code_cell(CELL)]), source)
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells, metadata = [parameters, new_code_cell(CELL)], {"kernelspec": kernel}
+    nbformat.write(new_notebook(cells=cells, metadata=metadata), source)
     papermill.execute_notebook(
         str(source),
         str(out),
