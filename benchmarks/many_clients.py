@@ -76,7 +76,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
             "method": given.methods,
             "seconds": seconds,
             "phases": dict(zip(phases.subject, phases.value.astype(float), strict=True)),
-            "accuracy": run.accuracy,
+            "accuracy": run.log.accuracy,
             "network_bytes": network,
             "kept_bytes": sum(v.nbytes for g in run.clients[0].groups.values() for v in g.values())
             * given.clients,

@@ -155,7 +155,7 @@ def rounds(run: Training, warm: int, repeat: int) -> dict[str, Any]:
         if time.perf_counter() - begun > PATIENCE and run.round >= warm + 2:
             break
         run.one_round()
-    rows = [r for r in run.rows if r[1] == "seconds" and r[2] != "evaluate"]
+    rows = [r for r in run.log.rows if r[1] == "seconds" and r[2] != "evaluate"]
     whole = [sum(r[5] for r in rows if r[0] == n) for n in range(1, run.round + 1)]
     seconds = summary(whole[warm:])
     phases = {
