@@ -157,7 +157,11 @@ class Chrome:
         """The value of the expression as soon as it is true; TimeoutError where it never is."""
         end = time.monotonic() + self._patience
         while time.monotonic() < end:
-            if value := self.run(script):
-                return value
+            try:
+                if value := self.run(script):
+                    return value
+            except RuntimeError as error:
+                if "navigated" not in str(error):  # between two pages: ask the next one
+                    raise
             time.sleep(0.05)
         raise TimeoutError(f"never true: {script}")
