@@ -25,6 +25,7 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = tuple(PROJECT["optional-dependencies"])
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {
+    "open_clip": "open_clip_torch",
     "finch": "finch-clust",
     "PIL": "pillow",
     "yaml": "pyyaml",
