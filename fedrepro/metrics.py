@@ -68,6 +68,15 @@ def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[s
     return {str(key): float(value) for key, value in chosen.items()}
 
 
+def validated(curve: pd.DataFrame) -> float:
+    """Mean validation accuracy of the last five rounds and all domains, in percent: what a setting
+    is chosen by."""
+    table = accuracies(curve, split="validation")
+    if table.empty:
+        raise FedReproError("the run has no validation images to tune by; set data.validation")
+    return float(table["avg"].tail(5).mean())
+
+
 def best_round(curve: pd.DataFrame) -> int:
     """The round of lowest mean validation loss; the last one where nothing was held out."""
     rows = curve[(curve.measure == "loss") & (curve.split == "validation")]

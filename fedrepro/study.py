@@ -17,8 +17,8 @@ from fedrepro.cells import cells
 from fedrepro.data.federation import Federation
 from fedrepro.errors import FedReproError
 from fedrepro.facts import facts
+from fedrepro.mutual_information import leakage
 from fedrepro.papers import UNTRAINED, Arm, Paper
-from fedrepro.privacy import leakage
 from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
 from fedrepro.runs import Probe, Record, RunSpec, Store, federation_of
@@ -30,10 +30,12 @@ PROBES = {"leakage": Probe("leakage", leakage)}  # by kind of experiment
 
 @dataclass(frozen=True)
 class Result:
-    """One arm's finished run."""
+    """One arm's finished run. tries: where a setting was tuned, its values in words and their mean
+    validation accuracies in percent."""
 
     arm: Arm
     record: Record
+    tries: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -75,6 +77,7 @@ class Result:
             "hashes": record.data["hashes"],
             "environment": record.environment,
             "curve": self.curve().reset_index().to_dict(orient="list"),
+            **({"tries": dict(self.tries)} if self.tries else {}),
         }
 
 
@@ -147,11 +150,24 @@ class Study:
     def results(self, experiment: str) -> list[Result]:
         """The finished runs of an experiment, trained where the store lacks them."""
         probe = PROBES.get(self.paper.experiment(experiment).kind)
-        return [Result(arm, self._record(arm, probe)) for arm in self.arms(experiment)]
+        tuned = [self._tuned(experiment, arm) for arm in self.arms(experiment)]
+        return [Result(arm, self._record(arm, probe), tries) for arm, tries in tuned]
 
-    def _record(self, arm: Arm, probe: Probe | None = None) -> Record:
+    def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, float]]:
+        """An arm with its tuned setting, and what each value was worth; as it is without one."""
+        tuning = self.paper.experiment(experiment).tuning
+        if tuning is None:
+            return arm, {}
+        tried, tries = {}, {}
+        for value in tuning.values[arm.protocol.scale]:
+            trial = replace(arm, protocol=arm.protocol.changed(**{tuning.setting: value}))
+            record = self._record(trial, seed=tuning.seed)
+            tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
+        return tried[max(tries, key=tries.__getitem__)], tries
+
+    def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)
-        spec = RunSpec(method, arm.protocol, self.seed, self.engine)
+        spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
         return self.store.obtain(
             spec,
             device=self.device,
@@ -165,6 +181,7 @@ class Study:
         number of records there are then. Whoever asks for one of them later finds it."""
         records, probe = 0, PROBES.get(self.paper.experiment(experiment).kind)
         for arm in self.arms(experiment):
+            arm, _ = self._tuned(experiment, arm)
             method = methods.create(arm.method, **arm.fields)
             specs = [RunSpec(method, arm.protocol, seed, self.engine) for seed in seeds]
             records += len(

@@ -11,13 +11,14 @@ from fedrepro.models.adapter import adapter
 from fedrepro.models.base import FLModel
 from fedrepro.models.cnn import digit_cnn, pfl_cnn, small_cnn, tiny_cnn
 from fedrepro.models.fedpall import fedpall_resnet50
-from fedrepro.models.resnet import adcol_resnet50, resnet10, resnet18
+from fedrepro.models.resnet import adcol_resnet50, narrow_resnet, resnet10, resnet18
 
 MODELS: dict[str, Callable[..., FLModel]] = {
     "adcol-resnet50": adcol_resnet50,
     "adapter": adapter,
     "digit-cnn": digit_cnn,
     "fedpall-resnet50": fedpall_resnet50,
+    "narrow-resnet": narrow_resnet,
     "pfl-cnn": pfl_cnn,
     "resnet10": resnet10,
     "resnet18": resnet18,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedrepro._torchvision import load_torchvision
@@ -47,6 +48,31 @@ def resnet10(classes: int, size: int) -> FLModel:
 def resnet18(classes: int, size: int) -> FLModel:
     """ResNet-18 of the FPL code family: two basic blocks a stage (I2PFL on PACS)."""
     return _small_image_resnet(classes, blocks=2)
+
+
+_BIG_IMAGE = 48  # from here on narrow-resnet pools after its stem
+
+
+def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
+    """ResNet-10 for one CPU core, the network of scale ``reduced`` for methods that need features
+    as ResNets have them: z is the average of the last map after its ReLU, so never negative.
+
+    3x3 stem of stride 2 (for images of 48 pixels and more also 3x3 max-pooling of stride 2), then
+    one basic block of stride 1, 2, 2, 2 with width, 2 width, 4 width, 8 width channels.
+    """
+    block = load_torchvision().models.resnet.BasicBlock
+    stem = [nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width)]
+    pool = [nn.MaxPool2d(3, stride=2, padding=1)] if size >= _BIG_IMAGE else []
+    stages = [block(width, width)]
+    for inputs in (width, 2 * width, 4 * width):
+        shortcut = nn.Sequential(
+            nn.Conv2d(inputs, 2 * inputs, 1, stride=2, bias=False), nn.BatchNorm2d(2 * inputs)
+        )
+        stages.append(block(inputs, 2 * inputs, stride=2, downsample=shortcut))
+    encoder = nn.Sequential(*stem, nn.ReLU(), *pool, *stages, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = FLModel(encoder, nn.Identity(), nn.Linear(8 * width, classes), 8 * width)
+    model.memory_format = torch.channels_last  # as small-cnn, on CPU cores
+    return model
 
 
 def _small_image_resnet(classes: int, blocks: int) -> FLModel:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from fedrepro.papers.paper import Arm, Paper, read_paper
 from fedrepro.papers.registry import experiments, load
 from fedrepro.papers.registry import names as list
-from fedrepro.papers.schema import UNTRAINED, Cell, Claim, Experiment, Setting, Table, Target
+from fedrepro.papers.schema import (
+    UNTRAINED,
+    Cell,
+    Claim,
+    Experiment,
+    Setting,
+    Table,
+    Target,
+    Tuning,
+)
 
 __all__ = [
     "UNTRAINED",
@@ -17,6 +26,7 @@ __all__ = [
     "Setting",
     "Table",
     "Target",
+    "Tuning",
     "experiments",
     "list",
     "load",

@@ -228,9 +228,11 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_paper(path: Path) -> Paper:
-    """Read ``<name>.yaml`` and ``<name>.tables.yaml`` beside it; one line on the first mistake."""
+    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; one line on the first mistake."""
     tables = path.with_name(f"{path.stem}.tables.yaml")
-    raw = _read_yaml(path) | _read_yaml(tables) | {"name": path.stem}
+    raw = {**_read_yaml(path), "name": path.stem}
+    if "tables" not in raw:
+        raw |= _read_yaml(tables)
     try:
         return Paper.model_validate(raw)
     except ValidationError as error:

@@ -203,14 +203,26 @@ class Difference(_Spec):
     column: str = "avg"
 
 
+class Tuning(_Spec):
+    """A budget of trials, the same for every arm: ``setting`` of the protocol takes each of the
+    values of its scale in runs of ``seed``, and the one of the highest mean validation accuracy
+    over the last five rounds (the first of equals) is every seed's."""
+
+    setting: str
+    values: dict[Scale, Annotated[tuple[Any, ...], Field(min_length=1)]]
+    seed: int = Field(ge=0)
+    source: str
+
+
 class Experiment(_Spec):
     """A table, a figure or a printed claim: what it needs and whether it can be run today.
 
     dataset: the protocol it follows; several by commas where it is run on each alike.
     clients_each: by scale, the clients of every domain that has any in the protocol's table.
     named_only: scales at which it runs where it is named, and is no part of ``all``. rows: our data
-    sets, and the printed row (or how it begins) their numbers stand in. A blocked experiment that
-    has arms runs where it is named and its data are there.
+    sets, and the printed row (or how it begins) their numbers stand in. compared: by data set, the
+    (paper, table, column) whose order of methods stands beside ours. A blocked experiment that has
+    arms runs where it is named and its data are there.
     """
 
     id: str
@@ -227,10 +239,12 @@ class Experiment(_Spec):
     only: tuple[str, ...] = ()  # ... or only these
     clients_each: dict[Scale, Annotated[int, Field(ge=1)]] = {}
     target: Target | None = None
+    tuning: Tuning | None = None
     differences: tuple[Difference, ...] = ()
     relative_to: str | None = None  # compare ratios to this row instead of printed values
     named_only: tuple[Scale, ...] = ()
     rows: dict[str, str] = {}
+    compared: dict[str, tuple[tuple[str, str, str], ...]] = {}
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -92,7 +92,7 @@ def test_pfl_cnn_starts_glorot_uniform() -> None:
     assert bound * 0.999 < float(wide.detach().abs().max()) <= bound
 
 
-@pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn"])
+@pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn", "narrow-resnet"])
 @pytest.mark.parametrize("size", [8, 16, 28, 33, 64])
 def test_small_networks_take_any_size(name: str, size: int) -> None:
     model = build_model(name, 7, size)
@@ -100,7 +100,7 @@ def test_small_networks_take_any_size(name: str, size: int) -> None:
     assert out.features.shape == (3, model.feature_size) and out.logits.shape == (3, 7)
 
 
-@pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn"])
+@pytest.mark.parametrize("name", ["small-cnn", "tiny-cnn", "narrow-resnet"])
 def test_small_networks_learn_two_separable_classes(name: str) -> None:
     with seeded_modules(0):
         model = build_model(name, 2, 28)
@@ -115,8 +115,19 @@ def test_small_networks_learn_two_separable_classes(name: str) -> None:
     assert (model(x).logits.argmax(1) == y).all()
 
 
+def test_narrow_resnet_has_resnet_10s_features_at_one_16th_of_its_size() -> None:
+    model = build_model("narrow-resnet", 10, 32)
+    z = model(torch.randn(4, 3, 32, 32)).features
+    assert z.shape == (4, 128) and (z >= 0).all() and (z > 0).any()
+    convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
+    full = [m for m in build_model("resnet10", 10, 32).modules() if isinstance(m, nn.Conv2d)]
+    assert [m.out_channels * 4 for m in convolutions] == [m.out_channels for m in full]
+    with_pool = build_model("narrow-resnet", 7, 64)
+    assert sum(isinstance(m, nn.MaxPool2d) for m in with_pool.modules()) == 1
+
+
 def test_z_is_what_the_predictor_sees() -> None:
-    for name in ("small-cnn", "digit-cnn"):
+    for name in ("small-cnn", "digit-cnn", "narrow-resnet"):
         model = build_model(name, 10, 28).eval()
         x = torch.randn(2, 3, 28, 28)
         out = model(x)
@@ -171,7 +182,7 @@ def test_initialisation_follows_the_seed() -> None:
         ("resnet51", {}, "choose one of adcol-resnet50"),
         ("small-cnn", {"depth": 3}, "its arguments: width, representation"),
         ("resnet10", {"width": 3}, "its arguments: none"),
-        ("small-cnn", {"width": 0}, "whole number of 1 or more"),
+        ("narrow-resnet", {"width": 0}, "whole number of 1 or more"),
         ("adcol-resnet50", {"representation": 2.5}, "whole number of 1 or more"),
         ("adcol-resnet50", {"representation": True}, "whole number of 1 or more"),
     ],

@@ -81,7 +81,7 @@ def test_reduced_keeps_the_preparation_of_the_real_data(dataset: str) -> None:
         "allocation": full.data.allocation,
     }
     assert reduced.data.model_copy(update=cut) == full.data
-    assert reduced.optimizer == full.optimizer and reduced.model == "small-cnn"
+    assert reduced.optimizer == full.optimizer and reduced.model == "narrow-resnet"
     if dataset == "office10":
         assert reduced.data == full.data
 
