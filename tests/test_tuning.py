@@ -1,0 +1,93 @@
+"""The common protocol: one budget of trials for every arm, the same choice for every seed."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from fedrepro import methods, metrics, papers
+from fedrepro.errors import FedReproError
+from fedrepro.papers import Tuning
+from fedrepro.progress import Silent
+from fedrepro.study import Study
+from fedrepro.runs import Store
+
+RATES = (0.0001, 0.05, 0.01)
+
+
+def tuned(seed: int, place) -> Study:
+    """FedAvg and SOLO at scale smoke with three rates."""
+    paper = papers.load("common")
+    tuning = Tuning(setting="optimizer.lr", values={"smoke": RATES}, seed=3, source="a test")
+    experiments = tuple(
+        e.model_copy(update={"tuning": tuning}) if e.id == "methods" else e
+        for e in paper.experiments
+    )
+    paper = paper.model_copy(update={"experiments": experiments})
+    only = ["FedAvg", "SOLO"]
+    return Study(
+        paper, "minidigits", "smoke", seed, only, store=Store(place), progress=Silent(), device="cpu"
+    )
+
+
+def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> None:
+    chosen = {}
+    for seed in (0, 1):
+        study = tuned(seed, tmp_path)
+        for result in study.results("methods"):
+            best = max(RATES, key=lambda rate: result.tries[str(rate)])
+            assert result.record.config["protocol"]["optimizer"]["lr"] == best
+            assert result.record.config["seed"] == seed
+            assert result.summary()["tries"] == dict(result.tries)
+            assert chosen.setdefault(result.label, (best, dict(result.tries))) == (
+                best,
+                dict(result.tries),
+            )
+    # 2 methods x 3 rates of seed 3, and one run a seed and method
+    assert len(list(Store(tmp_path).records())) == 2 * 3 + 2 * 2
+    trials = [r for r in Store(tmp_path).records() if r.config["seed"] == 3]
+    by_rate = {
+        r.config["protocol"]["optimizer"]["lr"]: metrics.validated(r.curve)
+        for r in trials
+        if r.config["method"]["name"] == "FedAvg"
+    }
+    assert {str(rate): value for rate, value in by_rate.items()} == chosen["FedAvg"][1]
+
+
+def test_validated_is_the_mean_of_the_last_five_rounds() -> None:
+    rows = [
+        {"round": n, "measure": "accuracy", "subject": "global", "domain": d, "split": s, "value": v}
+        for n in range(1, 8)
+        for d, s, v in (
+            ("a", "validation", 10.0 * n),
+            ("b", "validation", 0.0),
+            ("a", "test", 99.0),
+        )
+    ]
+    assert metrics.validated(pd.DataFrame(rows)) == pytest.approx(5.0 * (3 + 4 + 5 + 6 + 7) / 5)
+
+
+def test_a_run_without_validation_images_cannot_be_tuned_by() -> None:
+    row = {"round": 1, "measure": "accuracy", "subject": "g", "domain": "a", "split": "test"}
+    with pytest.raises(FedReproError, match="no validation images to tune by"):
+        metrics.validated(pd.DataFrame([{**row, "value": 1.0}]))
+
+
+def test_the_common_protocol_is_no_paper_but_opens_as_one() -> None:
+    assert "common" not in papers.list()
+    common = papers.load("common")
+    assert not common.tables and {e.id for e in common.experiments} == {"methods", "frozen"}
+    listed = {arm.method for e in common.experiments for arm in common.arm_specs(e.id)}
+    left_out = set(methods.names()) - listed
+    assert left_out <= {"DP-FedBN", "FADA"}  # privacy; labels of one client unused
+
+
+def test_all_arms_differ_in_their_method_alone() -> None:
+    common = papers.load("common")
+    for scale in ("smoke", "reduced", "paper"):
+        for dataset in ("digits5", "office10", "pacs"):
+            arms = common.arms("methods", dataset, scale)
+            assert len({arm.protocol.model_dump_json() for arm in arms}) == 1
+            assert all(arm.fields == {} for arm in arms)
+        trials = common.experiment("methods").tuning
+        assert trials is not None and arms[0].protocol.optimizer.lr in trials.values[scale]
