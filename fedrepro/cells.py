@@ -174,6 +174,26 @@ def _grid(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Value
         yield result.arm.row or result.label, result.arm.column or first, mean
 
 
+def _each_target(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
+    """Arms whose method has a target stand in one row: each in the column of the domain its target
+    is from, and their mean once every domain has been a target. Others have a row of their own."""
+    turns: dict[str, dict[str, float]] = {}
+    domains: list[str] = []
+    for result in results:
+        scores = metrics.scores(result.record.curve, _rule(paper))
+        target = result.arm.fields.get("target")
+        if target is None:
+            yield from ((result.label, column, value) for column, value in scores.items())
+            continue
+        data = result.record.data
+        domains, home = data["domains"], data["clients"][target]["domain"]
+        turns.setdefault(result.arm.row, {})[home] = scores[home]
+    for row, found in turns.items():
+        yield from ((row, domain, found[domain]) for domain in domains if domain in found)
+        if len(found) == len(domains):
+            yield row, "avg", sum(found.values()) / len(found)
+
+
 def _differences(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
     """Printed rows that are one accuracy, or one less another. Rows of other data sets, and of
     domains that a data set in their place does not have, are left out."""
@@ -255,6 +275,7 @@ _KINDS: dict[str, Callable[[Paper, Experiment, Sequence[Run]], Values]] = {
     "sampling": _sampling,
     "clients": _clients,
     "grid": _grid,
+    "targets": _each_target,
     "differences": _differences,
     "leakage": _leakage,
     "relative": _relative,

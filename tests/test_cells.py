@@ -44,3 +44,26 @@ def test_relative_gain_of_the_printed_means() -> None:
     assert (row["method"], row["column"]) == ("Digits", "value")
     assert row["value"] == pytest.approx(15.4, abs=0.05)
     assert cells(ADCOL, ADCOL.experiment("prose-relative-gain"), runs[:1]) == []
+
+
+def in_turn(target: int | None, *accuracies: float):
+    """A run on two clients; its row is FADA where it has a target."""
+    label = "SOLO" if target is None else f"FADA, target={target}"
+    found = result(label, *accuracies, row=label if target is None else "FADA")
+    found.arm.fields = {} if target is None else {"target": target}
+    found.record.data["clients"] = [{"domain": "d0"}, {"domain": "d1"}]
+    return found
+
+
+def test_each_target_fills_its_own_column() -> None:
+    runs = [in_turn(None, 10.0, 20.0), in_turn(0, 30.0, 99.0), in_turn(1, 99.0, 50.0)]
+    spec = ADCOL.experiment("table-21")
+    found = cells(ADCOL, spec, runs)
+    places = [(row["method"], row["column"], row["value"]) for row in found]
+    assert places[:3] == [("SOLO", "d0", 10.0), ("SOLO", "d1", 20.0), ("SOLO", "avg", 15.0)]
+    assert places[3:] == [("FADA", "d0", 30.0), ("FADA", "d1", 50.0), ("FADA", "avg", 40.0)]
+    # The last client, named twice, is one column; without all targets there is no mean.
+    twice = cells(ADCOL, spec, [*runs, in_turn(-1, 99.0, 50.0)])
+    assert [(row["method"], row["column"], row["value"]) for row in twice] == places
+    (alone,) = cells(ADCOL, spec, [in_turn(-1, 99.0, 50.0)])
+    assert (alone["method"], alone["column"], alone["value"]) == ("FADA", "d1", 50.0)

@@ -153,7 +153,7 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
     [
         (["nopaper"], "adcol"),
         (["adcol", "table-99"], "table-1"),
-        (["adcol", "table-21"], "blocked"),
+        (["adcol", "figure-1"], "blocked"),
         (["adcol", "table-1", "--dataset", "cifar"], "minidigits"),
         (["adcol", "table-4", "--dataset", "digits5"], "office10"),
         (["adcol", "--seed", "-1"], "seed -1"),
@@ -259,12 +259,8 @@ def test_book_hands_on_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert asked == [None, Path("runs"), Path("other")]
 
 
-def test_aligned_numbers_and_notes() -> None:
+def test_aligned_columns_and_json() -> None:
     assert text.aligned(("a", "bb"), [("ccc", "d")]) == "a    bb\nccc  d"
-    assert text.number(80.25, 0.44) == "80.2 ± 0.4"
-    assert text.number(0.001234, unit="GB") == "0.00123"
-    assert text.number(28.0, unit="rounds") == "28"
-    assert text.number(float("nan")) == text.number(None) == "-"
     assert json.loads(text.as_json([{"a": float("nan"), "b": (1,), "c": 2}], ("a", "b"))) == [
         {"a": None, "b": [1]}
     ]

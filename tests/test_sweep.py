@@ -222,7 +222,7 @@ def test_unknown_parameter_is_refused(notebooks: Path, run: Sweep, tmp_path: Pat
         (["--methods", "FedNone"], "FedNone"),
         (["--scale", "huge"], "smoke, reduced, paper"),
         (["--experiment", "table-99"], "table-99"),
-        (["--experiment", "table-21"], "blocked"),
+        (["--experiment", "figure-1"], "blocked"),
         (["--experiment", "table-4", "--dataset", "digits5"], "office10"),
         (["--device", "tpu"], "tpu"),
         (["--jobs", "0"], "--jobs"),
@@ -268,7 +268,7 @@ def test_default_datasets() -> None:
     assert sweep.default_datasets(paper, "all", "reduced") == ["digits5", "office10"]
     assert sweep.default_datasets(paper, "table-4", "paper") == ["office10"]
     with pytest.raises(FedReproError, match="blocked"):
-        sweep.default_datasets(paper, "table-21", "smoke")
+        sweep.default_datasets(paper, "figure-1", "smoke")
 
 
 def test_dask_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,262 @@
+"""FADA on cases worked out by hand: losses, attention, the server's step."""
+
+import math
+
+import pytest
+import torch
+
+from fedrepro import methods
+from fedrepro.messages import Network
+from fedrepro.methods.base import Batch, Upload
+from fedrepro.methods.fada import within_clusters
+from fedrepro.models import build_model, layout
+from fedrepro.models.discriminators import Panel
+from fedrepro.models.disentangling import (
+    Disentangled,
+    DisentanglingModel,
+    information_bound,
+    opposed,
+)
+from fedrepro.server import Server
+from tests import toys
+
+D = 16  # tiny-cnn's features
+LOG2, LOG3 = math.log(2), math.log(3)
+
+
+# Losses.
+
+
+def test_information_bound_by_hand():
+    joint, marginal = torch.tensor([1.0, 3.0]), torch.tensor([0.0, LOG3])
+    assert information_bound(joint, marginal).item() == pytest.approx(2 - LOG2)
+    assert information_bound(joint, joint).item() < 0  # T tells nothing: Jensen
+
+
+def test_opposed_turns_the_gradient_and_leaves_the_value():
+    x = torch.tensor([3.0, -0.1], requires_grad=True)
+    turned = opposed(x, 2.0)
+    assert torch.equal(turned, x)
+    (gradient,) = torch.autograd.grad(turned.sum(), x)
+    assert gradient.tolist() == [-2, -2]
+
+
+class Given:
+    """A network whose features are its input, (2, 0) and (3, 4) below."""
+
+    def __call__(self, x):
+        out = Disentangled(x, torch.zeros(2, 2).double())
+        out.guessed = torch.tensor([[0.0, LOG3], [0.0, LOG3]]).double()
+        out.confused = torch.tensor([[LOG3, 0.0], [LOG3, 0.0]]).double()
+        out.joint, out.marginal = torch.tensor([[1.0, 3.0], [0.0, LOG3]]).double()
+        out.rebuilt = x + 2
+        return out
+
+
+def discriminator():
+    """Source with 3/4 for the first feature, with 1/2 for the second."""
+    module = torch.nn.Linear(2, 2, bias=False).double()
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[LOG3 / 2, -3 * LOG3 / 8], [0.0, 0.0]]))
+    return module
+
+
+def terms(received, labels=(0, 1), **fields):
+    batch = Batch(torch.tensor([[2.0, 0.0], [3.0, 4.0]]).double(), torch.tensor(labels))
+    found = methods.create("FADA", **fields).client_loss(Given(), batch, received)
+    return {name: value.item() for name, value in found.items()}
+
+
+def test_a_sources_loss_by_hand():
+    fields = {"alignment": 0.5, "confusion": 2.0, "reconstruction": 0.25}
+    found = terms({"discriminator": Network(discriminator())}, **fields)
+    expected = {
+        "ce": LOG2,
+        "fool": 0.5 * (math.log(4) + LOG2) / 2,  # taken for the target with 1/4, 1/2
+        "identify": (math.log(4) + math.log(4 / 3)) / 2,
+        "confuse": 2 * -(math.log(2 * 3 / 4) + math.log(2 * 1 / 4)) / 2,
+        "rebuild": 0.25 * 4,
+        "information": math.log(1 + math.exp(2) / 2),  # softplus(2 - log 2)
+    }
+    assert found == pytest.approx(expected)
+    without = terms({"discriminator": Network(discriminator())}, information=0.0)
+    assert set(without) == set(expected) - {"information"}
+
+
+def test_the_targets_loss_by_hand_and_without_labels():
+    blind = torch.nn.Linear(2, 2, bias=False).double()
+    torch.nn.init.zeros_(blind.weight)
+    made = iter([discriminator(), blind])
+    received = {"discriminators": Network(Panel(lambda: next(made), 2))}
+    found = terms(received, labels=(99, -99), alignment=0.5)  # no classes
+    assert found == pytest.approx({"fool": 0.5 * (math.log(4 / 3) + 3 * LOG2) / 4})
+
+
+# The network. Which parts each term trains, and which of them against the others.
+
+
+def network():
+    torch.manual_seed(0)
+    method = methods.create("FADA", information=0.5)
+    module = method.network(build_model("tiny-cnn", 3, toys.SIZE)).double()
+    return method, module, torch.rand(6, 3, toys.SIZE, toys.SIZE).double()
+
+
+def gradients(value, module):
+    named = dict(module.named_parameters())
+    found = torch.autograd.grad(value, list(named.values()), retain_graph=True, allow_unused=True)
+    return {n: g for n, g in zip(named, found, strict=True) if g is not None and g.any()}
+
+
+def source_terms():
+    method, module, x = network()
+    received = {"discriminator": Network(torch.nn.Linear(D, 2).double())}
+    return module, x, method.client_loss(module, Batch(x, torch.arange(6) % 3), received)
+
+
+def test_each_term_trains_its_own_parts():
+    module, _, found = source_terms()
+    trained = {
+        term: {name.split(".")[0] for name in gradients(value, module)}
+        for term, value in found.items()
+    }
+    extractor = {"encoder", "projection"}
+    assert trained == {
+        "ce": extractor | {"invariant", "predictor"},
+        "fool": extractor,
+        "identify": {"identifier"},
+        "confuse": extractor | {"specific"},
+        "rebuild": {"invariant", "specific", "reconstructor"},
+        "information": {"invariant", "specific", "estimator"},
+    }
+
+
+def test_the_estimator_works_against_the_parts_and_they_with_their_weight():
+    module, x, found = source_terms()
+    ours = gradients(found["information"], module)
+    module.load_state_dict(network()[1].state_dict())
+    z = module.projection(module.encoder(x)).detach()
+    one, other = module.invariant(z), module.specific(z)
+    estimate = information_bound(
+        module.estimator(one, other), module.estimator(one, other.roll(1, 0))
+    )
+    value = torch.nn.functional.softplus(estimate)
+    assert found["information"].item() == pytest.approx(value.item())
+    plain = gradients(value, module)
+    assert plain.keys() == ours.keys()
+    for name, gradient in plain.items():
+        sign = -1.0 if name.startswith("estimator") else 0.5
+        torch.testing.assert_close(ours[name], sign * gradient)
+
+
+def test_the_predictor_reads_the_invariant_part():
+    _, module, x = network()
+    out = module.eval()(x)
+    torch.testing.assert_close(out.logits, module.predictor(module.invariant(out.features)))
+    assert isinstance(module, DisentanglingModel) and not hasattr(out, "joint")
+
+
+# Attention.
+
+
+def test_scatter_within_clusters_by_hand():
+    """Clusters {0, 2} and {10, 14}: 2 (2^2) / (2 2) + 2 (4^2) / (2 2)."""
+    z = torch.tensor([[0.0], [10.0], [2.0], [14.0]])
+    assert within_clusters(z, 2).item() == 2 + 8
+    assert within_clusters(z[:1], 2).item() == 0
+    assert within_clusters(torch.tensor([[0.0], [0.0], [3.0]]), 2).item() == 0  # one began empty
+
+
+@pytest.mark.parametrize(
+    ("attention", "gains"), [("relative", (0.5, 0.0, -1.0)), ("absolute", (5.0, 0.0, -10.0))]
+)
+def test_attention_by_hand(attention, gains):
+    message = {"scatter": torch.tensor([10.0, 5.0, 10.0, 20.0]).double()}
+    weights = [math.exp(gain) for gain in gains]
+    found = methods.create("FADA", attention=attention).attended(message, 3)
+    assert found.tolist() == pytest.approx([w / sum(weights) for w in weights])
+
+
+def test_without_a_comparison_all_weigh_alike():
+    assert methods.create("FADA").attended({}, 4).tolist() == [0.25] * 4
+
+
+# The server: sources 0 and 2, target 1.
+
+
+def served(**fields):
+    method = methods.create("FADA", target=1, attention="absolute", **fields)
+    model = method.network(build_model("tiny-cnn", 2, toys.SIZE)).double()
+    state = {n: v.clone() for n, v in model.state_dict().items() if "num_batches" not in n}
+    protocol = toys.protocol(precision="float64", optimizer__weight_decay=0.0)
+    server = Server(state, layout(model), protocol, 0, 3, D, 2, torch.device("cpu"))
+    method.init_server(server)
+    return method, server, dict(server.model)
+
+
+def uploads(method, server):
+    """Sources of ones and fives; the target half a unit from where it began; gains log 3 and 0."""
+    down = [name for name in server.model if method.goes_down(server.layout[name])]
+    own = [name for name in down if name.startswith(("encoder.", "projection."))]
+    before = server.model
+    sent = [
+        {"network": {name: torch.full_like(before[name], 1.0) for name in down}},
+        {
+            "network": {name: before[name] + 0.5 for name in own},
+            "scatter": torch.tensor([2.0, 2.0 - LOG3, 2.0]).double(),
+        },
+        {"network": {name: torch.full_like(before[name], 5.0) for name in down}},
+    ]
+    generator = torch.Generator().manual_seed(0)
+    for i, n in enumerate((1, 2, 1)):
+        sent[i]["features"] = torch.rand(n, D, generator=generator).double()
+    return down, [Upload(i, 1, message) for i, message in enumerate(sent)]
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+@pytest.mark.parametrize("policy", ["recompute", "average"])
+def test_the_new_network_by_hand(share, policy):
+    """3/4 of ones and 1/4 of fives make twos; the target's half is added to its extractor."""
+    method, server, before = served(target_share=share, bn_policy=policy)
+    down, sent = uploads(method, server)
+    method.server_step(server, sent)
+    assert server.log["attention0"] == pytest.approx(0.75)
+    assert server.log["attention2"] == pytest.approx(0.25)
+    for name, value in server.model.items():
+        info = server.layout[name]
+        if name not in down:
+            assert torch.equal(value, before[name])
+            continue
+        moved = info.part in ("encoder", "projection") and not info.is_buffer
+        expected = torch.full_like(value, 2 + (0.5 * share if moved else 0))
+        torch.testing.assert_close(value, expected, msg=name)
+    assert any(server.layout[n].is_buffer for n in down) == (policy == "average")
+    stay = {name.split(".")[0] for name in before if name not in down}
+    assert stay >= {"specific", "identifier", "estimator", "reconstructor"}
+
+
+def test_the_next_candidates_are_the_extractors_before_and_after():
+    method, server, before = served()
+    method.server_step(server, uploads(method, server)[1])
+    old, one, five = server.modules["candidates"].members
+    for name, value in old.state_dict().items():
+        assert torch.equal(value, before[name])
+        assert (one.state_dict()[name] == 1).all() and (five.state_dict()[name] == 5).all()
+
+
+def test_a_discriminator_takes_one_step_on_its_source_and_the_target():
+    """One batch of a source's feature and two of the target's: W <- W - lr mean (p - e) z^T."""
+    fields = {"discriminator_hidden": (), "discriminator_lr": 0.5}
+    method, server, _ = served(**fields)
+    sent = uploads(method, server)[1]
+    first, other = (server.modules[f"discriminator{i}"].linear1 for i in (0, 2))
+    weight, bias, untouched = (v.detach().clone() for v in (first.weight, first.bias, other.weight))
+    z = torch.cat([sent[0].message["features"], sent[1].message["features"]])
+    error = (z @ weight.T + bias).softmax(1) - torch.tensor([[1, 0], [0, 1], [0, 1]]).double()
+    method.server_step(server, sent)
+    torch.testing.assert_close(first.weight, weight - 0.5 * error.T @ z / 3)
+    torch.testing.assert_close(first.bias, bias - 0.5 * error.mean(0))
+    assert not torch.equal(other.weight, untouched)
+    panel = server.network("discriminators")
+    torch.testing.assert_close(panel(z)[:3], first(z).detach())
+    torch.testing.assert_close(panel(z)[3:], other(z).detach())
