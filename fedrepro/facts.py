@@ -1,5 +1,6 @@
 """The numbers of an experiment that trains nothing: how many images there are, how far the sources
-lie apart, how large messages are. Rows as `cells.cells` gives them."""
+lie apart, how large messages are, what prototypes tell of images. Rows as `cells.cells` gives
+them."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from scipy import linalg
 
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.splits import make_split
+from fedrepro.figure_arrays import Figure, obtain
+from fedrepro.inversion import likeness
 from fedrepro.messages import Network, payload_bytes
 from fedrepro.models import discriminator, parameter_count
 from fedrepro.papers import Experiment, Paper
@@ -41,7 +44,14 @@ class Sources:
     paper: Paper
     experiment: Experiment
     protocol: Protocol
+    seed: int
+    runs: Path
     root: Path | None
+
+    @cached_property
+    def figure(self) -> Figure:
+        """The arrays of the experiment, kept beside the runs."""
+        return obtain(self.experiment, self.protocol, self.seed, self.runs, self.root)
 
     @property
     def dataset(self) -> str:
@@ -64,7 +74,12 @@ class Sources:
 
 
 def facts(
-    paper: Paper, experiment: Experiment, protocol: Protocol, root: Path | None = None
+    paper: Paper,
+    experiment: Experiment,
+    protocol: Protocol,
+    seed: int,
+    runs: Path,
+    root: Path | None = None,
 ) -> list[Row]:
     """The rows of an experiment of one of the kinds in `papers.UNTRAINED`.
 
@@ -73,7 +88,7 @@ def facts(
     """
     rows = []
     for method, column, value, more in _KINDS[experiment.kind](
-        Sources(paper, experiment, protocol, root)
+        Sources(paper, experiment, protocol, seed, runs, root)
     ):
         given = {"table": experiment.id, "method": method, "column": column, "value": value}
         plain = {"standin": False, "marks": [], "alternative": False, "alone": True}
@@ -190,10 +205,43 @@ def _example(sources: Sources) -> Values:
         yield f"ADCOL MB per round{end}", "value", sent, more
 
 
+def _prototypes(sources: Sources) -> Values:
+    """How far a client's embeddings lie from their class's prototype, and from its mean over
+    clients."""
+    figure, more = sources.figure, {"marks": _encoder_marks(sources)}
+    columns = ("to own prototype", "to mean of prototypes")
+    for client, values in zip(figure.facts["domains"], figure.arrays["distances"], strict=False):
+        for column, value in zip(columns, values, strict=True):
+            yield client, column, float(value), more
+
+
+def _inversion(sources: Sources) -> Values:
+    """Squared error of the embedding, and likeness to the image behind a prototype: of the image
+    the search began with, of that it found, and of another image of the class."""
+    figure = sources.figure
+    arrays, settings = figure.arrays, figure.facts["settings"]
+    searched = f"{settings['steps']:,} steps of Adam at rate {settings['lr']:g}"
+    more = {"marks": [searched, *_encoder_marks(sources)]}
+    for index, name in enumerate(figure.facts["rows"]):
+        for when, value in zip(("before", "after"), arrays["mse"][index], strict=True):
+            yield name, f"MSE {when}", float(value), more
+        for images, what in (("start", "before"), ("found", "after"), ("another", "of another")):
+            ratio, alike = likeness(arrays[images][index], arrays["behind"][index])
+            yield name, f"PSNR {what}", ratio if np.isfinite(ratio) else None, more
+            yield name, f"SSIM {what}", alike, more
+
+
+def _encoder_marks(sources: Sources) -> list[str]:
+    deviations = federation_of(sources.protocol.data, sources.root).deviations.values()
+    return list(dict.fromkeys(clause for clauses in deviations for clause in clauses))
+
+
 _KINDS: dict[str, Callable[[Sources], Values]] = {
     "counts": _counts,
     "shares": _shares,
     "distances": _distances,
     "sizes": _sizes,
     "example": _example,
+    "prototypes": _prototypes,
+    "inversion": _inversion,
 }

@@ -12,11 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro import methods, metrics, papers
+from fedrepro import figure_arrays, methods, metrics, papers
 from fedrepro.cells import cells
 from fedrepro.data.federation import Federation
 from fedrepro.errors import FedReproError
 from fedrepro.facts import facts
+from fedrepro.figure_arrays import Figure
 from fedrepro.mutual_information import leakage
 from fedrepro.papers import UNTRAINED, Arm, Paper
 from fedrepro.progress import Progress
@@ -222,6 +223,15 @@ class Study:
         """The protocol behind the arms, before an arm's own changes."""
         return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
 
+    def _protocol_of(self, experiment: str) -> Protocol:
+        protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)
+        return protocol.changed(**self.changes)
+
+    def figure(self, experiment: str) -> Figure:
+        """The arrays a figure is drawn from for which nothing is trained, kept beside the runs."""
+        spec, protocol = self.paper.experiment(experiment), self._protocol_of(experiment)
+        return figure_arrays.obtain(spec, protocol, self.seed, self.store.root, self.data_root)
+
     def beside(self, experiment: str) -> pd.DataFrame:
         """The printed table beside this seed's numbers (`verdicts.build_table`)."""
         table = self.paper.experiment(experiment).table or experiment
@@ -233,12 +243,13 @@ class Study:
         them; `alternative` marks second readings, which have no printed row."""
         spec = self.paper.experiment(experiment)
         if spec.kind in UNTRAINED:
-            protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)
-            rows = facts(self.paper, spec, protocol, self.data_root)
+            protocol = self._protocol_of(experiment)
+            rows = facts(self.paper, spec, protocol, self.seed, self.store.root, self.data_root)
         else:
             rows = cells(self.paper, spec, self.results(experiment))
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
-        return [{**common, **row} for row in rows]
+        own = [mark] if (mark := self.paper.datasets[self.dataset].mark) else []
+        return [{**common, **row, "marks": [*row.get("marks", ()), *own]} for row in rows]
 
 
 def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:

@@ -29,6 +29,7 @@ BROUGHT_BY = {
     "finch": "finch-clust",
     "PIL": "pillow",
     "yaml": "pyyaml",
+    "skimage": "scikit-image",
     "sklearn": "scikit-learn",
     "IPython": "ipykernel",
     "distributed": "dask",

@@ -27,7 +27,7 @@ def test_ranks_by_the_mean_and_ties_share() -> None:
     found = ranking.ranks(frame, draws=10)
     assert found["mean"].to_dict() == {"top": 9, "low": 2, "tied": 2}
     assert found["rank"].to_dict() == {"top": 1, "low": 2.5, "tied": 2.5}
-    assert list(found.index)[0] == "top"
+    assert next(iter(found.index)) == "top"
 
 
 def test_a_method_better_everywhere_is_first_in_every_draw() -> None:
@@ -53,7 +53,7 @@ def test_seeds_are_drawn_too() -> None:
 
 def test_missing_seed_is_one_line() -> None:
     frame = scores({"a": [[1, 2], [3, 4]], "b": [[1, 2]]})
-    with pytest.raises(FedReproError, match="^b lack a seed") as caught:
+    with pytest.raises(FedReproError, match="b lack a seed") as caught:
         ranking.ranks(frame)
     assert "\n" not in str(caught.value)
 

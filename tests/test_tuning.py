@@ -9,8 +9,8 @@ from fedrepro import methods, metrics, papers
 from fedrepro.errors import FedReproError
 from fedrepro.papers import Tuning
 from fedrepro.progress import Silent
-from fedrepro.study import Study
 from fedrepro.runs import Store
+from fedrepro.study import Study
 
 RATES = (0.0001, 0.05, 0.01)
 
@@ -26,7 +26,14 @@ def tuned(seed: int, place) -> Study:
     paper = paper.model_copy(update={"experiments": experiments})
     only = ["FedAvg", "SOLO"]
     return Study(
-        paper, "minidigits", "smoke", seed, only, store=Store(place), progress=Silent(), device="cpu"
+        paper,
+        "minidigits",
+        "smoke",
+        seed,
+        only,
+        store=Store(place),
+        progress=Silent(),
+        device="cpu",
     )
 
 
@@ -56,7 +63,14 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
 
 def test_validated_is_the_mean_of_the_last_five_rounds() -> None:
     rows = [
-        {"round": n, "measure": "accuracy", "subject": "global", "domain": d, "split": s, "value": v}
+        {
+            "round": n,
+            "measure": "accuracy",
+            "subject": "global",
+            "domain": d,
+            "split": s,
+            "value": v,
+        }
         for n in range(1, 8)
         for d, s, v in (
             ("a", "validation", 10.0 * n),

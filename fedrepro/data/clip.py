@@ -61,12 +61,13 @@ STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # 
 @dataclass(frozen=True)
 class Clip:
     """images: float (b, 3, H, W) in [0, 1] -> (b, size), not normalised. text: the head (K, size)
-    of a domain's prompts. hash: of weights and prompts."""
+    of a domain's prompts. hash: of weights and prompts. side: of its images in pixels."""
 
     size: int
     hash: str
     images: Callable[[Tensor], Tensor]
     text: Callable[[str, tuple[str, ...]], Tensor]
+    side: int
 
 
 def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Clip:
@@ -92,7 +93,7 @@ def load(name: str, root: Path | None, cache: Path | None, device: torch.device)
 
 def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
     """An open_clip model as the embeddings need it."""
-    model = model.to(device).eval()
+    model = model.requires_grad_(False).to(device).eval()
     visual = model.visual
     size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
     mean, std = (
@@ -100,7 +101,6 @@ def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
         for values in (visual.image_mean, visual.image_std)
     )
 
-    @torch.no_grad()
     def images(x: Tensor) -> Tensor:
         x = x.to(device)
         if x.shape[-1] != size:
@@ -108,7 +108,6 @@ def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
         found: Tensor = model.encode_image((x - mean) / std)
         return found.cpu()
 
-    @torch.no_grad()
     def text(domain: str, classes: tuple[str, ...]) -> Tensor:
         rows = []
         for words in (spoken(name) for name in classes):
@@ -119,7 +118,7 @@ def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
         return head
 
     width = images(torch.zeros(1, 3, size, size)).shape[1]
-    return Clip(width, hash, images, text)
+    return Clip(width, hash, images, text, size)
 
 
 def prompts_of(domain: str) -> tuple[str, ...]:

@@ -35,9 +35,10 @@ NO_TEXT = "no text encoder: the frozen head is made of the clients' class means"
 
 @dataclass(frozen=True)
 class Embedder:
-    """images: float (b, 3, H, W) in [0, 1] -> embeddings (b, size). text: of a domain, its words
-    for the K classes -> a head (K, size); None without a text encoder. hash: of all that they
-    depend on. deviations: clauses to print beside numbers made with it."""
+    """images: float (b, 3, H, W) in [0, 1] -> embeddings (b, size), a gradient passes back to the
+    images. text: of a domain, its words for the K classes -> a head (K, size); None without a text
+    encoder. hash: of all that they depend on. deviations: clauses to print beside numbers made
+    with it. side: of the images it works on, in pixels, to which others are enlarged; None: any."""
 
     name: str
     size: int
@@ -45,6 +46,7 @@ class Embedder:
     images: Callable[[Tensor], Tensor]
     deviations: tuple[str, ...] = ()
     text: Callable[[str, tuple[str, ...]], Tensor] | None = None
+    side: int | None = None
 
 
 def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> Embedder:
@@ -60,7 +62,7 @@ def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> 
         return _convolutional(name, root, cache, device)
     if name in clip.MODELS:
         model = clip.load(name, root, cache, device)
-        return Embedder(name, model.size, model.hash, model.images, (), model.text)
+        return Embedder(name, model.size, model.hash, model.images, (), model.text, model.side)
     known = ", ".join(("pixels", *ENCODERS, *clip.MODELS))
     raise FedReproError(f"no encoder is called {name!r}; choose one of {known}")
 
@@ -84,11 +86,10 @@ def _convolutional(
     recipe = encoder.recipe
     network = getattr(load_torchvision().models, recipe.architecture)(weights=None)
     network.load_state_dict(encoder.tensors)
-    features = _padded_as_trained(network.features).eval()
+    features = _padded_as_trained(network.features).eval().requires_grad_(False)
     # in the memory format that is a quarter faster on a CPU
     features = features.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    @torch.no_grad()
     def images(x: Tensor) -> Tensor:
         x = enlarged(x.to(device), recipe.size).contiguous(memory_format=torch.channels_last)
         found: Tensor = features(normalise(255 * x, recipe.normalise)).mean(dim=(2, 3))
@@ -96,7 +97,7 @@ def _convolutional(
 
     other = f"frozen {name} in place of CLIP"
     clauses = (*encoder.deviations, other, NO_TEXT)
-    return Embedder(name, recipe.features, encoder.hash, images, clauses)
+    return Embedder(name, recipe.features, encoder.hash, images, clauses, side=recipe.size)
 
 
 def _padded_as_trained(features: nn.Module) -> nn.Module:

@@ -131,7 +131,7 @@ class MPFT(Method):
             raise FedReproError("MPFT works on embeddings; choose a protocol with data.encoder")
         z = client.inputs.to(next(iter(client.state.values())).dtype)
         rows = [
-            self._chosen(z[client.labels == label], client.generator)
+            self.chosen(z[client.labels == label], client.generator)
             for label in range(client.classes)
         ]
         prototypes = torch.cat(rows)
@@ -140,7 +140,7 @@ class MPFT(Method):
             prototypes = prototypes + self.noise_share * self.noise_scale * noise.to(z.device)
         return {"prototypes": prototypes, "counts": torch.tensor([len(part) for part in rows])}
 
-    def _chosen(self, z: Tensor, generator: torch.Generator) -> Tensor:
+    def chosen(self, z: Tensor, generator: torch.Generator) -> Tensor:
         """One class's prototypes (m, d) of its embeddings (n, d)."""
         if len(z) == 0:
             return z

@@ -228,7 +228,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_paper(path: Path) -> Paper:
-    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; one line on the first mistake."""
+    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; one line on the
+    first mistake."""
     tables = path.with_name(f"{path.stem}.tables.yaml")
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:

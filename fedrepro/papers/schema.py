@@ -30,6 +30,7 @@ Kind = Literal[
     "differences",  # an accuracy, or one less another, in each printed row
     "leakage",  # mutual information of images and uploads in nats, and accuracy
     "grid",  # mean test accuracies, each arm in a row and column of its own
+    "targets",  # test accuracies; arms with a target fill one row, each its client's column
     "relative",  # gain of the last arm's mean accuracy over the first's, in percent
     "terms",  # what the server logged over rounds
     "in-out",  # accuracy in and out of the clients' domains, and the round it is taken from
@@ -39,12 +40,15 @@ Kind = Literal[
     "distances",  # Frechet distance of each source to all together; nothing is trained
     "sizes",  # parameters and messages of networks; nothing is trained
     "example",  # a worked example of message sizes; nothing is trained
+    "prototypes",  # t-SNE of embeddings and prototypes; nothing is trained
+    "inversion",  # images searched whose embeddings are prototypes; nothing is trained
     "data",  # counts, label shares or distances of the data sets
     "privacy",  # accuracy or leakage under a privacy mechanism
     "other",  # a drawing or a number outside the kinds above
 ]
 
-UNTRAINED = ("counts", "shares", "distances", "sizes", "example")  # kinds without arms
+# Kinds without arms.
+UNTRAINED = ("counts", "shares", "distances", "sizes", "example", "prototypes", "inversion")
 
 
 class _Spec(BaseModel):
@@ -139,10 +143,12 @@ Settings = dict[str, Setting]
 
 
 class DatasetSpec(_Spec):
-    """A data set a protocol may be run on: whose protocol it follows and what must change."""
+    """A data set a protocol may be run on: whose protocol it follows and what must change. mark:
+    printed beside every number where the change can move it against the paper's."""
 
     protocol: str
     changes: Settings = {}
+    mark: str = ""
 
 
 class Claim(_Spec):
@@ -221,8 +227,9 @@ class Experiment(_Spec):
     clients_each: by scale, the clients of every domain that has any in the protocol's table.
     named_only: scales at which it runs where it is named, and is no part of ``all``. rows: our data
     sets, and the printed row (or how it begins) their numbers stand in. compared: by data set, the
-    (paper, table, column) whose order of methods stands beside ours. A blocked experiment that has
-    arms runs where it is named and its data are there.
+    (paper, table, column) whose order of methods stands beside ours. steps: by scale, gradient
+    steps of kind ``inversion``. A blocked experiment that has arms runs where it is named and its
+    data are there.
     """
 
     id: str
@@ -244,6 +251,7 @@ class Experiment(_Spec):
     relative_to: str | None = None  # compare ratios to this row instead of printed values
     named_only: tuple[Scale, ...] = ()
     rows: dict[str, str] = {}
+    steps: dict[Scale, Annotated[int, Field(ge=1)]] = {}
     compared: dict[str, tuple[tuple[str, str, str], ...]] = {}
 
     @property

@@ -1,4 +1,5 @@
-"""Figures of ablations: a grid of two settings, and variants of a method domain by domain."""
+"""Figures of ablations: a grid of two settings, and arms domain by domain, beside each other or
+around a centre."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from fedrepro.errors import FedReproError
 from fedrepro.views.picture import (
     COLOURS,
     GRID,
+    LINES,
     MARKERS,
     SMALL,
     Picture,
@@ -101,4 +103,33 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     ax.grid(axis="y", color=GRID)
     label_axes(ax, "", "test accuracy (%)")
     legend_above(figure, ax, 2)
+    return figure
+
+
+def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
+    """Variants as closed lines around a centre: a spoke a domain, the mean over seeds. The spokes
+    begin at the whole ten below the lowest value, so that lengths are no proportions.
+
+    cells: rows with method, column, seed and value in percent, as `Study.cells` gives them; their
+    mean over domains (`avg`) is left out. FedReproError below three domains.
+    """
+    columns = ("method", "column", "seed", "value")
+    frame = checked(pd.DataFrame(cells), columns, "accuracies by domain")
+    wide = frame[frame.column != "avg"].pivot_table(
+        index="method", columns="column", values="value", sort=False
+    )
+    if wide.shape[1] < 3:
+        raise FedReproError(f"a radar chart needs three domains, not {wide.shape[1]}; draw bars")
+    angles = np.linspace(0, 2 * np.pi, wide.shape[1], endpoint=False)
+    figure, axes = picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
+    ax = axes[0, 0]
+    for index, (label, row) in enumerate(wide.iterrows()):
+        closed = [*row, row.iloc[0]]
+        style = {"linestyle": LINES[index % len(LINES)], "marker": MARKERS[index % 12]}
+        ax.plot([*angles, angles[0]], closed, color=COLOURS[index % 8], label=str(label), **style)
+    ax.set_xticks(angles, wide.columns)
+    ax.set_ylim(np.floor(wide.min().min() / 10) * 10, 100)
+    ax.set_rlabel_position(180 / wide.shape[1])
+    ax.grid(color=GRID)
+    legend_above(figure, ax, 2, title="test accuracy (%)")
     return figure

@@ -11,6 +11,7 @@ import pandas as pd
 from sklearn.manifold import TSNE
 
 from fedrepro.errors import FedReproError
+from fedrepro.figure_arrays import Figure
 from fedrepro.rng import stream_seed
 
 PERPLEXITY = 30.0  # t-SNE's usual value; fewer points take a third of their number
@@ -53,3 +54,13 @@ def tsne(
             "cls": [classes[int(i)] for i in labels],
         }
     )
+
+
+def with_prototypes(figure: Figure, seed: int = 0) -> pd.DataFrame:
+    """t-SNE of embeddings together with prototypes: columns x, y, domain, cls, role.
+
+    figure: the arrays of an experiment of kind ``prototypes`` (`Study.figure`).
+    """
+    names = figure.facts
+    points = tsne(figure.arrays, names["domains"], names["classes"], seed)
+    return points.assign(role=[names["roles"][int(i)] for i in figure.arrays["role"]])

@@ -57,7 +57,8 @@ def picture(
     axes = figure.subplots(rows, cols, squeeze=False, **shared)
     for ax in axes.flat:
         ax.tick_params(labelsize=SMALL)
-        ax.spines[["top", "right"]].set_visible(False)
+        if "top" in ax.spines:  # a polar axis has other ones
+            ax.spines[["top", "right"]].set_visible(False)
         ax.set_axisbelow(True)
     return figure, axes
 

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pandas as pd
 
 from fedrepro import papers, ranking
 from fedrepro.errors import FedReproError
 from fedrepro.papers import Experiment
 from fedrepro.study import Study
+from fedrepro.views.notebook import show
 from fedrepro.views.picture import COLOURS, GRID, Picture, label_axes, picture
+from fedrepro.views.recorded import NOTHING
 from fedrepro.views.scraps import Collected
+from fedrepro.views.tables import Html
 
 PAPER = papers.load("common")
 _LINE = 0.27  # inches a method
+
+
+def _nothing() -> Html:
+    return Html(f"<p><em>{NOTHING}</em></p>", NOTHING)
 
 
 def recorded_on(found: Collected, experiment: str) -> list[str]:
@@ -55,8 +65,10 @@ def table(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
     return shown.join(domains.round(1)).rename_axis("method")
 
 
-def overall(found: Collected, experiment: str) -> pd.DataFrame:
+def overall(found: Collected, experiment: str) -> pd.DataFrame | Html:
     """Mean rank over the data sets, best first, beside the rank on each."""
+    if not recorded_on(found, experiment):
+        return _nothing()
     each = {
         dataset: ranking.ranks(scores(found, experiment, dataset))["rank"]
         for dataset in recorded_on(found, experiment)
@@ -66,8 +78,10 @@ def overall(found: Collected, experiment: str) -> pd.DataFrame:
     return frame.sort_values("mean rank", kind="stable").rename_axis("method")
 
 
-def agreement(found: Collected, experiment: str) -> pd.DataFrame:
+def agreement(found: Collected, experiment: str) -> pd.DataFrame | Html:
     """Kendall's tau of our order and each paper's own, a row a printed table."""
+    if not recorded_on(found, experiment):
+        return _nothing()
     one: Experiment = PAPER.experiment(experiment)
     known = {name: papers.load(name) for name in papers.list()}
     frames = []
@@ -79,9 +93,11 @@ def agreement(found: Collected, experiment: str) -> pd.DataFrame:
     return frame.round({"tau": 2, "p": 2}).set_index(["dataset", "paper", "table"])
 
 
-def chosen(found: Collected, experiment: str) -> pd.DataFrame:
+def chosen(found: Collected, experiment: str) -> pd.DataFrame | Html:
     """The tuned value by method and data set, and the validation accuracy of each value tried, in
     percent."""
+    if not recorded_on(found, experiment):
+        return _nothing()
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for run in found.runs:
         for used, label in run["used"]:
@@ -108,6 +124,12 @@ def figure(found: Collected, experiment: str, dataset: str) -> Picture:
     ax.grid(axis="both", color=GRID)
     label_axes(ax, "rank (1 is best); bar: 95 % of draws of seeds and domains", "", dataset)
     return figure
+
+
+def show_each(found: Collected, experiment: str, view: Callable[..., Any]) -> None:
+    """A view of every data set that has notebooks; one line where none has."""
+    names = recorded_on(found, experiment)
+    show([view(found, experiment, name) for name in names] or [_nothing()])
 
 
 # For one seed, in the notebook.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedrepro import papers
+from fedrepro import facts, papers
 from fedrepro.data import domains
 from fedrepro.data.manifest import Manifest, default_manifest
 from fedrepro.data.readers.cifar import HUNDRED
@@ -71,6 +72,47 @@ def test_domainnet_from_pictures_to_the_table(domainnet: Path, tmp_path: Path) -
     given.only = ["SOLO", "ADCOL"]
     gain = given.cells("prose-relative-gain-domainnet")
     assert [(row["method"], row["column"]) for row in gain] == [("DomainNet", "value")]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six archives of the release: five pictures of one class each, domain i's all of grey 50 i."""
+    root = tmp_path_factory.mktemp("data")
+    classes = default_manifest().collections["domainnet"].classes_of("clipart-10")
+    (root / "DomainNet").mkdir()
+    for i, name in enumerate(NAMES):
+        buffer = io.BytesIO()
+        Image.new("RGB", (8, 8), (50 * i,) * 3).save(buffer, "PNG")
+        with zipfile.ZipFile(root / "DomainNet" / f"{name}.zip", "w") as packed:
+            for n in range(5):
+                packed.writestr(f"{name}/{classes[i]}/{name}_{n}.png", buffer.getvalue())
+    return root
+
+
+def test_label_shares_of_domainnets_clients(plain: Path, tmp_path: Path) -> None:
+    given = asked("domainnet", plain, tmp_path, **{"data.allocation.per_client": "all"})
+    classes = default_manifest().collections["domainnet"].classes_of("clipart-10")
+    rows = given.cells("figure-3-domainnet")
+    found = {(row["method"], row["column"]): row["value"] for row in rows}
+    owners = list(dict.fromkeys(client for client, _ in found))
+    assert len(found) == 6 * 10 and [owner.split("-")[0] for owner in owners] == list(NAMES)
+    for i, owner in enumerate(owners):
+        assert [found[owner, name] for name in classes] == [100.0 * (k == i) for k in range(10)]
+
+
+def test_distances_of_domainnets_sources(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pixels for features a source is one point of 8 x 8 x 3 equal values, 50 i of 255. Its
+    distance is the square of that from the mean, 125, and the trace of all sources' covariance: the
+    squares 2 (125^2 + 75^2 + 25^2) five times, over 30 - 1."""
+    monkeypatch.setitem(facts.MEASURED, "reduced", ("pixels", None))  # type: ignore[arg-type]
+    rows = asked("domainnet", plain, tmp_path).cells("table-3-fid-domainnet")
+    found = {row["method"]: row["value"] for row in rows}
+    spread = 5 * 2 * (125**2 + 75**2 + 25**2) / 29
+    each = [192 * ((50 * i - 125) ** 2 + spread) / 255**2 for i in range(6)]
+    assert [found[f"DomainNet / {name}-10"] for name in NAMES] == pytest.approx(each)
+    assert found["DomainNet"] == pytest.approx(sum(each) / 6)
 
 
 def test_without_the_pictures_one_line_says_what_is_missing(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedrepro import methods, papers
+from fedrepro.progress import Silent
+from fedrepro.study import study
 
 I2PFL, FEDAPC = papers.load("i2pfl"), papers.load("fedapc")
 SCALES = ("smoke", "reduced", "paper")
@@ -78,3 +80,12 @@ def test_smoke_runs_are_shared_by_all_tasks(paper: papers.Paper) -> None:
     smoke = [paper.protocol(name, "smoke") for name in paper.datasets]
     assert all(protocol == smoke[0] for protocol in smoke)
     assert smoke[0].data.dataset == "minidigits"
+
+
+def test_the_clean_split_of_pacs_marks_every_number(tmp_path) -> None:
+    for dataset, marked in (("pacs", True), ("pacs-leaky", False)):
+        one = study(
+            "i2pfl", dataset, "smoke", only=["FedAvg"], runs_dir=tmp_path, progress=Silent()
+        )
+        marks = [mark for row in one.cells("table-4") for mark in row["marks"]]
+        assert any("hold-out" in mark for mark in marks) == marked

@@ -69,3 +69,25 @@ def test_variants_by_domain_stand_side_by_side() -> None:
 def test_variants_by_domain_need_cells() -> None:
     with pytest.raises(FedReproError, match="is empty"):
         ablations.by_domain([])
+
+
+def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
+    rows = [
+        {"method": name, "column": column, "seed": seed, "value": value + seed}
+        for name, values in {"A": (60.0, 70.0, 80.0), "B": (41.0, 50.0, 90.0)}.items()
+        for column, value in zip(("photo", "cartoon", "sketch"), values, strict=True)
+        for seed in (0, 2)
+    ] + [{"method": "A", "column": "avg", "seed": 0, "value": 99.0}]
+    figure = ablations.radar(rows)
+    ax = figure.axes[0]
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    assert lines == {"A": [61.0, 71.0, 81.0, 61.0], "B": [42.0, 51.0, 91.0, 42.0]}
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["photo", "cartoon", "sketch"]
+    assert ax.get_ylim() == (40.0, 100.0)
+    assert figure.png()
+
+
+def test_a_radar_chart_of_two_domains_is_refused() -> None:
+    rows = [{"method": "A", "column": c, "seed": 0, "value": 1.0} for c in "ab"]
+    with pytest.raises(FedReproError, match="needs three domains, not 2"):
+        ablations.radar(rows)

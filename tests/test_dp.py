@@ -9,9 +9,9 @@ import math
 import pytest
 import torch
 
-from fedrepro import methods, privatise
+from fedrepro import dp, methods
+from fedrepro.dp import Budget, clipped, into_unit_range, noise
 from fedrepro.errors import FedReproError
-from fedrepro.privatise import Budget, clipped, into_unit_range, noise
 from fedrepro.protocol import OptimizerSpec
 from fedrepro.rounds import Training
 from tests import toys
@@ -48,12 +48,12 @@ def test_an_update_is_shortened_as_a_whole() -> None:
 
 def test_the_budget_is_met_and_needs_more_noise_where_it_is_small() -> None:
     pytest.importorskip("opacus")
-    sigmas = [privatise.noise_multiplier(e, 0.01, 0.1, 100) for e in (2.0, 5.0, 10.0)]
+    sigmas = [dp.noise_multiplier(e, 0.01, 0.1, 100) for e in (2.0, 5.0, 10.0)]
     assert sigmas == sorted(sigmas, reverse=True) and sigmas[-1] > 0
     for sigma, epsilon in zip(sigmas, (2.0, 5.0, 10.0), strict=True):
-        whole = privatise.spent(sigma, 0.01, 0.1, 100)
+        whole = dp.spent(sigma, 0.01, 0.1, 100)
         assert epsilon - 0.1 <= whole <= epsilon
-        assert privatise.spent(sigma, 0.01, 0.1, 50) < whole
+        assert dp.spent(sigma, 0.01, 0.1, 50) < whole
 
 
 def fitted(clip: float, epsilon: float, momentum: float = 0.0) -> tuple[Training, list, list]:
@@ -66,7 +66,7 @@ def fitted(clip: float, epsilon: float, momentum: float = 0.0) -> tuple[Training
     before = copy.deepcopy(list(module.parameters()))
     x, y = torch.randn(12, 16, generator=stream()), torch.arange(12) % 3
     spec = OptimizerSpec(lr=0.1, momentum=momentum)
-    privatise.fit(
+    dp.fit(
         run.server,
         "discriminator",
         x,
@@ -82,8 +82,8 @@ def test_without_noise_and_clipping_a_private_step_is_an_sgd_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("opacus")
-    monkeypatch.setattr(privatise, "noise_multiplier", lambda *_: 1e-12)
-    monkeypatch.setattr(privatise, "spent", lambda *_: 0.0)
+    monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
+    monkeypatch.setattr(dp, "spent", lambda *_: 0.0)
     run, before, (x, y) = fitted(clip=1e6, epsilon=1.0)
     after = list(run.server.modules["discriminator"].parameters())
     loss = torch.nn.functional.cross_entropy(x @ before[0].T + before[1], y)
@@ -97,8 +97,8 @@ def test_no_sample_moves_the_network_by_more_than_the_clipping_norm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("opacus")
-    monkeypatch.setattr(privatise, "noise_multiplier", lambda *_: 1e-12)
-    monkeypatch.setattr(privatise, "spent", lambda *_: 0.0)
+    monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
+    monkeypatch.setattr(dp, "spent", lambda *_: 0.0)
     run, before, _ = fitted(clip=1e-3, epsilon=1.0)
     after = run.server.modules["discriminator"].parameters()
     moved = torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm()
@@ -125,7 +125,7 @@ def test_without_opacus_one_line_says_what_to_install(monkeypatch: pytest.Monkey
             raise ImportError(name)
         return real(name, *args, **more)
 
-    privatise.noise_multiplier.cache_clear()
+    dp.noise_multiplier.cache_clear()
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(FedReproError, match=r"opacus is not installed.*fedrepro\[privacy\]"):
-        privatise.noise_multiplier(1.0, 0.01, 0.1, 7)
+        dp.noise_multiplier(1.0, 0.01, 0.1, 7)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from fedrepro import papers
+from fedrepro.cells import cells
 from fedrepro.errors import FedReproError
 from fedrepro.methods import create
-from fedrepro.privacy import leakage, lower_bound, mutual_information, sent_pairs
+from fedrepro.mutual_information import leakage, lower_bound, mutual_information, sent_pairs
 from fedrepro.progress import Silent
-from fedrepro.rounds import Training
+from fedrepro.rounds import CURVE_COLUMNS, Training
 from tests import toys
 
 
@@ -91,6 +95,51 @@ def test_wrong_pairs_are_one_line() -> None:
     ):
         with pytest.raises(FedReproError, match=says):
             mutual_information(*bad)
+
+
+# Correlation of images and features in the test below, over six coordinates.
+RHO = 0.8
+KNOWN = {  # by what FedPall sends of the features: variance doubled, half the places masked
+    "raw": known(6, RHO),
+    "mixed": known(6, RHO),
+    "masked": known(3, RHO),
+    "mixed-masked": known(3, RHO),
+    "gaussian": known(6, RHO / math.sqrt(2)),
+}
+
+
+@pytest.mark.parametrize("sent_as", KNOWN)
+def test_what_fedpall_sends_of_normal_features_tells_as_much_as_is_known(sent_as: str) -> None:
+    """Mixing with the prototype of the one class only moves and stretches, which hides nothing."""
+    assert KNOWN["gaussian"] < KNOWN["masked"] < KNOWN["mixed"]
+    x, z = gaussians(1000, 6, RHO)
+    client = SimpleNamespace(
+        labels=torch.zeros(len(z), dtype=torch.long),
+        received={"prototypes": torch.full((1, 6), 2.0)},
+        generator=torch.Generator().manual_seed(0),
+    )
+    method = create("FedPall", sent_as=sent_as, keep=0.5)
+    sent = method.disguised(torch.from_numpy(z), client)  # type: ignore[attr-defined]
+    found = mutual_information(x, sent.numpy())
+    assert 0.8 * KNOWN[sent_as] < found < 1.05 * KNOWN[sent_as]
+
+
+def test_the_printed_row_of_an_upload_is_its_information_and_its_accuracy() -> None:
+    fedpall = papers.load("fedpall")
+    curve = pd.DataFrame(
+        [(1, "accuracy", "trained", d, "test", v) for d, v in (("amazon", 50.0), ("dslr", 70.0))],
+        columns=list(CURVE_COLUMNS),
+    )
+    data = {"dataset": "office10", "domains": [], "standins": [], "deviations": {}}
+    record = SimpleNamespace(
+        curve=curve, data=data, measured=lambda name: {"leakage": {"mutual_information": 1.5}}[name]
+    )
+    arm = SimpleNamespace(row="", column=None, alternative=False)
+    run = SimpleNamespace(label="Bernoulli mask only", record=record, arm=arm, clients=2)
+    rows = cells(fedpall, fedpall.experiment("prose-privacy"), [run])
+    found = {(row["method"], row["column"]): row["value"] for row in rows}
+    assert found == {("Bernoulli mask only", "MI"): 1.5, ("Bernoulli mask only", "accuracy"): 60.0}
+    assert set(fedpall.table("prose-privacy").columns) == {"MI", "accuracy"}
 
 
 def trained(method: str = "FedPall", **fields: object) -> Training:

@@ -1,0 +1,83 @@
+"""MPFT, Table 3: the bytes our methods send with CLIP's sizes are the printed megabytes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedrepro import methods, metrics, papers
+from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.rounds import Training
+
+MPFT = papers.load("mpft")
+EMBEDDING = 512
+# experiment: data set, column of Table 3, clients, classes
+SIZES = {
+    "table-1-subset50": ("domainnet-50", "Subset-50", 6, 50),
+    "table-1-subset100": ("domainnet-100", "Subset-100", 6, 100),
+    "table-1-subset150": ("domainnet-150", "Subset-150", 6, 150),
+    "table-1-pacs": ("pacs", "PACS", 4, 7),
+}
+ARMS = ("FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE", "MPFT (Average)")
+
+
+def made(clients: int, classes: int) -> Federation:
+    """Random embeddings, one of each class for each client, and one to test on."""
+    stream = torch.Generator().manual_seed(0)
+
+    def samples(n: int) -> Samples:
+        return Samples(torch.rand(n, EMBEDDING, generator=stream), torch.arange(n))
+
+    names = tuple(f"domain{i}" for i in range(clients))
+    return Federation(
+        dataset="made",
+        size=EMBEDDING,
+        classes=tuple(str(k) for k in range(classes)),
+        domains=names,
+        clients=tuple(ClientData(n, n, samples(classes), samples(2)) for n in names),
+        tests={name: samples(2) for name in names},
+        hashes={},
+        standins=(),
+        deviations={},
+    )
+
+
+def sent(experiment: str, label: str, rounds: int) -> list[float]:
+    """Megabytes of each of some rounds as the paper counts them, all clients together."""
+    dataset, _, clients, classes = SIZES[experiment]
+    arm = next(a for a in MPFT.arms(experiment, dataset) if a.label == label)
+    quick = {"server_epochs": 1, "server_warmup": 0} if arm.method == "MPFT" else {}
+    method = methods.create(arm.method, **{**arm.fields, **quick})
+    run = Training(method, arm.protocol, made(clients, classes), seed=0)
+    for _ in range(rounds):
+        run.one_round()
+    megabyte = float(MPFT.reporting["megabyte_bytes"].value)
+    return (metrics.traffic(run.curve()).sum(axis=1) / megabyte).tolist()
+
+
+@pytest.mark.parametrize("label", ARMS)
+@pytest.mark.parametrize("experiment", SIZES)
+def test_counted_bytes_are_the_printed_megabytes(experiment: str, label: str) -> None:
+    """Printed rounds times the bytes of a round; the second one's where there are several, for in
+    the first FedProto has no prototypes to send down."""
+    rounds = MPFT.table(experiment).cell(label, "rounds")
+    printed = MPFT.table("table-3-communication").cell(label, SIZES[experiment][1])
+    assert rounds is not None and rounds.value and printed is not None
+    once = label.startswith("MPFT")
+    total = rounds.value * sent(experiment, label, rounds=1 if once else 2)[-1]
+    digits = len(printed.printed.partition(".")[2])
+    assert f"{total:.{digits}f}" == printed.printed
+
+
+def test_the_printed_examples_by_hand() -> None:
+    """|A| = 2 * 512 * 128 values of 4 bytes is half a mebibyte; FedAvg on six clients sends it 12
+    times a round. MPFT sends 6 * 50 rows of 512 values, 0.586, and the adapter six times; its
+    class counts are 8 bytes each."""
+    assert sent("table-1-subset50", "FedAvg", 1) == [6.0] and 24 * 6.0 == 144
+    rows, counts = 6 * 50 * 512 * 4 / 2**20, 6 * 50 * 8 / 2**20
+    assert sent("table-1-subset50", "MPFT (Average)", 1) == [pytest.approx(3.0 + rows + counts)]
+    assert round(rows, 1) == 0.6
+
+
+def test_local_training_sends_nothing() -> None:
+    assert sent("table-1-pacs", "local", 1) == []

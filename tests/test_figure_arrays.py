@@ -1,0 +1,157 @@
+"""What is kept behind the figures of prototypes, and that they are drawn from it alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from fedrepro import figure_arrays, papers
+from fedrepro.errors import FedReproError
+from fedrepro.inversion import likeness
+from fedrepro.prototypes import class_means
+from fedrepro.runs import federation_of
+from fedrepro.study import Study, study
+from fedrepro.views import prototypes
+from fedrepro.views.embedding import with_prototypes
+
+MPFT = papers.load("mpft")
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return study("mpft", "minidigits", "smoke", 0, runs_dir=tmp_path_factory.mktemp("runs"))
+
+
+def values(of: Study, experiment: str) -> pd.DataFrame:
+    return pd.DataFrame(of.cells(experiment)).pivot(
+        index="method", columns="column", values="value"
+    )
+
+
+def test_both_run_at_every_scale_and_the_long_one_where_it_is_named() -> None:
+    states = {row["id"]: row["state"] for row in papers.experiments("mpft")}
+    assert states["figure-5"] == states["figure-9"] == "runs"
+    attack = MPFT.experiment("figure-9")
+    assert attack.steps["paper"] == 1_000_000 and attack.named_only == ("paper",)
+
+
+def test_one_image_of_each_client_is_attacked_and_what_stands_for_a_class(smoke: Study) -> None:
+    figure, federation = smoke.figure("figure-9"), smoke.federation()
+    arrays, names = figure.arrays, [client.name for client in federation.clients]
+    assert figure.facts["rows"] == [
+        f"{names[0]}, one image",
+        f"{names[0]}, a k-means centre",
+        f"{names[0]}, the class mean",
+        *(f"{name}, one image" for name in names[1:]),
+    ]
+    assert figure.facts["settings"]["steps"] == 30
+    data = smoke.protocol().data.model_copy(update={"encoder": None})
+    images = federation_of(data).clients[0].train
+    place = (images.images == torch.from_numpy(arrays["behind"][0])).flatten(1).all(dim=1)
+    (one,) = place.nonzero()[:, 0].tolist()
+    z, labels = federation.clients[0].train.images, federation.clients[0].train.labels
+    np.testing.assert_array_equal(arrays["prototypes"][0], z[one])
+    own = z[labels == labels[one]]
+    np.testing.assert_allclose(arrays["prototypes"][2], own.mean(dim=0), rtol=1e-5)
+    for row in range(3):  # the other image is of the same class, and another one
+        other = (images.images == torch.from_numpy(arrays["another"][row])).flatten(1).all(dim=1)
+        assert (labels[other] == labels[one]).all()
+        assert not np.array_equal(arrays["another"][row], arrays["behind"][row])
+
+
+def test_numbers_of_the_attack_are_those_of_its_images(smoke: Study) -> None:
+    arrays, rows = smoke.figure("figure-9").arrays, smoke.figure("figure-9").facts["rows"]
+    table = values(smoke, "figure-9")
+    assert set(table.index) == set(rows)
+    for index, name in enumerate(rows):
+        ratio, alike = likeness(arrays["found"][index], arrays["behind"][index])
+        assert table.loc[name, ["PSNR after", "SSIM after"]].tolist() == [ratio, alike]
+        ratio, alike = likeness(arrays["another"][index], arrays["behind"][index])
+        assert table.loc[name, ["PSNR of another", "SSIM of another"]].tolist() == [ratio, alike]
+    assert (table["MSE after"] < table["MSE before"]).all()
+    row = smoke.cells("figure-9")[0]
+    assert row["marks"][0] == "30 steps of Adam at rate 0.01"
+
+
+def test_arrays_are_computed_once(smoke: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = smoke.figure("figure-9")
+    with monkeypatch.context() as patch:
+        patch.setattr(figure_arrays, "invert", None)
+        again = smoke.figure("figure-9")
+        assert again.facts == first.facts and again.facts["environment"]["threads"] == 1
+        for name, array in first.arrays.items():
+            np.testing.assert_array_equal(again.arrays[name], array)
+        with pytest.raises(TypeError):  # another seed is another attack
+            replace(smoke, seed=1).figure("figure-9")
+    (path,) = (smoke.store.root / "figures").glob("figure-9-*")
+    path.write_bytes(path.read_bytes()[:1000])
+    mended = smoke.figure("figure-9")
+    np.testing.assert_array_equal(mended.arrays["found"], first.arrays["found"])
+
+
+def test_the_plane_holds_images_prototypes_and_their_means(smoke: Study) -> None:
+    figure, federation = smoke.figure("figure-5"), smoke.federation()
+    arrays, clients = figure.arrays, federation.clients
+    assert figure.facts["classes"] == list(federation.classes[:5])
+    roles = np.bincount(arrays["role"])
+    shown = sum(min(40, int((c.train.labels == k).sum())) for c in clients for k in range(5))
+    assert roles.tolist() == [shown, 5 * len(clients), 5]
+    sent = torch.stack([class_means(c.train.images, c.train.labels, 10)[0] for c in clients])
+    kept = clients[1].train.labels < 5
+    z, labels = clients[1].train.images[kept], clients[1].train.labels[kept]
+    expected = [
+        torch.stack([(x - of[k]).norm() for x, k in zip(z, labels, strict=True)]).mean()
+        for of in (sent[1], sent.mean(dim=0))
+    ]
+    table = values(smoke, "figure-5")
+    found = table.loc[clients[1].name, ["to own prototype", "to mean of prototypes"]]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
+    figure = smoke.figure("figure-5")
+    points = with_prototypes(figure, 0)
+    assert points.role.value_counts().to_dict() == {
+        role: int((figure.arrays["role"] == index).sum())
+        for index, role in enumerate(figure.facts["roles"])
+    }
+    assert prototypes.plane(points).png() == prototypes.plane(points).png()
+    (legend,) = prototypes.plane(points).legends
+    domains = figure.facts["domains"][:-1]
+    assert [text.get_text() for text in legend.get_texts()] == [
+        *(*domains, *figure.facts["classes"], "mean of prototypes"),
+    ]
+
+
+def test_the_attacked_images_are_the_ones_shown(smoke: Study) -> None:
+    figure = smoke.figure("figure-9")
+    drawn = prototypes.inversions(figure)
+    assert len(drawn.axes) == 3 * len(figure.facts["rows"])
+    for row in range(len(figure.facts["rows"])):
+        for column, key in enumerate(("found", "behind", "another")):
+            ax = drawn.axes[3 * row + column]
+            shown = np.moveaxis(ax.images[0].get_array(), 2, 0)
+            np.testing.assert_array_equal(shown, figure.arrays[key][row])
+    ratio, alike = likeness(figure.arrays["found"][0], figure.arrays["behind"][0])
+    assert drawn.axes[0].get_xlabel() == f"{ratio:.1f} dB, SSIM {alike:.2f}"
+    assert drawn.png() == prototypes.inversions(figure).png()
+
+
+def test_what_cannot_be_had_is_one_line(smoke: Study, tmp_path: Path) -> None:
+    with pytest.raises(FedReproError, match="table-1-pacs keeps no arrays"):
+        smoke.figure("table-1-pacs")
+    attack, protocol = MPFT.experiment("figure-9"), smoke.protocol()
+    bare = attack.model_copy(update={"steps": {}})
+    with pytest.raises(FedReproError, match="figure-9 has no steps at scale smoke"):
+        figure_arrays.obtain(bare, protocol, 0, tmp_path)
+    with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):
+        figure_arrays.obtain(attack, protocol.changed(**{"data.encoder": None}), 0, tmp_path)
+    with pytest.raises(FedReproError, match="no attack to draw"):
+        prototypes.inversions(smoke.figure("figure-5"))
+    with pytest.raises(FedReproError, match="no plane of prototypes to draw"):
+        prototypes.plane(pd.DataFrame())

@@ -1,0 +1,130 @@
+"""The attack on prototypes where its outcome is known beforehand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedrepro.data import clip
+from fedrepro.data.embeddings import Embedder, embedder
+from fedrepro.errors import FedReproError
+from fedrepro.inversion import NOISE, invert, likeness, misses, start, to_uint8
+from fedrepro.rng import torch_stream
+from tests.data.test_embeddings import Made
+
+CPU = torch.device("cpu")
+
+
+def linear(weights: torch.Tensor) -> Embedder:
+    """Embeddings W x of images of 2x2 pixels, 12 values."""
+    return Embedder("linear", len(weights), "hash", lambda x: x.flatten(1) @ weights.T)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch_stream(seed, "figure")
+
+
+def test_an_invertible_encoder_gives_the_image_away() -> None:
+    """W = 2 I + a permutation: x = W^-1 p is the one image behind a prototype."""
+    encoder = linear(2 * torch.eye(12) + torch.eye(12).roll(1, 0))
+    truth = torch.linspace(0.1, 0.9, 24).reshape(2, 3, 2, 2)
+    found = invert(encoder, encoder.images(truth), 2, 800, 0.01, generator())
+    torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
+
+
+def test_what_the_encoder_does_not_see_stays_as_it_began() -> None:
+    """W keeps the mean of each channel: its four pixels all move by the same amount."""
+    encoder = linear(torch.block_diag(*[torch.full((1, 4), 0.25)] * 3))
+    prototypes = torch.tensor([[0.3, 0.5, 0.7]])
+    found = invert(encoder, prototypes, 2, 800, 0.01, generator())
+    first = start(1, 2, generator())
+    shift = prototypes[:, :, None, None] - first.mean(dim=(2, 3), keepdim=True)
+    torch.testing.assert_close(found, first + shift, atol=1e-3, rtol=0)
+
+
+def test_a_prototype_of_no_image_ends_at_the_nearest_one() -> None:
+    """Pixels cannot leave [0, 1]."""
+    found = invert(linear(torch.eye(12)), torch.full((1, 12), 3.0), 2, 200, 0.01, generator())
+    assert torch.equal(found, torch.ones(1, 3, 2, 2))
+
+
+def test_images_of_a_batch_know_nothing_of_each_other() -> None:
+    """The second of two is what it is beside another first one."""
+    encoder = linear(2 * torch.eye(12) + torch.eye(12).roll(1, 0))
+    a, b, c = torch.linspace(0.5, 2.5, 36).reshape(3, 12)
+    one, other = (
+        invert(encoder, torch.stack(pair), 2, 50, 0.01, generator()) for pair in ((a, b), (c, b))
+    )
+    assert torch.equal(one[1], other[1]) and not torch.equal(one[0], other[0])
+
+
+def test_equal_seeds_give_equal_bits() -> None:
+    encoder = embedder("pixels")
+    sent = torch.rand(2, encoder.size, generator=torch.Generator().manual_seed(5))
+    again = [invert(encoder, sent, 28, 10, 0.01, generator(seed)) for seed in (3, 3, 4)]
+    assert torch.equal(again[0], again[1]) and not torch.equal(again[0], again[2])
+
+
+def test_the_search_starts_near_grey() -> None:
+    first = start(2, 16, generator())
+    assert first.shape == (2, 3, 16, 16)
+    assert (first - 0.5).abs().max() <= NOISE < 1.05 * (first - 0.5).abs().max()
+
+
+def test_the_error_of_an_embedding_by_hand() -> None:
+    """Pixels 0.5 against 0.5 in six values and 0.75 in six: (6 x 0.25^2) / 12."""
+    sent = torch.tensor([[0.5] * 6 + [0.75] * 6])
+    assert misses(linear(torch.eye(12)), torch.full((1, 3, 2, 2), 0.5), sent).tolist() == [0.03125]
+
+
+def test_prototypes_of_another_length_are_one_line() -> None:
+    with pytest.raises(FedReproError, match=r"shape \(1, 11\) for linear.*give \(m, 12\)") as error:
+        invert(linear(torch.eye(12)), torch.zeros(1, 11), 2, 1, 0.01, generator())
+    assert "\n" not in str(error.value)
+
+
+def test_likeness_by_hand() -> None:
+    """Ten grey levels off everywhere: 10 log10(255^2 / 100) dB. Flat images have no structure, so
+    that SSIM is (2 a b + c) / (a^2 + b^2 + c), c = (0.01 x 255)^2."""
+    found, truth = (np.full((3, 8, 8), level, dtype=np.uint8) for level in (110, 100))
+    ratio, alike = likeness(found, truth)
+    assert ratio == pytest.approx(10 * math.log10(255**2 / 100)) == pytest.approx(28.13, abs=0.01)
+    c = (0.01 * 255) ** 2
+    assert alike == pytest.approx((2 * 110 * 100 + c) / (110**2 + 100**2 + c))
+    assert likeness(truth, truth) == (math.inf, 1.0)
+
+
+@pytest.mark.parametrize("shape", [(3, 9, 8), (3, 6, 6)])
+def test_images_that_cannot_be_compared_are_one_line(shape: tuple[int, ...]) -> None:
+    truth = np.zeros((3, 8, 8) if shape[1] > 7 else shape, dtype=np.uint8)
+    with pytest.raises(FedReproError, match="cannot be compared; give two of one shape") as error:
+        likeness(np.zeros(shape, dtype=np.uint8), truth)
+    assert "\n" not in str(error.value)
+
+
+def test_clip_lets_the_gradient_through_and_says_its_side() -> None:
+    """The made network gives each channel's mean over 64 pixels, which are divided by 0.25."""
+    made = clip.wrap(Made(), lambda prompts: torch.zeros(len(prompts), 3), "hash", CPU)
+    image = torch.full((1, 3, 8, 8), 0.5, requires_grad=True)
+    (gradient,) = torch.autograd.grad(made.images(image).sum(), [image])
+    assert made.side == 8
+    torch.testing.assert_close(gradient, torch.full_like(gradient, 4 / 64))
+
+
+def test_bytes_of_an_image() -> None:
+    assert to_uint8(torch.tensor([0.0, 0.5, 1.0])).tolist() == [0, 128, 255]
+
+
+@pytest.mark.slow
+def test_the_real_encoder_is_attacked(real_data) -> None:
+    encoder = embedder("mobilenetv2-imagenet", real_data)
+    truth = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    sent = encoder.images(truth)
+    found = invert(encoder, sent, 64, 8, 0.01, generator())
+    before, after = (
+        float(misses(encoder, images, sent)) for images in (start(1, 64, generator()), found)
+    )
+    assert after < 0.8 * before
