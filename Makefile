@@ -1,4 +1,4 @@
-# make reproduce   the whole way at smoke scale: install, data, runs for three seeds, the book
+# make reproduce   the whole way at smoke scale: install, data, every notebook, the book
 # make test        everything that proves the package
 # make book        build the book from the recorded runs
 # make bench       speed figures
@@ -23,6 +23,7 @@ reproduce: $(STAMP)
 	@set -e; installed=$$(date +%s); \
 	$(BIN)/fedrepro data prepare minidigits; \
 	$(BIN)/fedrepro sweep adcol --seeds 0,1,2 --scale smoke --jobs $(JOBS); \
+	$(BIN)/fedrepro sweep fedpall i2pfl mpft fedapc common --seeds 0 --scale smoke --jobs $(JOBS); \
 	$(BIN)/fedrepro book --runs runs; \
 	ended=$$(date +%s); \
 	echo; \

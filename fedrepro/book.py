@@ -7,6 +7,7 @@ by a new one that is complete.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import subprocess
@@ -24,9 +25,20 @@ Report = Callable[[str], None]
 
 RESULTS = Path("book/results")  # notebooks executed at each build
 METHODS = Path("book/_generated/methods")  # written at each build, from the methods' classes
+RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
 OWN = Path("book/own")  # where a user's own notebooks go in the copy
 COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg")  # code and drawings, as they are
+TOC = Path("book/_toc.yml")
+METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
+RECORDED_PART = "The notebooks behind the tables"
+NAMES = {  # of data sets, in titles
+    "digits4": "Digits",
+    "digits5": "Digits",
+    "office10": "Office-Caltech-10",
+    "pacs": "PACS",
+    "pacs-leaky": "PACS, leaky lists",
+}
 PATH_CHECK = "Your own runs (path check, not results)"
 OWN_RUNS = "Your own runs"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
@@ -70,6 +82,7 @@ def build_book(
     _write_rules(copy / "book" / "_generated" / "verdict_rules.md")
     say("writing the methods' pages")
     _add_methods(copy)
+    _add_recorded(copy, say)
     for page in sorted((copy / RESULTS).glob("*.ipynb")):
         say(f"executing {RESULTS / page.name}")
         _execute(page, source / RESULTS, runs)
@@ -80,7 +93,7 @@ def build_book(
 
 
 def _check_source(source: Path) -> None:
-    if not (source / "_config.yml").is_file() or not (source / "book" / "_toc.yml").is_file():
+    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
         raise FedReproError(
             f"the book's sources are not in {source}: "
             "clone the repository and install it with `pip install -e .`"
@@ -112,18 +125,70 @@ def _write_rules(page: Path) -> None:
     page.write_text(rules_markdown(), encoding="utf-8")
 
 
+def _read_toc(copy: Path) -> dict[str, Any]:
+    toc: dict[str, Any] = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
+    return toc
+
+
+def _write_toc(copy: Path, toc: dict[str, Any]) -> None:
+    (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
+
+
+def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
+    return next((part for part in toc.get("parts", []) if part.get("caption") == caption), None)
+
+
 def _add_methods(copy: Path) -> None:
     """A page a method, where the table of contents has a part for them."""
     from fedrepro.views.method_pages import write_pages
 
-    toc_file = copy / "book" / "_toc.yml"
-    toc = yaml.safe_load(toc_file.read_text(encoding="utf-8"))
-    parts = [part for part in toc.get("parts", []) if part.get("caption") == "Methods"]
-    if not parts:
+    toc = _read_toc(copy)
+    part = _part(toc, METHODS_PART)
+    if part is None:
         return
     names = write_pages(copy / METHODS)
-    parts[0]["chapters"] = [{"file": f"{METHODS.as_posix()}/{name}"} for name in names]
-    toc_file.write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
+    part["chapters"] = [{"file": f"{METHODS.as_posix()}/{name}"} for name in names]
+    _write_toc(copy, toc)
+
+
+def _add_recorded(copy: Path, say: Report) -> None:
+    """A page a recorded notebook, where the table of contents has a part for them. Smoke runs are
+    no results; a part without pages goes."""
+    toc = _read_toc(copy)
+    part = _part(toc, RECORDED_PART)
+    if part is None:
+        return
+    found = []
+    for file, notebook in _finished(copy / RECORDED, say):
+        given = _parameters(notebook)
+        if given["scale"] != "smoke":
+            place = file.relative_to(copy).with_suffix("").as_posix()
+            order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
+            found.append((order, place, _title(file, given)))
+    part["chapters"] = [{"file": place, "title": title} for _, place, title in sorted(found)]
+    if not found:
+        toc["parts"].remove(part)
+    _write_toc(copy, toc)
+
+
+def _parameters(notebook: Any) -> dict[str, Any]:
+    """What papermill handed to a notebook, over the notebooks' own defaults."""
+    defaults = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
+    return {**defaults, **notebook.metadata.get("papermill", {}).get("parameters", {})}
+
+
+def _title(file: Path, given: dict[str, Any]) -> str:
+    """``ADCOL on Digits, reduced, seed 0``; a part of a paper's runs is named before the seed."""
+    from fedrepro import papers
+
+    paper, dataset = file.name.partition("-")[0], str(given["dataset"])
+    with contextlib.suppress(FedReproError):
+        paper = papers.load(paper).short
+    name = NAMES.get(dataset.removesuffix("-standin"), dataset)
+    parts = [f"{paper} on {name}", given["scale"]]
+    if given["experiment"] != "all":
+        parts.append(given["experiment"])
+    return ", ".join([*parts, *(given["methods"] or ()), f"seed {given['seed']}"])
 
 
 def _execute(page: Path, folder: Path, runs: Path | None) -> None:
@@ -166,19 +231,18 @@ def _add_own_notebooks(folder: Path, copy: Path, say: Report) -> None:
     chapters, scales = [], set()
     for file, notebook in _finished(folder, say):
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
-        given = notebook.metadata.get("papermill", {}).get("parameters", {})
-        scales.add(given.get("scale", "smoke"))
-        _mark_own(notebook, name, given.get("scale", "smoke"))
+        scale = _parameters(notebook)["scale"]
+        scales.add(scale)
+        _mark_own(notebook, name, scale)
         (copy / OWN).mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, copy / OWN / f"{name}.ipynb")
         chapters.append({"file": f"{OWN.as_posix()}/{name}", "title": name})
     if not chapters:
         return
-    toc_file = copy / "book" / "_toc.yml"
-    toc = yaml.safe_load(toc_file.read_text(encoding="utf-8"))
+    toc = _read_toc(copy)
     caption = PATH_CHECK if scales == {"smoke"} else OWN_RUNS
     toc["parts"].append({"caption": caption, "chapters": chapters})
-    toc_file.write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
+    _write_toc(copy, toc)
 
 
 def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
@@ -217,7 +281,7 @@ def _build_pages(copy: Path, out: Path, strict: bool) -> Path:
     """Run Jupyter Book on the copy; on success put the new site in place of the old one."""
     log = out / "book.log"
     command = [sys.executable, "-c", BUILD, "build", str(copy), "--toc"]
-    command += [str(copy / "book" / "_toc.yml"), "--all"]
+    command += [str(copy / TOC), "--all"]
     if strict:
         command += ["-W", "-n", "--keep-going"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

@@ -1,9 +1,9 @@
 """Views of the recorded notebooks for the book's result pages. Nothing is trained here; every
-number comes from what the executed notebooks glued."""
+number comes from what the executed notebooks glued. What is not recorded is said to be so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,13 @@ from typing import Any
 import pandas as pd
 
 from fedrepro import papers, verdicts
-from fedrepro.runs.environment import describe_build
-from fedrepro.views import plots
+from fedrepro.cells import wide
+from fedrepro.errors import FedReproError
+from fedrepro.views import ablations, plots
 from fedrepro.views.notebook import show
 from fedrepro.views.picture import Picture
 from fedrepro.views.scraps import Collected, collect
+from fedrepro.views.sections import spread
 from fedrepro.views.tables import Html, beside_table
 
 __all__ = ["notebooks", "show"]
@@ -25,34 +27,69 @@ DRIFT = FOLDER / "drift.json"
 NOTHING = "No run is recorded yet for this."
 
 
-def notebooks(paper: str | None = None, folder: Path | None = None) -> Collected:
+class Found(Collected):
+    """Recorded notebooks, and the paper a page asked for (None: every paper's)."""
+
+    def __init__(self, notebooks: Iterable[dict[str, Any]], paper: str | None = None) -> None:
+        super().__init__(notebooks)
+        self.paper = paper
+
+    def where(self, **facts: Any) -> Found:
+        return Found(super().where(**facts).notebooks, self.paper)
+
+
+def notebooks(paper: str | None = None, folder: Path | None = None) -> Found:
     """The executed notebooks that are kept with the book. Runs at scale smoke are left out: they
     check the path and are no results."""
     found = collect(folder or FOLDER / "notebooks", paper)
-    return Collected(book for book in found.notebooks if book["study"]["scale"] != "smoke")
+    kept = [book for book in found.notebooks if book["study"]["scale"] != "smoke"]
+    return Found(kept, paper)
 
 
-def _nothing() -> Html:
-    return Html(f"<p><em>{NOTHING}</em></p>", NOTHING)
+def _paper(found: Collected) -> papers.Paper:
+    """The paper a page asked for; where it named none, the one all notebooks are of."""
+    names = {book["study"]["paper"] for book in found.notebooks}
+    if isinstance(found, Found) and found.paper is not None:
+        names = {found.paper}
+    if len(names) != 1:
+        raise FedReproError("a table is of one paper; name it, as in notebooks('adcol')")
+    return papers.load(names.pop())
+
+
+def nothing(printed: str = "") -> Html:
+    """The line for what is not recorded; printed: the paper's own table, folded away under it."""
+    folded = f"<details><summary>The printed numbers</summary>\n{printed}</details>"
+    return Html(f"<p><em>{NOTHING}</em></p>{folded if printed else ''}", NOTHING)
+
+
+def _of(found: Collected, dataset: str) -> Collected:
+    """The notebooks on a data set, for one figure: those at scale paper where there are any."""
+    here = found.where(dataset=dataset)
+    full = here.where(scale="paper")
+    return full if full.notebooks else here
 
 
 def _cells(found: Collected, experiment: str) -> list[dict[str, Any]]:
     return [row for book in found.notebooks for row in book["cells"] if row["table"] == experiment]
 
 
+def _runs(found: Collected, experiment: str) -> list[tuple[str, dict[str, Any]]]:
+    """The runs of an experiment, each with its label there."""
+    return [(name, run) for run in found.runs for used, name in run["used"] if used == experiment]
+
+
 def _built(found: Collected, experiment: str) -> pd.DataFrame:
-    paper = papers.load("adcol" if not found.notebooks else found.notebooks[0]["study"]["paper"])
+    paper = _paper(found)
     table = paper.experiment(experiment).table or experiment
     rows = [{**row, "table": table} for row in _cells(found, experiment)]
     return verdicts.build_table(paper, table, rows)
 
 
-def overview(found: Collected) -> pd.DataFrame:
+def overview(found: Collected) -> pd.DataFrame | Html:
     """What is recorded: notebooks by data set, scale and seed."""
     rows = [book["study"] for book in found.notebooks]
-    columns = ["dataset", "scale", "seeds", "runs"]
     if not rows:
-        return pd.DataFrame(columns=columns)
+        return nothing()
     frame = pd.DataFrame(rows).assign(runs=[len(book["runs"]) for book in found.notebooks])
     grouped = frame.sort_values("seed").groupby(["dataset", "scale"], as_index=False)
     return grouped.agg(
@@ -61,10 +98,25 @@ def overview(found: Collected) -> pd.DataFrame:
 
 
 def table(found: Collected, experiment: str) -> Html:
-    """A printed table beside the seeds of each data set and scale it was run at."""
-    paper = papers.load("adcol" if not found.notebooks else found.notebooks[0]["study"]["paper"])
+    """A printed table beside the seeds of each data set and scale it was run at; the printed one,
+    folded away, where it was not run."""
+    paper = _paper(found)
     caption = f"{paper.short}, {experiment}: {paper.experiment(experiment).caption}"
-    return beside_table(_built(found, experiment), caption)
+    shown = beside_table(_built(found, experiment), caption)
+    return shown if _cells(found, experiment) else nothing(shown.html)
+
+
+def beside(found: Collected, experiment: str, columns: Sequence[str] = ("avg",)) -> Picture | Html:
+    """Of each data set a table was run on: the table, its figure, and the order of the methods in
+    some columns. One line where it was not run."""
+    shown: list[Picture | Html] = []
+    for dataset in dict.fromkeys(row["dataset"] for row in _cells(found, experiment)):
+        here = found.where(dataset=dataset)
+        built = _built(here, experiment)
+        shown += [table(here, experiment), *_each(built, plots.beside)]
+        for column in columns:
+            shown += _orders(built, column)
+    return _shown(shown) if shown else table(found, experiment)
 
 
 def headline(found: Collected, experiments: dict[str, str]) -> str:
@@ -83,6 +135,51 @@ def headline(found: Collected, experiments: dict[str, str]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def across(
+    found: Collected, experiment: str, datasets: Sequence[str], column: str = "avg"
+) -> pd.DataFrame | Html:
+    """Our means of one column on two data sets side by side, and the second less the first: what a
+    reading of the data is worth. Only methods and scales that both have."""
+    rows = _built(found, experiment)
+    rows = rows[(rows.column == column) & rows.ours.notna() & rows.dataset.isin(datasets)]
+    pair = rows.pivot(index=["scale", "method"], columns="dataset", values="ours")
+    pair = pair.reindex(index=list(dict.fromkeys(zip(rows.scale, rows.method, strict=True))))
+    pair = pair.reindex(columns=list(datasets)).astype(float).dropna()
+    if pair.empty:
+        return nothing()
+    pair["difference"] = pair[datasets[1]] - pair[datasets[0]]
+    return pair.round(1).rename_axis(index=["scale", "method"], columns=None)
+
+
+def rules(found: Collected, experiment: str, dataset: str) -> pd.DataFrame | Html:
+    """Mean accuracy under each score rule, mean and deviation over seeds: a row a label."""
+    rows = [
+        {"method": label, "rule": rule, "value": score["avg"]}
+        for label, run in _runs(_of(found, dataset), experiment)
+        for rule, score in run["scores"].items()
+    ]
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame(rows)
+    grouped = frame.groupby(["method", "rule"], sort=False).value
+    text = [
+        spread(mean, std, "percent")
+        for mean, std in zip(grouped.mean(), grouped.std(), strict=True)
+    ]
+    shown = pd.Series(text, index=grouped.mean().index).unstack("rule", fill_value="–")
+    shown = shown.reindex(index=frame.method.unique(), columns=frame.rule.unique())
+    return shown.rename(columns={"best-test": "best-test (optimistic)"}).rename_axis(columns=None)
+
+
+def numbers(found: Collected, experiment: str, dataset: str) -> pd.DataFrame | Html:
+    """Our numbers of what the paper draws and does not print: means over seeds, a row a label."""
+    rows = _cells(_of(found, dataset), experiment)
+    return wide(rows).round(3) if rows else nothing()
+
+
+# Figures.
+
+
 def _each(frame: pd.DataFrame, draw: Callable[[pd.DataFrame], Picture]) -> list[Picture]:
     """A picture a (data set, scale) that has numbers of ours."""
     ran = frame[frame.ours.notna()] if "ours" in frame else frame
@@ -92,55 +189,119 @@ def _each(frame: pd.DataFrame, draw: Callable[[pd.DataFrame], Picture]) -> list[
 
 def figure(
     found: Collected, experiment: str, draw: Callable[[pd.DataFrame], Picture]
-) -> Picture | Html | None:
+) -> Picture | Html:
     """A figure of a table (`plots.beside`, `plots.seconds`)."""
     return _shown(_each(_built(found, experiment), draw))
 
 
-def ranks(found: Collected, experiment: str) -> Picture | Html | None:
-    """The order of the methods in the mean column, ours beside the paper's."""
-    return _shown(_each(verdicts.order(_built(found, experiment)), plots.order))
+def ranks(found: Collected, experiment: str, column: str = "avg") -> Picture | Html:
+    """The order of the methods in one column, ours beside the paper's."""
+    return _shown(_orders(_built(found, experiment), column))
 
 
-def _shown(pictures: list[Picture]) -> Picture | Html | None:
-    if not pictures:
-        return _nothing()
-    show(pictures[:-1])
-    return pictures[-1]
+def _orders(built: pd.DataFrame, column: str) -> list[Picture]:
+    order = verdicts.order(built)
+    return _each(order[order.column == column], lambda rows: plots.order(rows, column))
+
+
+def _shown(things: Sequence[Picture | Html]) -> Picture | Html:
+    """The last of several things, as a cell's value; those before it are displayed."""
+    if not things:
+        return nothing()
+    show(things[:-1])
+    return things[-1]
 
 
 def curves(found: Collected, experiment: str, dataset: str, x: Any) -> Picture | Html:
     """Accuracy while training, over rounds or bytes."""
-    frame = found.where(dataset=dataset).curves(experiment)
-    return _nothing() if frame.empty else plots.curves(frame, x=x)
+    frame = _of(found, dataset).curves(experiment)
+    return nothing() if frame.empty else plots.curves(frame, x=x)
+
+
+def _means(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
+    """Mean accuracy of each arm and seed: label, seed, value."""
+    rows = [row for row in _cells(_of(found, dataset), experiment) if row["column"] == "avg"]
+    frame = pd.DataFrame(rows, columns=["method", "seed", "value"])
+    return frame.rename(columns={"method": "label"})
 
 
 def sweep(found: Collected, experiment: str, dataset: str, xlabel: str) -> Picture | Html:
     """Mean accuracy against one varied setting."""
-    rows = pd.DataFrame(_cells(found.where(dataset=dataset), experiment))
-    if rows.empty:
-        return _nothing()
-    rows = rows[rows.column == "avg"].rename(columns={"method": "label"})
-    return plots.sweep(rows[["label", "seed", "value"]], xlabel)
+    frame = _means(found, experiment, dataset)
+    return nothing() if frame.empty else plots.sweep(frame, xlabel)
 
 
-def embedding(found: Collected, dataset: str, by: Any) -> Picture | Html:
-    """Test representations in the plane, of the first seed."""
-    books = [b for b in found.where(dataset=dataset).notebooks if b.get("embedding")]
-    return plots.embedding(pd.DataFrame(books[0]["embedding"]), by=by) if books else _nothing()
+def grid(found: Collected, experiment: str, dataset: str, printed: str) -> Picture | Html:
+    """Mean accuracy over a grid of two settings; printed: the table with what the paper says of
+    some of them."""
+    frame = _means(found, experiment, dataset)
+    cells = {row.method: row.cells[0].value for row in _paper(found).table(printed).rows}
+    known = {label: value for label, value in cells.items() if value is not None}
+    return nothing() if frame.empty else ablations.heat_map(frame, known)
+
+
+def by_domain(found: Collected, experiment: str, dataset: str) -> Picture | Html:
+    """Accuracy of each arm domain by domain, under the paper's own score rule."""
+    rule = str(_paper(found).reporting["score_rule"].value)
+    rows = [
+        {"method": label, "seed": run["seed"], "column": column, "value": value}
+        for label, run in _runs(_of(found, dataset), experiment)
+        for column, value in run["scores"].get(rule, {}).items()
+    ]
+    return ablations.by_domain(rows) if rows else nothing()
+
+
+def in_and_out(
+    found: Collected, experiment: str, dataset: str, xlabel: str, reference: str = ""
+) -> Picture | Html:
+    """Accuracy out of and in the clients' domains against a varied setting, a picture each.
+    reference: an arm that has not got the setting, drawn as a level line."""
+    frame = pd.DataFrame(_cells(_of(found, dataset), experiment))
+    pictures = []
+    for column in ("out of domain", "in domain") if len(frame) else ():
+        rows = frame[frame.column == column]
+        label = rows.method.str.replace(r"^(\w+) ([\d.]+)$", r"\1=\2", regex=True)
+        rows = rows.assign(label=label)[["label", "seed", "value"]]
+        level = rows[rows.label == reference]
+        rows = rows[rows.label != reference]
+        places = dict.fromkeys(str(name).rpartition(", ")[2] for name in rows.label)
+        lines = [level.assign(label=f"{reference}, {place}") for place in places if len(level)]
+        rows = pd.concat([*lines, rows], ignore_index=True)
+        if len(rows):
+            pictures.append(plots.sweep(rows, xlabel, ylabel=f"accuracy {column} (fraction)"))
+    return _shown(pictures)
+
+
+def traffic(found: Collected, experiment: str, dataset: str) -> Picture | Html:
+    """What travelled in the whole run, all clients together, by kind of message."""
+    rows = [
+        {"label": label, "seed": run["seed"], "kind": kind, "bytes": sent}
+        for label, run in _runs(_of(found, dataset), experiment)
+        for kind, sent in run["bytes"].items()
+    ]
+    return plots.traffic(pd.DataFrame(rows), log=True) if rows else nothing()
+
+
+def embedding(found: Collected, dataset: str, *by: Any) -> Picture | Html:
+    """Test representations in the plane, of the first seed: a picture for domains, for classes."""
+    books = [book["embedding"] for book in _of(found, dataset).notebooks if book.get("embedding")]
+    return _shown([plots.embedding(pd.DataFrame(books[0]), by=one) for one in by if books])
+
+
+# The data.
 
 
 def samples(found: Collected, dataset: str) -> Html:
     """The sample grid of a data set."""
     books = found.where(dataset=dataset)
-    return books.picture("samples") if books.notebooks else _nothing()
+    return books.picture("samples") if books.notebooks else nothing()
 
 
 def counts(found: Collected, dataset: str) -> pd.DataFrame | Html:
     """Images by domain, split and class."""
     books = found.where(dataset=dataset).notebooks
     if not books:
-        return _nothing()
+        return nothing()
     frame = pd.DataFrame(books[0]["counts"])
     return frame.pivot_table(
         index=["domain", "split"], columns="class", values="images", aggfunc="sum", sort=False
@@ -149,7 +310,10 @@ def counts(found: Collected, dataset: str) -> pd.DataFrame | Html:
 
 def drift() -> pd.DataFrame | Html:
     """Accuracy of a network trained on one embedded domain and tested on another."""
-    return pd.read_json(DRIFT, orient="index").round(1) if DRIFT.exists() else _nothing()
+    return pd.read_json(DRIFT, orient="index").round(1) if DRIFT.exists() else nothing()
+
+
+# What the papers' files say.
 
 
 def scales(paper: str, dataset: str) -> pd.DataFrame:
@@ -166,75 +330,21 @@ def scales(paper: str, dataset: str) -> pd.DataFrame:
 
 def claims(paper: str) -> Html:
     """What the paper says it shows, in our words, and where."""
-    one = papers.load(paper)
-    rows = "".join(
-        f"<tr><td>{escape(claim.claim)}</td><td>{escape(claim.where)}</td></tr>\n"
-        for claim in one.claims
-    )
-    head = '<thead><tr><th scope="col">claim</th><th scope="col">where</th></tr></thead>'
-    return Html(f'<table class="protocol">{head}<tbody>{rows}</tbody></table>', "claims")
+    found = papers.load(paper).claims
+    return _prose(("claim", "where"), [(one.claim, one.where) for one in found], "claims")
 
 
-# Execution facts.
+def blocked(paper: str) -> Html:
+    """The tables and figures that are not run, and why."""
+    found = [e for e in papers.load(paper).experiments if e.state != "runs"]
+    rows = [(f"{e.id}: {e.caption}", e.reason) for e in found]
+    return _prose(("table or figure", "why it is not run"), rows, "what is not run")
 
 
-def executions(found: Collected) -> pd.DataFrame | Html:
-    """Date, machine, versions and commit, a row a group of runs that share them."""
-    rows = [
-        {
-            "paper": book["study"]["paper"],
-            "dataset": run["dataset"],
-            "scale": run["scale"],
-            "date": run["environment"]["date"][:10],
-            "machine": f"{run['environment']['device']}, {run['environment']['threads']} thread",
-            "python": run["environment"]["python"],
-            **{k: run["environment"]["packages"][k] for k in ("torch", "torchvision", "numpy")},
-            "commit": (run["environment"]["commit"] or "unknown")[:10]
-            + (" (changed files)" if run["environment"]["dirty"] else ""),
-        }
-        for book in found.notebooks
-        for run in Collected([book]).runs
-    ]
-    if not rows:
-        return _nothing()
-    frame = pd.DataFrame(rows).fillna("none")
-    return frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
-
-
-def hashes(found: Collected) -> pd.DataFrame | Html:
-    """The data behind the runs."""
-    rows = {
-        (run["dataset"], run["scale"], what): {"sha256": value[:16]}
-        for run in found.runs
-        for what, value in run["hashes"].items()
-    }
-    if not rows:
-        return _nothing()
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index.names = ["dataset", "scale", "what"]
-    return frame
-
-
-def every_run(found: Collected) -> pd.DataFrame | Html:
-    """Id, method, seed and mean accuracy under all four score rules, a row a run."""
-    rows = [
-        {
-            "run id": run["run_id"],
-            "dataset": run["dataset"],
-            "scale": run["scale"],
-            "run": run["label"],
-            "seed": run["seed"],
-            "rounds": run["rounds"],
-            **{rule: round(score["avg"], 2) for rule, score in run["scores"].items()},
-        }
-        for run in found.runs
-    ]
-    if not rows:
-        return _nothing()
-    frame = pd.DataFrame(rows).rename(columns={"best-test": "best-test (optimistic)"})
-    return frame.set_index("run id").sort_values(["dataset", "scale", "run", "seed"])
-
-
-def this_build() -> pd.DataFrame:
-    """Date, versions and commit of the machine that builds the pages."""
-    return pd.Series(describe_build(), name="").to_frame().rename_axis("fact")
+def _prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> Html:
+    """A table of sentences."""
+    names = "".join(f'<th scope="col">{name}</th>' for name in head)
+    lines = ("".join(f"<td>{escape(text)}</td>" for text in row) for row in rows)
+    body = "".join(f"<tr>{line}</tr>\n" for line in lines)
+    text = f'<table class="protocol"><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>'
+    return Html(text, summary)

@@ -123,6 +123,74 @@ def test_missing_sources_and_records_are_one_line_each(small: Path, tmp_path: Pa
         build_book(runs=tmp_path / "none", source=small)
 
 
+def executed(folder: Path, name: str, **given: object) -> None:
+    """A recorded notebook as papermill leaves it."""
+    one = notebook("print(1)")
+    one.metadata["papermill"] = {"parameters": {"experiment": "all", "methods": None, **given}}
+    folder.mkdir(parents=True, exist_ok=True)
+    nbformat.write(one, folder / f"{name}.ipynb")
+
+
+def with_recorded_part(copy: Path) -> None:
+    toc = {
+        "format": "jb-book",
+        "root": "book/intro",
+        "parts": [
+            {"caption": "Reading", "chapters": [{"file": "book/verdicts"}]},
+            {"caption": book.RECORDED_PART, "chapters": []},
+        ],
+    }
+    (copy / "book").mkdir()
+    (copy / book.TOC).write_text(yaml.safe_dump(toc))
+
+
+def test_recorded_notebooks_become_chapters_by_themselves(tmp_path: Path) -> None:
+    with_recorded_part(tmp_path)
+    folder, lines = tmp_path / book.RECORDED, []
+    office, digits = {"dataset": "office10"}, {"dataset": "digits5-standin"}
+    for seed in (10, 2):
+        name = f"adcol-office10-reduced-seed{seed}"
+        executed(folder, name, **office, scale="reduced", seed=seed)
+    executed(folder, "adcol-digits5-standin-paper-seed0", **digits, scale="paper", seed=0)
+    executed(
+        folder, "i2pfl-pacs-leaky-reduced-seed1", dataset="pacs-leaky", scale="reduced", seed=1
+    )
+    part = {"experiment": "figure-5", "methods": ["FedAvg"]}
+    executed(
+        folder, "mine-figure-5-new-reduced-seed0", dataset="new", scale="reduced", seed=0, **part
+    )
+    executed(folder, "adcol-office10-smoke-seed0", **office, scale="smoke", seed=0)
+    executed(folder, "adcol-office10-reduced-seed3.failed", **office, scale="reduced", seed=3)
+
+    book._add_recorded(tmp_path, lines.append)
+
+    parts = yaml.safe_load((tmp_path / book.TOC).read_text())["parts"]
+    assert [part["caption"] for part in parts] == ["Reading", book.RECORDED_PART]
+    assert {
+        c["file"].removeprefix("book/runs/notebooks/"): c["title"] for c in parts[1]["chapters"]
+    } == {
+        "adcol-digits5-standin-paper-seed0": "ADCOL on Digits, paper, seed 0",
+        "adcol-office10-reduced-seed2": "ADCOL on Office-Caltech-10, reduced, seed 2",
+        "adcol-office10-reduced-seed10": "ADCOL on Office-Caltech-10, reduced, seed 10",
+        "i2pfl-pacs-leaky-reduced-seed1": "I2PFL on PACS, leaky lists, reduced, seed 1",
+        "mine-figure-5-new-reduced-seed0": "mine on new, reduced, figure-5, FedAvg, seed 0",
+    }
+    seeds = [c["title"].rpartition(" ")[2] for c in parts[1]["chapters"]]
+    assert seeds == ["0", "2", "10", "1", "0"]
+    assert len(lines) == 1 and "seed3" in lines[0]
+
+
+def test_a_part_without_recorded_notebooks_goes(tmp_path: Path) -> None:
+    with_recorded_part(tmp_path)
+    book._add_recorded(tmp_path, lambda line: None)
+    toc = yaml.safe_load((tmp_path / book.TOC).read_text())
+    assert [part["caption"] for part in toc["parts"]] == ["Reading"]
+    toc["parts"] = [{"caption": "Own", "chapters": []}]  # a book without the part is left alone
+    (tmp_path / book.TOC).write_text(yaml.safe_dump(toc))
+    book._add_recorded(tmp_path, lambda line: None)
+    assert yaml.safe_load((tmp_path / book.TOC).read_text()) == toc
+
+
 class Links(HTMLParser):
     """Addresses a page loads (scripts, styles, pictures) and those it leads to."""
 
@@ -144,6 +212,8 @@ class Links(HTMLParser):
 def test_every_page_of_the_toc_is_there(site: Path) -> None:
     toc = yaml.safe_load((REPOSITORY / "book" / "_toc.yml").read_text())
     files = [toc["root"]] + [page["file"] for part in toc["parts"] for page in part["chapters"]]
+    recorded = (REPOSITORY / book.RECORDED).glob("*.ipynb")
+    files += [(book.RECORDED / notebook.stem).as_posix() for notebook in recorded]
     missing = [file for file in files if not (site / f"{file}.html").is_file()]
     assert not missing
 

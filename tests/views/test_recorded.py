@@ -1,12 +1,20 @@
 """The book's views of executed notebooks: what they show, and what they say where nothing is."""
 
+import ast
+
+import matplotlib.text
 import nbformat
 import pandas as pd
 import pytest
 
+from fedrepro import papers
 from fedrepro.errors import FedReproError
-from fedrepro.views import plots, recorded
+from fedrepro.views import execution, plots, recorded
+from fedrepro.views.recorded import Found
 from fedrepro.views.scraps import SENTINEL, Collected, collect, finished
+
+BOOK = recorded.FOLDER.parent
+PAGES = [BOOK / "results" / f"{paper}_results.ipynb" for paper in papers.list()]
 
 METHODS = ("FedAvg", "FedProx", "FedBN", "PartialFed", "ADCOL")
 DOMAINS = ("amazon", "caltech", "dslr", "webcam", "avg")
@@ -66,26 +74,33 @@ def test_overview_counts_seeds_and_runs(found):
 
 
 def test_execution_facts(found):
-    facts = recorded.executions(found)
+    facts = execution.executions(found)
     assert len(facts) == 1 and facts.runs[0] == 15 and facts.commit[0] == "abcabcabca"
-    assert recorded.hashes(found).sha256.tolist() == ["0123456789abcdef"]
-    runs = recorded.every_run(found)
+    assert execution.hashes(found).sha256.tolist() == ["0123456789abcdef"]
+    runs = execution.every_run(found)
     assert len(runs) == 15 and "best-test (optimistic)" in runs
-    assert "torch" in recorded.this_build().index
+    assert "torch" in execution.this_build().index
 
 
 def test_without_records_pages_say_so():
-    empty = Collected([])
-    assert "not run" in recorded.table(empty, "table-1").html
+    empty = Found([], "adcol")
     for view in (
+        recorded.overview(empty),
+        recorded.table(empty, "table-1"),
+        recorded.beside(empty, "table-1"),
+        recorded.across(empty, "table-1", ["digits5", "digits5-standin"]),
+        recorded.rules(empty, "table-1", "digits5"),
         recorded.figure(empty, "table-1", plots.beside),
         recorded.ranks(empty, "table-1"),
         recorded.curves(empty, "table-1", "digits5", "round"),
         recorded.sweep(empty, "figure-2c", "digits5", "mu"),
-        recorded.embedding(empty, "digits5", "domain"),
+        recorded.by_domain(empty, "table-1", "digits5"),
+        recorded.in_and_out(empty, "table-1", "digits5", "images"),
+        recorded.traffic(empty, "table-1", "digits5"),
+        recorded.embedding(empty, "digits5", "domain", "class"),
         recorded.samples(empty, "digits5"),
         recorded.counts(empty, "digits5"),
-        recorded.executions(empty),
+        execution.executions(empty),
     ):
         assert recorded.NOTHING in view.html
 
@@ -136,3 +151,180 @@ def test_the_readmes_table_is_what_the_records_say():
     found = recorded.notebooks("adcol")
     table = recorded.headline(found, {"table-1": "Digits", "table-4": "Office-Caltech-10"})
     assert table in (recorded.FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_page_names_its_paper():
+    empty = Found([], "fedpall")
+    html = recorded.table(empty, "table-1-pacs").html
+    assert html.startswith(f"<p><em>{recorded.NOTHING}</em></p><details>")
+    assert "FedPall, table-1-pacs" in html and "60.6 ± 0.4" in html and "not run" in html
+    assert recorded.NOTHING in recorded.grid(empty, "figure-5", "office10", "figure-5-best").html
+    assert recorded.table(empty.where(dataset="pacs"), "table-1-pacs").html == html
+    with pytest.raises(FedReproError, match="a table is of one paper; name it"):
+        recorded.table(Found([]), "table-1-pacs")
+
+
+def seeds(experiment, arms, dataset="office10", scale="reduced", paper="fedpall", **more):
+    """Notebooks of two seeds. arms: a value by label, of column avg; the second seed has 2 more.
+    more: of every run."""
+    books = []
+    for seed in (0, 1):
+        values = {label: value + 2 * seed for label, value in arms.items()}
+        facts = {"seed": seed, "scale": scale, "dataset": dataset}
+        cells = [
+            {
+                "table": experiment, "method": label, "column": "avg", "value": value,
+                "standin": False, "marks": [], **facts,
+            }
+            for label, value in values.items()
+        ]  # fmt: skip
+        runs = [
+            {
+                "label": label, "used": [[experiment, label]], **facts,
+                "scores": {
+                    "last": {"amazon": value - 3, "avg": value - 3},
+                    "best-test": {"amazon": value, "avg": value},
+                },
+                **more,
+            }
+            for label, value in values.items()
+        ]  # fmt: skip
+        study = {"paper": paper, **facts}
+        books.append({"study": study, "runs": runs, "cells": cells})
+    return books
+
+
+def words(picture):
+    return [text.get_text() for text in picture.findobj(matplotlib.text.Text)]
+
+
+def test_every_score_rule_beside_the_others():
+    found = Found(seeds("table-1-office10", {"FedAvg": 40.0, "FedPall": 50.0}), "fedpall")
+    table = recorded.rules(found, "table-1-office10", "office10")
+    assert table.index.tolist() == ["FedAvg", "FedPall"]
+    assert table["last"].tolist() == ["38.0 ± 1.4", "48.0 ± 1.4"]  # of 37, 39 and 47, 49
+    assert table["best-test (optimistic)"].tolist() == ["41.0 ± 1.4", "51.0 ± 1.4"]
+
+
+def test_two_readings_of_a_data_set_side_by_side():
+    arms = {"FedAvg": 70.0, "I2PFL": 80.0}
+    books = seeds("table-4", arms, "pacs-leaky", paper="i2pfl")
+    books += seeds("table-4", {"FedAvg": 55.5}, "pacs", paper="i2pfl")
+    found = Found(books, "i2pfl")
+    table = recorded.across(found, "table-4", ["pacs-leaky", "pacs"])
+    assert table.index.tolist() == [("reduced", "FedAvg")]  # I2PFL has one of the two only
+    assert table.iloc[0].to_dict() == {"pacs-leaky": 71.0, "pacs": 56.5, "difference": -14.5}
+    alone = recorded.across(found.where(dataset="pacs"), "table-4", ["pacs-leaky", "pacs"])
+    assert recorded.NOTHING in alone.html
+
+
+def test_a_table_with_its_figures_a_data_set_at_a_time(monkeypatch):
+    shown = []
+    monkeypatch.setattr(recorded, "show", shown.extend)
+    books = seeds("table-4", {"FedAvg": 70.0, "I2PFL": 80.0}, "pacs-leaky", paper="i2pfl")
+    books += seeds("table-4", {"FedAvg": 50.0, "I2PFL": 60.0}, "pacs", paper="i2pfl")
+    last = recorded.beside(Found(books, "i2pfl"), "table-4")
+    things = [*shown, last]
+    assert len(things) == 6
+    assert ", pacs-leaky." in things[0].html and ", pacs." in things[3].html
+    assert all(isinstance(things[place], plots.Picture) for place in (1, 2, 4, 5))
+
+
+def test_the_grid_has_the_papers_two_cells():
+    arms = {"mu=0.1, delta=0.1": 30.0, "mu=0.2, delta=0.2": 40.0}
+    found = Found(seeds("figure-5", arms), "fedpall")
+    picture = recorded.grid(found, "figure-5", "office10", "figure-5-best")
+    assert {"31.0", "41.0\n(paper 69.1)"} <= set(words(picture))
+
+
+def test_accuracies_by_domain_follow_the_papers_score_rule():
+    found = Found(seeds("figure-3", {"CE": 40.0}), "fedpall")
+    (axes,) = recorded.by_domain(found, "figure-3", "office10").axes[:1]
+    assert axes.lines[0].get_ydata().tolist() == [41.0, 41.0]  # best-test, not last
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["amazon", "avg"]
+
+
+def test_adaptation_in_and_out_of_domain(monkeypatch):
+    shown = []
+    monkeypatch.setattr(recorded, "show", shown.extend)
+    arms = {"no adaptation": 0.5, "weight 0, 1 images": 0.6, "weight 0, 4 images": 0.7}
+    books = seeds("figure-4", arms, "pacs", paper="mpft")
+    for book in books:
+        cells = [{**cell, "column": "out of domain"} for cell in book["cells"]]
+        book["cells"] = cells + [{**cell, "column": "in domain"} for cell in cells]
+        book["cells"] += [{**cell, "column": "best round"} for cell in cells]
+    last = recorded.in_and_out(Found(books, "mpft"), "figure-4", "pacs", "images", "no adaptation")
+    labels = [picture.axes[0].get_ylabel() for picture in [*shown, last]]
+    assert labels == ["accuracy out of domain (fraction)", "accuracy in domain (fraction)"]
+    axes = last.axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 images", "4 images"]
+    drawn = {bars.get_label(): list(bars.lines[0].get_ydata()) for bars in axes.containers}
+    assert drawn["no adaptation"] == pytest.approx([1.5, 1.5])  # of 0.5 and 2.5, level
+    assert drawn["weight 0"] == pytest.approx([1.6, 1.7])
+
+
+def test_one_setting_without_a_reference():
+    books = seeds("figure-6", {"threshold 0.1": 0.5, "threshold 0.01": 0.6}, "pacs", paper="mpft")
+    for book in books:
+        book["cells"] = [{**cell, "column": "in domain"} for cell in book["cells"]]
+    picture = recorded.in_and_out(Found(books, "mpft"), "figure-6", "pacs", "threshold")
+    ticks = [tick.get_text() for tick in picture.axes[0].get_xticklabels()]
+    assert ticks == ["0.1", "0.01"]
+
+
+def test_traffic_by_kind_of_message():
+    sent = {"up/features": 3e6, "down/prototypes": 1e3}
+    found = Found(seeds("table-1-office10", {"FedPall": 50.0}, bytes=sent), "fedpall")
+    picture = recorded.traffic(found, "table-1-office10", "office10")
+    assert {"features up", "prototypes down"} <= set(words(picture))
+
+
+def test_numbers_of_what_is_only_drawn():
+    found = Found(seeds("figure-3", {"CE": 40.0, "CE + KL": 50.0}), "fedpall")
+    table = recorded.numbers(found, "figure-3", "office10")
+    assert table.avg.to_dict() == {"CE": 41.0, "CE + KL": 51.0}
+    assert recorded.NOTHING in recorded.numbers(found, "figure-3", "pacs").html
+
+
+def test_scales_do_not_mix_in_a_figure():
+    books = seeds("figure-5", {"mu=0.1, delta=0.1": 30.0})
+    full = seeds("figure-5", {"mu=0.1, delta=0.1": 60.0}, scale="paper")
+    found = Found([*books, *full], "fedpall")
+    assert "61.0" in words(recorded.grid(found, "figure-5", "office10", "figure-5-best"))
+
+
+def test_what_is_not_run_has_its_reason():
+    html = recorded.blocked("mpft").html
+    assert "table-1-subset50: Accuracy in and out of domain, 50 classes" in html
+    assert "DomainNet" in html and "table-1-pacs" not in html
+
+
+TABLES = {"table", "figure", "ranks", "beside", "across"}
+DRAWN = {"rules", "curves", "sweep", "grid", "by_domain", "in_and_out", "traffic", "numbers"}
+
+
+def asked(page):
+    """The views a page calls, each with the texts it gives them."""
+    code = [
+        cell.source for cell in nbformat.read(page, as_version=4).cells if cell.cell_type == "code"
+    ]
+    for call in ast.walk(ast.parse("\n".join(code))):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+            given = [*call.args, *(word.value for word in call.keywords)]
+            yield call.func.attr, [one.value for one in given if isinstance(one, ast.Constant)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+def test_pages_ask_for_experiments_and_data_sets_there_are(page):
+    """A misspelt one would say that nothing is recorded, for ever."""
+    paper = papers.load(page.stem.partition("_")[0])
+    found = [(view, texts) for view, texts in asked(page) if texts]
+    for view, texts in found:
+        if view in TABLES:
+            assert paper.table(paper.experiment(texts[0]).table)
+        elif view in DRAWN:
+            assert texts[1] in paper.datasets_for(texts[0]), texts
+        elif view in ("embedding", "where"):
+            assert texts[0] in paper.datasets, texts
+    assert {view for view, _ in found} >= {"claims", "curves"}
+    assert sum(view in TABLES | DRAWN for view, _ in found) > 5
