@@ -32,9 +32,11 @@ from fedrepro.errors import FedReproError
 from fedrepro.runs.environment import environment, pick_device
 
 if __package__:
+    from benchmarks import entry
     from benchmarks.peers.shared import MARK, Work
     from benchmarks.rounds import made_samples
 else:  # run as a file: this folder is on the path, the one above may not be
+    import entry
     from peers.shared import MARK, Work
     from rounds import made_samples
 
@@ -257,17 +259,18 @@ def fill_readme(readme: Path = README, results: Path = RESULTS) -> str:
 
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description="rounds with many small users, beside peers")
-    plan.add_argument("--rounds", type=int, default=20, help="timed rounds of each repeat")
-    plan.add_argument("--repeat", type=int, default=5)
+    plan.add_argument("--rounds", type=entry.count, default=20, help="timed rounds of each repeat")
+    plan.add_argument("--repeat", type=entry.count, default=5)
     plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     plan.add_argument("--engine", default="reference", choices=sorted(ENGINES))
     plan.add_argument("--peers", default=",".join(PEERS), help=f"{', '.join(PEERS)}; or none")
     plan.add_argument("--python-pfl", help="a Python that has pfl")
     plan.add_argument("--python-flower", help="a Python that has flwr[simulation]")
     plan.add_argument("--make-venvs", type=Path, metavar="DIR", help="install the peers there")
-    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
-    for name in ("users", "cohort", "images", "size", "batch", "seed"):
-        plan.add_argument(f"--{name}", type=int, default=getattr(Work, name))
+    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
+    for name in ("users", "cohort", "images", "size", "batch"):
+        plan.add_argument(f"--{name}", type=entry.count, default=getattr(Work, name))
+    plan.add_argument("--seed", type=int, default=Work.seed)
     plan.add_argument("--network", default="public", choices=("public", "tuned"), help="peers'")
     plan.add_argument("--json", type=Path, help="default: results/cross-device-DEVICE.json")
     plan.add_argument("--add", action="store_true", help="keep the repeats stored there")
@@ -297,8 +300,10 @@ def called(given: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         work = Work(folder, **own)
         sides = measure(work, given.repeat, peers, Place(given.engine, pythons))
+    places = {str(p) for p in (*pythons.values(), given.make_venvs, given.json) if p}
+    named = ["PATH" if word in places else word for word in words]  # folders of this machine
     call = {
-        "command": " ".join(["python benchmarks/cross_device.py", *words]),
+        "command": " ".join(["python benchmarks/cross_device.py", *named]),
         "environment": environment(device),
         "load_average": {"before": before, "after": os.getloadavg()[0]},
         "repeats": given.repeat,
@@ -323,7 +328,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedReproError as error:
-        sys.exit(f"error: {error}")
+    entry.run(main)

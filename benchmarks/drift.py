@@ -20,6 +20,11 @@ from torch.nn import functional as F
 from fedrepro.data.generator import generate
 from fedrepro.rng import seeded_modules, torch_stream
 
+if __package__:
+    from benchmarks import entry
+else:
+    import entry
+
 MINIDIGITS = ("mini-scanned", "mini-font", "mini-photo", "mini-street")
 BATCH = 64
 
@@ -92,8 +97,8 @@ def measure_drift(
 def main() -> None:
     parser = argparse.ArgumentParser(description="accuracy trained on x tested on, in percent")
     parser.add_argument("--domains", nargs="+", default=list(MINIDIGITS))
-    parser.add_argument("--size", type=int, default=28)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--size", type=entry.count, default=28)
+    parser.add_argument("--epochs", type=entry.count, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="also write the matrix there, for the book")
     args = parser.parse_args()
@@ -105,4 +110,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    entry.run(main)

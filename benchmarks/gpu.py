@@ -27,10 +27,11 @@ from fedrepro.runs import federation_of
 from fedrepro.runs.environment import environment, pick_device
 
 if __package__:
-    from benchmarks import agreement, paper_runs, timing
+    from benchmarks import agreement, entry, paper_runs, timing
     from benchmarks.workshop import Case, Workshop, serve
 else:  # run as a file: this folder is on the path, the one above may not be
     import agreement
+    import entry
     import paper_runs
     import timing
     from workshop import Case, Workshop, serve
@@ -350,7 +351,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedReproError as error:
-        sys.exit(f"error: {error}")
+    entry.run(main)

@@ -37,9 +37,11 @@ from fedrepro.runs.environment import environment, pick_device
 from fedrepro.views.growth import slopes
 
 if __package__:
+    from benchmarks import entry
     from benchmarks.rounds import CLASSES, made_samples
     from benchmarks.timing import clear, peak_mib
 else:  # run as a file: this folder is on the path, the one above may not be
+    import entry
     from rounds import CLASSES, made_samples
     from timing import clear, peak_mib
 
@@ -268,9 +270,9 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     plan.add_argument("--images", type=int, default=20, help="training images of each client")
     plan.add_argument("--batch", type=int, default=20)
-    plan.add_argument("--rounds", type=int, default=3, help="timed in each process")
-    plan.add_argument("--repeat", type=int, default=2, help="processes a point")
-    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    plan.add_argument("--rounds", type=entry.count, default=3, help="timed in each process")
+    plan.add_argument("--repeat", type=entry.count, default=2, help="processes a point")
+    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)
     plan.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
     return plan
@@ -292,8 +294,8 @@ def checked(given: argparse.Namespace) -> Iterator[tuple[str, tuple[int, ...]]]:
 def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
     axes = list(checked(given))
-    if min(given.rounds, given.repeat, given.images - 1, given.batch - 1) < 1:
-        raise FedReproError("--rounds and --repeat are 1 or more, --images and --batch 2 or more")
+    if min(given.images, given.batch) < 2:
+        raise FedReproError("--images and --batch are 2 or more")
     pick_device(given.device)
     torch.set_num_threads(given.threads)
     names = ("engine", "device", "images", "batch", "rounds", "threads", "seed")
@@ -307,7 +309,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedReproError as error:
-        sys.exit(f"error: {error}")
+    entry.run(main)

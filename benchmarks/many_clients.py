@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from fedrepro import files, methods
+from fedrepro.errors import FedReproError
 from fedrepro.rounds import Training
 from fedrepro.runs.environment import environment, pick_device
 
 if __package__:
+    from benchmarks import entry
     from benchmarks.timing import Shape
 else:
+    import entry
     from timing import Shape
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -92,9 +95,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--images", type=int, default=10, help="of each client, one batch")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--clients", type=entry.count, default=1000)
+    parser.add_argument("--images", type=entry.count, default=10, help="of each client, one batch")
+    parser.add_argument("--rounds", type=entry.count, default=2)
     parser.add_argument("--model", default="digit-cnn")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--engine", default="reference")
@@ -110,11 +113,14 @@ def main() -> None:
     path = given.json or RESULTS / f"many-clients-{given.model}-{place.type}.json"
     settings = {k: v for k, v in vars(given).items() if k not in ("json", "inside", "folder")}
     answers = []
-    for name in given.methods.split(","):
+    chosen = [methods.get(name).name for name in given.methods.split(",")]
+    for name in chosen:
         words = [*sys.argv[1:], "--methods", name, "--inside"]
         done = subprocess.run(
-            [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=True
+            [sys.executable, __file__, *words], stdout=subprocess.PIPE, text=True, check=False
         )
+        if done.returncode:  # it has said why
+            raise FedReproError(f"{name} ended with status {done.returncode}")
         answers.append(json.loads(done.stdout.splitlines()[-1]))
         print(f"{name}: {answers[-1]}", flush=True)
         files.write_json(
@@ -123,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    entry.run(main)

@@ -26,7 +26,6 @@ import torch
 
 from fedrepro import files, methods
 from fedrepro.engine import ReferenceEngine
-from fedrepro.errors import FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Silent
 from fedrepro.rounds import Training
@@ -35,10 +34,12 @@ from fedrepro.server import Server
 from fedrepro.views import performance
 
 if __package__:
+    from benchmarks import entry
     from benchmarks.growth import as_stored
     from benchmarks.rounds import Settings, made_federation
     from benchmarks.timing import synchronize
 else:  # run as a file: this folder is on the path, the one above may not be
+    import entry
     from growth import as_stored
     from rounds import Settings, made_federation
     from timing import synchronize
@@ -156,13 +157,13 @@ def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     plan.add_argument("--model", nargs="+", default=list(MODELS), help="networks by name")
     plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    plan.add_argument("--clients", type=int, default=5)
-    plan.add_argument("--images", type=int, default=192, help="training images of each client")
-    plan.add_argument("--size", type=int, default=28, help="pixels")
-    plan.add_argument("--batch", type=int, default=64)
-    plan.add_argument("--epochs", type=int, default=1, help="local epochs a round")
-    plan.add_argument("--repeat", type=int, default=5, help="watched rounds, and as many between")
-    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    plan.add_argument("--clients", type=entry.count, default=5)
+    plan.add_argument("--images", type=entry.count, default=192, help="of each client, to train on")
+    plan.add_argument("--size", type=entry.count, default=28, help="pixels")
+    plan.add_argument("--batch", type=entry.count, default=64)
+    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
+    plan.add_argument("--repeat", type=entry.count, default=5, help="watched, as many in between")
+    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)
     plan.add_argument("--json", type=Path, help="default: results/phases-DEVICE.json")
     return plan
@@ -195,7 +196,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedReproError as error:
-        sys.exit(f"error: {error}")
+    entry.run(main)

@@ -34,8 +34,10 @@ from fedrepro.rounds import Training
 from fedrepro.runs.environment import environment, pick_device
 
 if __package__:
+    from benchmarks import entry
     from benchmarks.field_loop import METHODS, FieldLoop
 else:  # run as a file: this folder is on the path, the one above may not be
+    import entry
     from field_loop import METHODS, FieldLoop
 
 HERE = Path(__file__).resolve().parent
@@ -314,14 +316,14 @@ def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description="library against field's loop, as ratios")
     plan.add_argument("--model", default="digit-cnn", help="digit-cnn, small-cnn, adcol-resnet50")
     plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    plan.add_argument("--clients", type=int, default=5)
-    plan.add_argument("--images", type=int, default=743, help="training images of each client")
-    plan.add_argument("--size", type=int, default=28, help="pixels")
-    plan.add_argument("--batch", type=int, default=64)
-    plan.add_argument("--epochs", type=int, default=1, help="local epochs a round")
-    plan.add_argument("--rounds", type=int, default=1, help="rounds in each repeat")
-    plan.add_argument("--repeat", type=int, default=5)
-    plan.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    plan.add_argument("--clients", type=entry.count, default=5)
+    plan.add_argument("--images", type=entry.count, default=743, help="of each client, to train on")
+    plan.add_argument("--size", type=entry.count, default=28, help="pixels")
+    plan.add_argument("--batch", type=entry.count, default=64)
+    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
+    plan.add_argument("--rounds", type=entry.count, default=1, help="rounds in each repeat")
+    plan.add_argument("--repeat", type=entry.count, default=5)
+    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)
     plan.add_argument("--precision", default="float32", choices=("float32", "bf16"))
     plan.add_argument(
@@ -355,7 +357,4 @@ def main(words: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except FedReproError as error:
-        sys.exit(f"error: {error}")
+    entry.run(main)

@@ -33,7 +33,7 @@ MIN_SEEDS = 3
 CONFIDENCE = 0.95
 ROUNDING = 1e-9  # differences of printed decimals are not exact in binary
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
-LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio")
+LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
 COLUMNS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),

@@ -60,3 +60,50 @@ def test_rounds_and_bytes_to_target():
 
 def test_seconds_by_phase():
     assert metrics.seconds(curve())["train"] == 12
+
+
+def test_the_best_round_is_that_of_the_lowest_mean_validation_loss():
+    # Mean losses 3, 2, 2, 2, 1.5, 2.
+    assert metrics.best_round(curve()) == 5
+    assert metrics.best_round(curve(validation=False)) == 6
+
+
+CLIENTS = [{"name": "one", "domain": "a"}, {"name": "two", "domain": "b"}]
+TESTED = {"a": 100, "b": 300}
+
+
+def judged(common, own=()):
+    """A curve of round 1: accuracies of one network by domain, and of clients' own by both."""
+    rows = [(1, "accuracy", "global", d, "test", float(v)) for d, v in common.items()]
+    rows += [(1, "cross-accuracy", name, d, "test", float(v)) for name, d, v in own]
+    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+
+
+def test_one_network_in_and_out_of_the_clients_domains():
+    found = metrics.in_and_out(judged({"a": 80, "b": 40}), CLIENTS, TESTED)
+    assert found.index.tolist() == [1]
+    assert found.ind.tolist() == [50.0]  # (100 * 80 + 300 * 40) / 400
+    assert found.ood.tolist() == [70.0]  # (100 * 40 + 300 * 80) / 400
+
+
+def test_networks_of_their_own_in_and_out_of_the_clients_domains():
+    own = [("one", "a", 90), ("one", "b", 10), ("two", "a", 30), ("two", "b", 50)]
+    curve = judged({"a": 90, "b": 50}, own)
+    found = metrics.in_and_out(curve, CLIENTS, TESTED)
+    assert found.ind.tolist() == [60.0]  # (100 * 90 + 300 * 50) / 400
+    assert found.ood.tolist() == [25.0]  # (100 * 10 + 300 * 30) / 400
+
+
+def test_clients_of_one_domain_share_its_test_images():
+    own = [("one", "a", 90), ("one", "b", 10), ("two", "a", 30), ("two", "b", 50)]
+    own += [("three", "a", 70), ("three", "b", 50)]
+    clients = [*CLIENTS, {"name": "three", "domain": "a"}]
+    found = metrics.in_and_out(judged({"a": 80, "b": 50}, own), clients, TESTED)
+    assert found.ind.tolist() == [57.5]  # (50 * 90 + 50 * 70 + 300 * 50) / 400
+    assert found.ood.tolist() == [30.0]  # (50 * 10 + 50 * 50 + 300 * 30) / 400
+
+
+def test_out_of_domain_is_a_plain_mean_over_the_other_domains():
+    own = [("one", "a", 90), ("one", "b", 10), ("one", "c", 40)]
+    found = metrics.in_and_out(judged({"a": 90}, own), CLIENTS[:1], TESTED)
+    assert (found.ind.tolist(), found.ood.tolist()) == ([90.0], [25.0])

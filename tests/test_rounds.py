@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro import methods
+from fedrepro import methods, metrics
+from fedrepro.curve import Curve
 from fedrepro.progress import Silent
+from fedrepro.protocol import EarlyStop
 from fedrepro.rounds import Training
 from fedrepro.runs.checkpoint import FileCheckpoint
 from tests import toys
@@ -174,6 +176,64 @@ def test_early_stop_waits_for_patience():
     losses = curve[(curve.measure == "loss") & (curve.split == "validation")]
     means = losses.groupby("round").value.mean()
     assert curve["round"].max() - means.idxmin() == 2
+
+
+def losses_of(*means):
+    """Rows of two domains whose validation losses have these means, by round from 0 on."""
+    return [
+        (number, "loss", "global", domain, "validation", mean + shift)
+        for number, mean in enumerate(means)
+        for domain, shift in (("a", -0.5), ("b", 0.5))
+    ]
+
+
+def test_patience_counts_rounds_since_the_lowest_mean_loss():
+    watched = Curve("global", EarlyStop(patience=2))
+    assert not watched.stopped(5), "nothing is held out"
+    watched.add(losses_of(9.0, 3.0, 4.0, 3.0))
+    # round 1 is the best, and no later one as low is better
+    assert [watched.stopped(number) for number in (1, 2, 3)] == [False, False, True]
+    watched.add([(4, "loss", "global", "a", "validation", 2.9)])
+    assert [watched.stopped(number) for number in (4, 5, 6)] == [False, False, True]
+    assert not Curve("global", None).stopped(99)
+
+
+def test_the_untrained_network_is_tested_and_may_be_the_best():
+    """At a step of 5 every round makes it worse."""
+    stop = {"patience": 2, "untrained": True}
+    run = start("FedAvg", rounds=10, early_stop=stop, optimizer={"lr": 5.0})
+    before = [run.engine.evaluate(run.server.model, t) for t in run.federation.tests.values()]
+    curve = run.run(Silent())
+    first = curve[(curve["round"] == 0) & (curve.split == "test")]
+    assert first[first.measure == "accuracy"].value.tolist() == [a for a, _ in before]
+    assert first[first.measure == "loss"].value.tolist() == [loss for _, loss in before]
+    assert set(curve[curve["round"] == 0].measure) == {"accuracy", "loss"}, "nothing was sent"
+    assert metrics.best_round(curve) == 0 and curve["round"].max() == 2
+    later = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 5.0})
+    assert later.run(Silent())["round"].min() == 1
+
+
+def test_tested_everywhere_is_each_clients_network_on_every_domain():
+    run = start("SOLO", tested_on="everywhere")
+    curve = run.run(Silent())
+    cross = curve[curve.measure == "cross-accuracy"]
+    assert len(cross) == 3 * 3 * 3
+    last = cross[cross["round"] == 3].pivot(index="subject", columns="domain", values="value")
+    for client in run.clients:
+        for domain, samples in run.federation.tests.items():
+            accuracy, _ = run.engine.evaluate(run._personal(client), samples)
+            assert last.loc[client.data.name, domain] == accuracy
+    home = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
+    assert home.value.tolist() == np.diag(last).tolist()
+    clients = [{"name": c.data.name, "domain": c.data.domain} for c in run.clients]
+    found = metrics.in_and_out(curve, clients, dict.fromkeys(last.columns, 12)).loc[3]
+    assert found.ind == pytest.approx(np.trace(last) / 3)
+    assert found.ood == pytest.approx((last.to_numpy().sum() - np.trace(last)) / 6)
+
+
+def test_tested_everywhere_adds_nothing_where_all_share_one_network():
+    measures = start("FedAvg", tested_on="everywhere").run(Silent()).measure
+    assert "cross-accuracy" not in set(measures)
 
 
 def test_a_single_sample_batch_never_reaches_batch_norm():

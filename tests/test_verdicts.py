@@ -227,6 +227,22 @@ def test_order_of_rounds_puts_the_fewest_first() -> None:
     assert ranked.loc["FedAvg", "rank_ours"] == 1.0 and ranked.tau.iloc[0] == pytest.approx(1.0)
 
 
+def test_order_of_leaked_information_puts_the_least_first() -> None:
+    # Printed: 2.10, 2.96, 3.04; ours in the other order, so no pair agrees.
+    mine = [
+        row
+        for method, value in {
+            "prototype mixture and Bernoulli mask": 3.0,
+            "standard Gaussian noise": 2.0,
+            "Bernoulli mask only": 1.0,
+        }.items()
+        for row in rows(method, {"MI": [value] * 3}, scale="reduced", dataset="office10")
+    ]
+    ranked = order(build_table(papers.load("fedpall"), "prose-privacy", mine)).set_index("method")
+    assert ranked.loc["Bernoulli mask only", ["rank_ours", "rank_published"]].tolist() == [1.0, 3.0]
+    assert ranked.tau.tolist() == pytest.approx([-1.0] * 3)
+
+
 def test_order_leaves_smoke_out() -> None:
     table = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": [50.0]}, scale="smoke"))
     assert order(table).empty

@@ -87,7 +87,7 @@ class ReferenceEngine(ForwardEngine):
             value.requires_grad_(phase.trains(self.layout[name]))
         moving = {name: value for name, value in params.items() if value.requires_grad}
         spec = phase.optimizer or self.protocol.optimizer
-        optimizer = build(spec, moving, memory, job.round)
+        optimizer = build(spec, moving, memory, job.round) if moving else None
         model = BoundModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
         size = job.batch_size or self.protocol.batch_size
@@ -107,12 +107,14 @@ class ReferenceEngine(ForwardEngine):
                     terms = self._gradients(loss, model, batch, job)
                 if spec.clip is not None:
                     nn.utils.clip_grad_norm_(moving.values(), spec.clip)
-                optimizer.step()
+                if optimizer is not None:
+                    optimizer.step()
                 for term, value in terms.items():
                     seen[term] += len(index)
                     part = value.detach() * len(index)
                     sums[term] = sums[term] + part if term in sums else part
-        memory |= remembered(spec, optimizer, moving)
+        if optimizer is not None:
+            memory |= remembered(spec, optimizer, moving)
 
     def _gradients(
         self, loss: Loss, model: BoundModel, batch: Batch, job: Job
@@ -123,7 +125,8 @@ class ReferenceEngine(ForwardEngine):
         with self._autocast():
             terms = loss(model, batch, job.received)
             total = torch.stack(list(terms.values())).sum()
-        total.backward()
+        if model.params:
+            total.backward()
         return terms
 
     @contextlib.contextmanager

@@ -210,7 +210,8 @@ class Stack:
             leaves, fixed, tuple(batch), tensors
         )
         # The clients do not touch each other, so the sum's gradient is each one's own.
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
+        values = list(leaves.values())
+        found = torch.autograd.grad(losses.sum(), values, allow_unused=True) if values else ()
         gradients = {n: g for n, g in zip(leaves, found, strict=True) if g is not None}
         return gradients, {name: value.detach() for name, value in terms.items()}
 

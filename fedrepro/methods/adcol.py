@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from fedrepro.dp import Budget, Noise, fit, into_unit_range, noise
 from fedrepro.losses import cross_entropy, kl_from_uniform
 from fedrepro.messages import Message, network_of, tensor_of
 from fedrepro.methods.base import (
@@ -23,7 +24,6 @@ from fedrepro.methods.base import (
 )
 from fedrepro.models import TensorInfo, discriminator
 from fedrepro.models.discriminators import Panel, ResNetDiscriminator
-from fedrepro.privatise import Budget, Noise, fit, into_unit_range, noise
 from fedrepro.protocol import OptimizerSpec
 from fedrepro.server import Server
 

@@ -139,6 +139,11 @@ def everything(tensor: TensorInfo) -> bool:
     return True
 
 
+def nothing(tensor: TensorInfo) -> bool:
+    """Selects no tensor of the network."""
+    return False
+
+
 class Shots(NamedTuple):
     """The first so many training images of each class, read in batches of a size of their own."""
 
@@ -151,7 +156,7 @@ class Phase:
     """A stretch of local training. Phases of a round run in order on the same network.
 
     trains: which parameters move (the others are frozen; BatchNorm statistics always follow the
-        batches, the network stays in training mode).
+        batches, the network stays in training mode). `nothing`: the statistics alone.
     optimizer: the protocol's where None. lookahead: where set, a step reads two batches: the
         gradient of the second, taken after a plain step of this size on the first, is applied to
         the point before that step (Per-FedAvg).

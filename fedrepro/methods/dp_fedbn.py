@@ -9,10 +9,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from fedrepro.dp import clipped, noise, noise_multiplier
 from fedrepro.messages import Message, tensor_of, tensors_of
 from fedrepro.methods.base import BNPolicy, Method, TrainedClient, Upload, hyper
 from fedrepro.participation import turns_of
-from fedrepro.privatise import clipped, noise, noise_multiplier
 from fedrepro.rng import torch_stream
 from fedrepro.server import Server
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy, prototype_contrast
-from fedrepro.messages import Message, tensor_of
+from fedrepro.messages import Message
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -18,16 +17,16 @@ from fedrepro.methods.base import (
     LocalModel,
     Method,
     TrainedClient,
-    Upload,
     hyper,
 )
+from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
 from fedrepro.protocol import Augmentation
-from fedrepro.prototypes import class_means, plain_mean
+from fedrepro.prototypes import plain_mean
 from fedrepro.server import Server
 
 
 @dataclass(frozen=True)
-class FedAPC(Method):
+class FedAPC(PrototypeMessages, Method):
     """FedAvg whose clients contrast features with global prototypes of augmented images.
 
     After training each client averages every image's features over several augmented views (Eq. 2)
@@ -81,17 +80,9 @@ class FedAPC(Method):
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
-        prototypes = tensor_of(received, "prototypes"), None, tensor_of(received, "present")
-        contrast = prototype_contrast(out.features, batch.y, *prototypes, self.tau)
+        prototypes, present = received_table(received)
+        contrast = prototype_contrast(out.features, batch.y, prototypes, None, present, self.tau)
         return {"ce": cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
-
-    def init_server(self, server: Server) -> None:
-        shape = server.classes, server.feature_size
-        server.tensors["prototypes"] = torch.zeros(shape, dtype=server.dtype, device=server.device)
-        server.tensors["present"] = torch.zeros(shape[0], dtype=torch.bool, device=server.device)
-
-    def download(self, server: Server, client: int) -> Message:
-        return {kind: server.tensors[kind] for kind in ("prototypes", "present")}
 
     def augmentations(self) -> list[Augmentation | None]:
         """How each view of an image is made; None leaves it as it is."""
@@ -106,16 +97,10 @@ class FedAPC(Method):
         )
         return [single[view % len(single)] for view in range(self.views)]
 
-    def upload(self, client: TrainedClient) -> Message:
+    def sent_features(self, client: TrainedClient) -> Tensor:
         mode = self.prototypes_in_training_mode
         views = [client.features(mode, augmentation) for augmentation in self.augmentations()]
-        z = torch.stack(views).mean(dim=0)
-        means, counts = class_means(z, client.labels, client.classes)
-        return {"prototypes": means[counts > 0], "present": counts > 0}
+        return torch.stack(views).mean(dim=0)
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        owned = torch.stack([tensor_of(upload.message, "present") for upload in uploads])
-        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
-        stack = sent.new_zeros(*owned.shape, sent.shape[1])
-        stack[owned] = sent
-        server.tensors["prototypes"], server.tensors["present"] = plain_mean(stack, owned)
+    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        return plain_mean(stack, told)

@@ -20,6 +20,7 @@ from fedrepro.methods.base import (
     TrainedClient,
     Upload,
     hyper,
+    nothing,
 )
 from fedrepro.models import TensorInfo, build_model, discriminator
 from fedrepro.protocol import OptimizerSpec, Protocol
@@ -115,8 +116,7 @@ class FedPall(Method):
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         local = Phase("local", protocol.local_epochs)
-        plain = OptimizerSpec(lr=self.server_lr)  # it multiplies gradients of zero
-        closing = Phase("closing", 1, is_linear_head, plain, loss="looking_only")
+        closing = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm alone follows
         return (local, closing) if self.closing_pass else (local,)
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
@@ -131,11 +131,6 @@ class FedPall(Method):
                 out.features, batch.y, prototypes, present, self.temperature, self.reading
             )
         return terms
-
-    def looking_only(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
-        """The same terms without a gradient: a pass that BatchNorm alone follows."""
-        terms = self.client_loss(model, batch, received)
-        return {name: value.detach() + 0 * value for name, value in terms.items()}
 
     def upload(self, client: TrainedClient) -> Message:
         z = client.features(self.closing_pass, client.augmentation)

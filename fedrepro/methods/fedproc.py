@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -18,15 +17,15 @@ from fedrepro.methods.base import (
     LocalModel,
     Method,
     TrainedClient,
-    Upload,
     hyper,
 )
-from fedrepro.prototypes import class_means, count_weighted_mean, ema, plain_mean
+from fedrepro.methods.prototype_messages import PrototypeMessages, class_features, received_table
+from fedrepro.prototypes import count_weighted_mean, ema, plain_mean
 from fedrepro.server import Server
 
 
 @dataclass(frozen=True)
-class FedProc(Method):
+class FedProc(PrototypeMessages, Method):
     """FedAvg whose clients first learn features near their class's global prototype, then to
     classify.
 
@@ -45,6 +44,7 @@ class FedProc(Method):
 
     name: ClassVar[str] = "FedProc"
     reference: ClassVar[str] = "mu2023fedproc"
+    tells = "counts"
     equations: ClassVar[tuple[str, ...]] = (
         r"a_t \, \ell_{con} + (1 - a_t) \, \mathrm{CE}, \qquad a_t = 1 - t/T",
         r"\ell_{con} = -\log \frac{e^{s(z, g_y)}}{\sum_k e^{s(z, g_k)}}",
@@ -95,7 +95,7 @@ class FedProc(Method):
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
-        prototypes, present = tensor_of(received, "prototypes"), tensor_of(received, "present")
+        prototypes, present = received_table(received)
         contrast, ce = tensor_of(received, "schedule")
         return {
             "ce": ce * cross_entropy(out.logits, batch.y),
@@ -105,35 +105,22 @@ class FedProc(Method):
             ),
         }
 
-    def init_server(self, server: Server) -> None:
-        size = server.classes, server.feature_size
-        server.tensors["prototypes"] = torch.zeros(size, dtype=server.dtype, device=server.device)
-        server.tensors["present"] = torch.zeros(
-            server.classes, dtype=torch.bool, device=server.device
-        )
-        self._set_schedule(server)
-
-    def _set_schedule(self, server: Server) -> None:
-        """The weights of the next round."""
+    def keep(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
+        """These, and the weights of the next round."""
+        super().keep(server, prototypes, present)
         weights = self.shares_of_terms(server.round, server.protocol.rounds)
         server.tensors["schedule"] = torch.tensor(weights, dtype=server.dtype, device=server.device)
 
     def download(self, server: Server, client: int) -> Message:
-        return {kind: server.tensors[kind] for kind in ("prototypes", "present", "schedule")}
+        return {**super().download(server, client), "schedule": server.tensors["schedule"]}
 
-    def upload(self, client: TrainedClient) -> Message:
-        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
-        z = client.features(self.prototypes_in_training_mode, augmentation)
-        means, counts = class_means(z, client.labels, client.classes)
-        return {"prototypes": means[counts > 0], "counts": counts}
+    def sent_features(self, client: TrainedClient) -> Tensor:
+        augmented = self.prototypes_of_augmented_images
+        return class_features(client, self.prototypes_in_training_mode, augmented)
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        counts = torch.stack([tensor_of(upload.message, "counts") for upload in uploads])
-        stack = counts.new_zeros(*counts.shape, server.feature_size)
-        stack[counts > 0] = torch.cat([tensor_of(u.message, "prototypes") for u in uploads])
+    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         mean = count_weighted_mean if self.prototype_weighting == "images" else plain_mean
-        new, there = mean(stack, counts)
+        new, there = mean(stack, told)
         old, before = server.tensors["prototypes"], server.tensors["present"]
         # A decay of 0: the new one where there is one, else the old.
-        server.tensors["prototypes"], server.tensors["present"] = ema(old, new, 0, before, there)
-        self._set_schedule(server)
+        return ema(old, new, 0, before, there)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.losses import NEVER, cross_entropy, prototype_mse
-from fedrepro.messages import Message, tensor_of
+from fedrepro.messages import Message
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -19,14 +18,17 @@ from fedrepro.methods.base import (
     LocalModel,
     Method,
     TrainedClient,
-    Upload,
     hyper,
 )
+from fedrepro.methods.prototype_messages import (
+    HELD,
+    PrototypeMessages,
+    class_features,
+    received_table,
+)
 from fedrepro.models import FLModel, Output, TensorInfo
-from fedrepro.prototypes import class_means, count_weighted_mean, plain_mean
+from fedrepro.prototypes import count_weighted_mean, plain_mean
 from fedrepro.server import Server
-
-HELD = ("prototypes", "present")
 
 
 class NearestPrototype(FLModel):
@@ -55,7 +57,7 @@ class NearestPrototype(FLModel):
 
 
 @dataclass(frozen=True)
-class FedProto(Method):
+class FedProto(PrototypeMessages, Method):
     """Clients keep their networks; mean features of their classes are averaged instead.
 
     Loss CE + lambda times the element-wise mean squared distance between a sample's feature and
@@ -73,6 +75,7 @@ class FedProto(Method):
 
     name: ClassVar[str] = "FedProto"
     reference: ClassVar[str] = "tan2022fedproto"
+    tells = "counts"
     equations: ClassVar[tuple[str, ...]] = (
         r"\mathrm{CE} + \lambda \, \lVert z - g_y \rVert^2 / d",
         r"g_k = \frac{1}{|\mathcal{N}_k|} \sum_{i \in \mathcal{N}_k} p_i^k, \qquad p_i^k = "
@@ -132,35 +135,18 @@ class FedProto(Method):
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
-        prototypes, present = tensor_of(received, "prototypes"), tensor_of(received, "present")
-        return {
-            "ce": cross_entropy(out.logits, batch.y),
-            "prototype": self.lam * prototype_mse(out.features, batch.y, prototypes, present),
-        }
+        distance = prototype_mse(out.features, batch.y, *received_table(received))
+        return {"ce": cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}
 
-    def init_server(self, server: Server) -> None:
-        size = server.classes, server.feature_size
-        prototypes = torch.zeros(size, dtype=server.dtype, device=server.device)
-        self._keep(server, prototypes, torch.zeros(size[0], dtype=torch.bool, device=server.device))
-
-    def _keep(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
-        new = dict(zip(HELD, (prototypes, present), strict=True))
-        server.tensors |= new
+    def keep(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
+        super().keep(server, prototypes, present)
         if self.inference == "prototype":
-            server.model |= new
+            server.model |= {kind: server.tensors[kind] for kind in HELD}
 
-    def download(self, server: Server, client: int) -> Message:
-        return {kind: server.tensors[kind] for kind in HELD}
+    def sent_features(self, client: TrainedClient) -> Tensor:
+        augmented = self.prototypes_of_augmented_images
+        return class_features(client, self.prototypes_in_training_mode, augmented)
 
-    def upload(self, client: TrainedClient) -> Message:
-        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
-        z = client.features(self.prototypes_in_training_mode, augmentation)
-        means, counts = class_means(z, client.labels, client.classes)
-        return {"prototypes": means[counts > 0], "counts": counts}
-
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        counts = torch.stack([tensor_of(upload.message, "counts") for upload in uploads])
-        stack = counts.new_zeros(*counts.shape, server.feature_size)
-        stack[counts > 0] = torch.cat([tensor_of(u.message, "prototypes") for u in uploads])
+    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         mean = plain_mean if self.prototype_weighting == "clients" else count_weighted_mean
-        self._keep(server, *mean(stack, counts))
+        return mean(stack, told)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy, prototype_contrast, prototype_mse
-from fedrepro.messages import Message, tensor_of
+from fedrepro.messages import Message
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -21,12 +21,18 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.prototype_messages import (
+    PrototypeMessages,
+    class_features,
+    nothing,
+    received_table,
+)
 from fedrepro.prototypes import class_means, finch_prototypes
 from fedrepro.server import Server
 
 
 @dataclass(frozen=True)
-class FPL(Method):
+class FPL(PrototypeMessages, Method):
     """FedAvg whose clients' features are held to prototypes of which a class may have several.
 
     The server clusters the clients' means of each class (FINCH) and sends the clusters' means.
@@ -73,7 +79,7 @@ class FPL(Method):
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
-        prototypes, present = tensor_of(received, "prototypes"), tensor_of(received, "present")
+        prototypes, present = received_table(received)
         classes = out.logits.shape[1]
         owner = torch.arange(classes, device=batch.y.device)
         owner = owner.repeat_interleave(len(prototypes) // classes)
@@ -87,33 +93,23 @@ class FPL(Method):
         }
 
     def init_server(self, server: Server) -> None:
-        self._cluster(server, *self._nothing(server))
+        self.keep(server, *self.joined(server, *nothing(server, server.clients, server.classes)))
 
-    def _nothing(self, server: Server) -> tuple[Tensor, Tensor]:
-        """An empty place (N, K, d) for the clients' means, and who has which (N, K): nobody."""
-        size = server.clients, server.classes, server.feature_size
-        stack = torch.zeros(size, dtype=server.dtype, device=server.device)
-        return stack, torch.zeros(size[:2], dtype=torch.bool, device=server.device)
-
-    def _cluster(self, server: Server, stack: Tensor, owned: Tensor) -> None:
-        prototypes, _, present = finch_prototypes(stack, owned)
-        server.tensors |= {"prototypes": prototypes, "present": present}
-
-    def download(self, server: Server, client: int) -> Message:
-        return {kind: server.tensors[kind] for kind in ("prototypes", "present")}
-
-    def upload(self, client: TrainedClient) -> Message:
-        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
-        z = client.features(self.prototypes_in_training_mode, augmentation)
-        means, counts = class_means(z, client.labels, client.classes)
-        present = counts > 0
-        return {"prototypes": means[present], "present": present}
+    def sent_features(self, client: TrainedClient) -> Tensor:
+        augmented = self.prototypes_of_augmented_images
+        return class_features(client, self.prototypes_in_training_mode, augmented)
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        # Room for all clients, whoever took part: the table keeps its shape.
-        stack, owned = self._nothing(server)
-        for upload in uploads:
-            owned[upload.client] = tensor_of(upload.message, "present")
-            stack[upload.client, owned[upload.client]] = tensor_of(upload.message, "prototypes")
-        self._cluster(server, stack, owned)
+        super().server_step(server, uploads)
         server.log["cluster_prototypes"] = float(server.tensors["present"].sum())
+
+    def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+        # Room for all clients, whoever took part: the table keeps its shape.
+        room, owned = nothing(server, server.clients, server.classes)
+        rows = [upload.client for upload in uploads]
+        room[rows], owned[rows] = super().stacked(server, uploads)
+        return room, owned
+
+    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        prototypes, _, present = finch_prototypes(stack, told)
+        return prototypes, present

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy, prototype_contrast, prototype_mse
-from fedrepro.messages import Message, tensor_of
+from fedrepro.messages import Message
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -18,9 +17,9 @@ from fedrepro.methods.base import (
     LocalModel,
     Method,
     TrainedClient,
-    Upload,
     hyper,
 )
+from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
 from fedrepro.models import Output
 from fedrepro.prototypes import (
     beta_draws,
@@ -35,7 +34,7 @@ from fedrepro.server import Server
 
 
 @dataclass(frozen=True)
-class I2PFL(Method):
+class I2PFL(PrototypeMessages, Method):
     """FedAvg with prototypes of two kinds; Le et al., I2PFL, Eqs. 2 to 10.
 
     Between domains: clients send the mean feature of each class (Eq. 2); the server weights them by
@@ -135,8 +134,10 @@ class I2PFL(Method):
         out = model(batch.x)
         terms = {"ce": cross_entropy(out.logits, batch.y)}
         if self.gpcl:
-            prototypes = tensor_of(received, "prototypes"), None, tensor_of(received, "present")
-            contrast = prototype_contrast(out.features, batch.y, *prototypes, self.tau)
+            prototypes, present = received_table(received)
+            contrast = prototype_contrast(
+                out.features, batch.y, prototypes, None, present, self.tau
+            )
             terms["gpcl"] = self.gpcl * contrast
         if self.apa:
             classes = out.logits.shape[1]
@@ -160,28 +161,13 @@ class I2PFL(Method):
         x = mix_other_class(batch.x.flatten(1), batch.y, classes, lam, partner)
         return model(x.reshape(batch.x.shape)).features
 
-    def init_server(self, server: Server) -> None:
-        shape = server.classes, server.feature_size
-        server.tensors["prototypes"] = torch.zeros(shape, dtype=server.dtype, device=server.device)
-        server.tensors["present"] = torch.zeros(shape[0], dtype=torch.bool, device=server.device)
+    def sent_features(self, client: TrainedClient) -> Tensor:
+        return client.features(training=self.prototypes_in_training_mode)
 
-    def download(self, server: Server, client: int) -> Message:
-        return {kind: server.tensors[kind] for kind in ("prototypes", "present")}
-
-    def upload(self, client: TrainedClient) -> Message:
-        z = client.features(training=self.prototypes_in_training_mode)
-        means, counts = class_means(z, client.labels, client.classes)
-        return {"prototypes": means[counts > 0], "present": counts > 0}
-
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        owned = torch.stack([tensor_of(upload.message, "present") for upload in uploads])
-        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
-        stack = sent.new_zeros(*owned.shape, sent.shape[1])
-        stack[owned] = sent
-        new, present = self.generalised(stack, owned)
+    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        new, present = self.generalised(stack, told)
         before, there = server.tensors["prototypes"], server.tensors["present"]
-        new, present = ema(before, new, self.decay, there, present)
-        server.tensors["prototypes"], server.tensors["present"] = new, present
+        return ema(before, new, self.decay, there, present)
 
     def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
         """One prototype a class (K, d), and whether there is one (K,), from the clients' (N, K, d)

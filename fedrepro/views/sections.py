@@ -3,6 +3,7 @@ data set and scale, with its methods, columns, marks and formatted numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -173,7 +174,8 @@ def _standins(rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def number(value: Any, unit: str, signed: bool = False) -> str:
-    """A value as printed: decimals by unit, a true minus sign, an en dash where there is none."""
+    """A value as printed: decimals by unit, a true minus sign, an en dash where there is none. In
+    units without decimals of their own small values keep two digits that count."""
     if value is None or pd.isna(value):
         return "–"
     value = float(value)
@@ -181,6 +183,8 @@ def number(value: Any, unit: str, signed: bool = False) -> str:
         decimals = _DECIMALS[unit]
     elif value == round(value) or abs(value) >= 100:
         decimals = 0
+    elif abs(value) < 0.005:
+        decimals = 1 - math.floor(math.log10(abs(value)))
     else:
         decimals = 1 if abs(value) >= 10 else 2
     rounded = round(value, decimals) + 0.0  # no minus sign before a zero

@@ -52,15 +52,6 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def number(mean: float | None, std: float | None = None, unit: str = "percent") -> str:
-    """`80.2 ± 0.4`, `80.2`, or `-` where there is none; percent has one decimal, other units three
-    digits that count."""
-    if mean is None or math.isnan(mean):
-        return "-"
-    form = ".1f" if unit == "percent" else ".3g"
-    return f"{mean:{form}}" + ("" if std is None or math.isnan(std) else f" ± {std:{form}}")
-
-
 def result(study: Study, experiment: str) -> str:
     """One experiment's numbers beside the paper's, with verdicts; without a printed table, ours
     alone. Trains what the store lacks."""
@@ -75,12 +66,13 @@ def result(study: Study, experiment: str) -> str:
 
 def _ours_only(rows: Sequence[Mapping[str, Any]]) -> str:
     from fedrepro.cells import wide
+    from fedrepro.views.sections import number
 
     if not rows:
         return "no number: the runs that its target is taken from are not all there"
     table: pd.DataFrame = wide([dict(row) for row in rows])
     lines = [
-        (str(label), *(number(value) for value in values))
+        (str(label), *(number(value, "percent") for value in values))
         for label, values in zip(table.index, table.to_numpy(float), strict=True)
     ]
     return aligned(("method", *map(str, table.columns)), lines)
@@ -113,14 +105,16 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows of `published_cells` as text."""
+    from fedrepro.views.sections import spread
+
     header = ("paper", "table", "dataset", "method", "column")
     lines = [
         (
             *(row[key] for key in header),
-            number(row["published"], row["published_std"], row["unit"]),
-            number(row["ours"], row["ours_std"], row["unit"]),
+            spread(row["published"], row["published_std"], row["unit"]),
+            spread(row["ours"], row["ours_std"], row["unit"]),
             str(row["seeds"]),
-            row["scale"] or "-",
+            row["scale"] or "–",
             row["verdict"],
             row["why"],
         )

@@ -88,7 +88,7 @@ def test_values_are_checked_before_anything_runs(
         ("--values 3 5", "belong to one axis"),
         ("--axis clients --values 7", "two or more"),
         ("--axis clients --values 0 5", "from 1 on"),
-        ("--repeat 0", "1 or more"),
+        ("--images 1", "2 or more"),
     ):
         with pytest.raises(FedReproError, match=message) as caught:
             bench.main(words.split())

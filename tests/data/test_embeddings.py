@@ -182,13 +182,14 @@ def test_the_text_head_by_hand() -> None:
 @pytest.mark.skipif(
     importlib.util.find_spec("open_clip") is None, reason="needs the extra clip (open_clip)"
 )
-def test_open_clips_own_network_with_random_weights(tmp_path: Path) -> None:
-    package = clip._package("clip-vit-b-32")
+@pytest.mark.parametrize("name", clip.MODELS)
+def test_open_clips_own_networks_with_random_weights(name: str, tmp_path: Path) -> None:
+    package = clip._package(name)
     torch.manual_seed(0)
-    model = package.create_model("ViT-B-32", pretrained=None)
+    model = package.create_model(clip.MODELS[name][0], pretrained=None)
     (tmp_path / "encoders").mkdir()
-    save_file(model.state_dict(), tmp_path / "encoders" / "clip-vit-b-32.safetensors")
-    found = embeddings.embedder("clip-vit-b-32", tmp_path, tmp_path / "cache")
+    save_file(model.state_dict(), tmp_path / "encoders" / f"{name}.safetensors")
+    found = embeddings.embedder(name, tmp_path, tmp_path / "cache")
     assert found.size == 512 and found.text is not None
     assert found.images(torch.rand(2, 3, 224, 224)).shape == (2, 512)
     head = found.text("photo", ("dog", "house"))

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from fedrepro import methods, privatise
+from fedrepro import dp, methods
 from fedrepro.rounds import Training
 from tests import toys
 
@@ -81,6 +81,6 @@ def test_a_trusted_server_shakes_the_average_alone(monkeypatch):
         [(run.server.model[n] - quiet.server.model[n]).flatten() for n in run.travelling]
     )
     heaviest = max(run.method.weights(run.protocol, [21, 13, 9]))
-    sigma = privatise.noise_multiplier(5.0, 0.01, 1.0, run.protocol.rounds)
+    sigma = dp.noise_multiplier(5.0, 0.01, 1.0, run.protocol.rounds)
     assert shaken.std().item() == pytest.approx(sigma * 0.05 * heaviest, rel=0.1)
     assert math.isclose(shaken.mean().item(), 0, abs_tol=0.01)

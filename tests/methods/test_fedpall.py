@@ -85,17 +85,6 @@ def test_a_weight_of_zero_leaves_the_term_out():
     assert set(terms(mu=0.0, delta=0.0)) == {"ce"}
 
 
-def test_the_pass_after_training_has_the_terms_and_no_gradient():
-    method = methods.create("FedPall", mu=0.0)
-    x = torch.ones(2, 2, requires_grad=True)
-    batch = Batch(x, torch.tensor([0, 1]))
-    received = {"prototypes": torch.eye(2), "present": torch.tensor([True, True])}
-    loss, looked = (f(Given(), batch, received) for f in (method.client_loss, method.looking_only))
-    assert {k: v.item() for k, v in looked.items()} == {k: v.item() for k, v in loss.items()}
-    (gradient,) = torch.autograd.grad(sum(looked.values()), x)
-    assert torch.equal(gradient, torch.zeros_like(x))
-
-
 # The server. Two clients, two classes; class 1 is the second client's alone.
 
 

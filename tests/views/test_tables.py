@@ -201,6 +201,8 @@ def test_a_target_that_no_seed_reached_is_no_number() -> None:
         (11.0, "rounds", False, "11"),
         (15.34, "GB", False, "15.3"),
         (3.124, "GB", False, "3.12"),
+        (0.001234, "GB", False, "0.0012"),
+        (0.0, "GB", False, "0"),
         (1234.5, "GB", False, "1234"),
         (None, "percent", False, "–"),
         (float("nan"), "percent", False, "–"),

@@ -1,0 +1,53 @@
+"""How benchmark scripts end on bad input."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+REFUSED = {
+    "cross_device": "--peers nobody",
+    "drift": "--domains nowhere",
+    "gpu": "--device cuda",
+    "growth": "--values 1 2",
+    "many_clients": "--methods Nothing",
+    "phases": "--model nothing",
+    "rounds": "--images 9 --batch 8",
+}
+
+
+def ended(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> object:
+    """The status a script leaves with."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    monkeypatch.setattr(sys, "argv", [name, *words.split()])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    return caught.value.code
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_is_one_line_and_status_2(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert ended(name, REFUSED[name], monkeypatch) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+
+
+def test_every_script_is_tried() -> None:
+    found = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8")}
+    assert found == set(REFUSED)
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5"])
+def test_a_count_is_a_whole_number_from_1_on(
+    number: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ended("rounds", f"--repeat={number}", monkeypatch) == 2
+    assert f"'{number}' is no whole number from 1 on" in capsys.readouterr().err
