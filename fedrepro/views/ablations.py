@@ -128,6 +128,7 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
         style = {"linestyle": LINES[index % len(LINES)], "marker": MARKERS[index % 12]}
         ax.plot([*angles, angles[0]], closed, color=COLOURS[index % 8], label=str(label), **style)
     ax.set_xticks(angles, wide.columns)
+    ax.tick_params(axis="x", pad=16)  # names stand beside the circle, not on it
     ax.set_ylim(np.floor(wide.min().min() / 10) * 10, 100)
     ax.set_rlabel_position(180 / wide.shape[1])
     ax.grid(color=GRID)

@@ -60,11 +60,12 @@ def result(study: Study, experiment: str) -> str:
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
     title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed})"
     if spec.table is None or not rows:
-        return f"{title}\n{_ours_only(rows)}\n"
+        unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
+        return f"{title}\n{_ours_only(rows, unit)}\n"
     return f"{plain(study.beside(experiment), title)}\n"
 
 
-def _ours_only(rows: Sequence[Mapping[str, Any]]) -> str:
+def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
     from fedrepro.cells import wide
     from fedrepro.views.sections import number
 
@@ -72,7 +73,7 @@ def _ours_only(rows: Sequence[Mapping[str, Any]]) -> str:
         return "no number: the runs that its target is taken from are not all there"
     table: pd.DataFrame = wide([dict(row) for row in rows])
     lines = [
-        (str(label), *(number(value, "percent") for value in values))
+        (str(label), *(number(value, unit) for value in values))
         for label, values in zip(table.index, table.to_numpy(float), strict=True)
     ]
     return aligned(("method", *map(str, table.columns)), lines)
