@@ -15,7 +15,8 @@ from fedrepro.progress import Silent
 from fedrepro.protocol import OptimizerSpec, Protocol
 from fedrepro.runs.checkpoint import FileCheckpoint
 from tests import toys
-from tests.engine.test_fused import Forgetful, Odd, assert_engines_agree, numbers, record, start
+from tests.engine.test_fused import assert_engines_agree, numbers, record, start
+from tests.engine.test_odd_methods import Forgetful, Odd
 
 ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5}
 SETTINGS = {
