@@ -34,7 +34,8 @@ from fedrepro.server import Server
 class NearestPrototype(FLModel):
     """A network that in evaluation classifies by the nearest of the prototypes it holds.
 
-    Its logits are then minus the squared distances; in training they are the predictor's.
+    Its scores are then minus the squared distances; its logits, and so every loss, the validation
+    loss too, stay the predictor's, which classifies as long as there are no prototypes (MPFT code).
     """
 
     prototypes: Tensor
@@ -53,7 +54,8 @@ class NearestPrototype(FLModel):
         if self.training:
             return out
         distance = torch.cdist(out.features, self.prototypes)
-        return Output(out.features, torch.where(self.present, -distance.square(), NEVER))
+        nearest = torch.where(self.present, -distance.square(), NEVER)
+        return out._replace(scores=torch.where(self.present.any(), nearest, out.logits))
 
 
 @dataclass(frozen=True)

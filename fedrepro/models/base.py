@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 
 class Output(NamedTuple):
-    """What one forward pass gives: features z (b, d) and class logits (b, K)."""
+    """What one forward pass gives: features z (b, d) and class logits (b, K); scores (b, K), the
+    highest of which is the class it names, where these are not the logits."""
 
     features: Tensor
     logits: Tensor
+    scores: Tensor | None = None
 
 
 class FLModel(nn.Module):

@@ -177,9 +177,25 @@ def test_nearest_prototype_by_hand():
     module.prototypes.copy_(torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]]))
     module.present.copy_(torch.tensor([True, True, False]))
     x = torch.tensor([[1.0, 0.0]])
-    logits = module.eval()(x).logits
-    torch.testing.assert_close(logits, torch.tensor([[-1.0, -(2.0**2 + 4.0**2), NEVER]]))
-    assert torch.equal(module.train()(x).logits, built.predictor(x))
+    out = module.eval()(x)
+    torch.testing.assert_close(out.scores, torch.tensor([[-1.0, -(2.0**2 + 4.0**2), NEVER]]))
+    trained = module.train()(x)
+    assert torch.equal(out.logits, built.predictor(x)) and torch.equal(trained.logits, out.logits)
+    assert trained.scores is None
+    module.present.fill_(False)
+    assert torch.equal(module.eval()(x).scores, built.predictor(x))
+
+
+def test_losses_are_the_predictors_and_accuracies_the_prototypes():
+    """So that a stop by validation loss does not take the untrained network for the best."""
+    run = training("FedProto", inference="prototype")
+    other = training("FedProto")
+    for one in (run, other):
+        one.one_round(), one.one_round()
+    curves = [one.curve().query("measure == 'loss'").value.tolist() for one in (run, other)]
+    assert curves[0] == pytest.approx(curves[1], abs=1e-6)
+    hits = [one.curve().query("measure == 'accuracy'").value.tolist() for one in (run, other)]
+    assert hits[0] != hits[1]
 
 
 @pytest.mark.parametrize("averages", [False, True])
