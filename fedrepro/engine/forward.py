@@ -69,8 +69,7 @@ class ForwardEngine:
         self.module.eval()
         hits = loss = torch.zeros((), device=self.device)
         for out, labels in self._outputs(samples, self.evaluation_batch):
-            scores = out.logits if out.scores is None else out.scores
-            hits = hits + (scores.argmax(1) == labels).sum()
+            hits = hits + (self.module.scores(out).argmax(1) == labels).sum()
             loss = loss + F.cross_entropy(out.logits.float(), labels, reduction="sum")
         # one transfer, so that the host waits once for the device
         correct, total = torch.stack([hits.double(), loss.double()]).tolist()

@@ -32,10 +32,10 @@ from fedrepro.server import Server
 
 
 class NearestPrototype(FLModel):
-    """A network that in evaluation classifies by the nearest of the prototypes it holds.
+    """A network that classifies by the nearest of the prototypes it holds.
 
-    Its scores are then minus the squared distances; its logits, and so every loss, the validation
-    loss too, stay the predictor's, which classifies as long as there are no prototypes (MPFT code).
+    Its scores are minus the squared distances. Its logits, and so every loss, the validation loss
+    too, stay the predictor's, which classifies as long as there are no prototypes (MPFT code).
     """
 
     prototypes: Tensor
@@ -49,13 +49,10 @@ class NearestPrototype(FLModel):
         self.register_buffer("prototypes", torch.zeros(classes, module.feature_size))
         self.register_buffer("present", torch.zeros(classes, dtype=torch.bool))
 
-    def forward(self, x: Tensor) -> Output:
-        out = super().forward(x)
-        if self.training:
-            return out
+    def scores(self, out: Output) -> Tensor:
         distance = torch.cdist(out.features, self.prototypes)
         nearest = torch.where(self.present, -distance.square(), NEVER)
-        return out._replace(scores=torch.where(self.present.any(), nearest, out.logits))
+        return torch.where(self.present.any(), nearest, out.logits)
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,10 @@ from torch import Tensor, nn
 
 
 class Output(NamedTuple):
-    """What one forward pass gives: features z (b, d) and class logits (b, K); scores (b, K), the
-    highest of which is the class it names, where these are not the logits."""
+    """What one forward pass gives: features z (b, d) and class logits (b, K)."""
 
     features: Tensor
     logits: Tensor
-    scores: Tensor | None = None
 
 
 class FLModel(nn.Module):
@@ -40,3 +38,7 @@ class FLModel(nn.Module):
         """Images (b, 3, H, W), floating point and normalised -> features (b, d), logits (b, K)."""
         z: Tensor = self.projection(self.encoder(x))
         return Output(z, self.predictor(z))
+
+    def scores(self, out: Output) -> Tensor:
+        """What it classifies by (b, K), the highest one naming the class: its logits."""
+        return out.logits

@@ -177,13 +177,12 @@ def test_nearest_prototype_by_hand():
     module.prototypes.copy_(torch.tensor([[0.0, 0.0], [3.0, 4.0], [1.0, 0.0]]))
     module.present.copy_(torch.tensor([True, True, False]))
     x = torch.tensor([[1.0, 0.0]])
-    out = module.eval()(x)
-    torch.testing.assert_close(out.scores, torch.tensor([[-1.0, -(2.0**2 + 4.0**2), NEVER]]))
-    trained = module.train()(x)
-    assert torch.equal(out.logits, built.predictor(x)) and torch.equal(trained.logits, out.logits)
-    assert trained.scores is None
+    out = module(x)
+    expected = torch.tensor([[-1.0, -(2.0**2 + 4.0**2), NEVER]])
+    torch.testing.assert_close(module.scores(out), expected)
+    assert torch.equal(out.logits, built.predictor(x))
     module.present.fill_(False)
-    assert torch.equal(module.eval()(x).scores, built.predictor(x))
+    assert torch.equal(module.scores(out), built.predictor(x))
 
 
 def test_losses_are_the_predictors_and_accuracies_the_prototypes():
