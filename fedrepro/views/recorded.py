@@ -251,6 +251,18 @@ def by_domain(found: Collected, experiment: str, dataset: str) -> Picture | Html
     return ablations.by_domain(rows) if rows else nothing()
 
 
+def radar(found: Collected, experiment: str, dataset: str) -> Picture | Html:
+    """Accuracy of each arm domain by domain around a centre."""
+    rows = _cells(_of(found, dataset), experiment)
+    return ablations.radar(rows) if rows else nothing()
+
+
+def picture(found: Collected, dataset: str, name: str) -> Html:
+    """A figure that the executed notebooks of a data set hold."""
+    books = [book for book in _of(found, dataset).notebooks if f"picture-{name}" in book]
+    return Collected(books).picture(name) if books else nothing()
+
+
 def in_and_out(
     found: Collected, experiment: str, dataset: str, xlabel: str, reference: str = ""
 ) -> Picture | Html:

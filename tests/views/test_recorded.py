@@ -328,3 +328,11 @@ def test_pages_ask_for_experiments_and_data_sets_there_are(page):
             assert texts[0] in paper.datasets, texts
     assert {view for view, _ in found} >= {"claims", "curves"}
     assert sum(view in TABLES | DRAWN for view, _ in found) > 5
+
+
+def test_a_picture_by_name_or_the_line_that_says_nothing():
+    found = Collected([book(0), book(1, **{"picture-prototypes": "QUJD"})])
+    assert "QUJD" in recorded.picture(found, "office10", "prototypes").html
+    assert recorded.picture(found, "pacs", "prototypes").html == recorded.nothing().html
+    assert recorded.radar(found, "figure-3", "office10").html == recorded.nothing().html
+    assert recorded.radar(found, "table-4", "office10").axes[0].name == "polar"
