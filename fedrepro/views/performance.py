@@ -245,7 +245,7 @@ def cross_device(folder: Path | None = None) -> Html:
                     "protocol": f"{asked['users']} users of {asked['images']} images, "
                     f"{asked['size']} px, {asked['cohort']} a round, batches of {asked['batch']}, "
                     f"rounds: {asked['rounds']}, repeats: {len(each)}",
-                    "machine": machine(file),
+                    "machine": machine(call(file)),
                 }
             )
     return table(rows, "Median (least to greatest) of a repeat's mean.")

@@ -211,8 +211,9 @@ def test_other_scripts_files(tmp_path: Path) -> None:
     }
     asked = {"users": 1000, "images": 50, "size": 32, "cohort": 50, "batch": 10, "rounds": 2}
     ratio = {"pfl": {"median": 1.75, "min": 1.5, "max": 2.0}}
-    file = {"settings": asked, "engine": "reference", "sides": sides, "ratios": ratio, **FACTS}
-    (tmp_path / "cross-device-cpu.json").write_text(json.dumps({"command": "one", **file}))
+    file = {"settings": asked, "engine": "reference", "sides": sides, "ratios": ratio}
+    one = {"calls": [{"command": "one", **FACTS}]}
+    (tmp_path / "cross-device-cpu.json").write_text(json.dumps({**one, **file}))
     html = performance.cross_device(tmp_path).html
     assert "library (reference)" in html and "1.500 (1.000 to 2.000)" in html
     assert "1.75 (1.50 to 2.00)" in html and "not measured" in html
@@ -227,3 +228,11 @@ def test_other_scripts_files(tmp_path: Path) -> None:
     assert performance.gpu(tmp_path).html == html
     listed = performance.measurements(tmp_path).html
     assert listed.count("(changed files)") == 3 and "two" in listed and "gpu-x.json" in listed
+
+
+def test_every_view_shows_the_measurements_that_are_stored() -> None:
+    """The project's own files, not made ones."""
+    views = (performance.rounds, performance.phase_table, performance.cross_device)
+    for view in views:
+        assert performance.NOTHING not in view().html, view.__name__
+    assert "pfl-torchrun" in performance.cross_device().html
