@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from fedrepro import papers, ranking
 from fedrepro.errors import FedReproError
@@ -122,7 +123,8 @@ def figure(found: Collected, experiment: str, dataset: str) -> Picture:
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_xlim(0.5, len(order) + 0.5)
     ax.grid(axis="both", color=GRID)
-    label_axes(ax, "rank (1 is best); bar: 95 % of draws of seeds and domains", "", dataset)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label_axes(ax, "rank (1 is best); bar: 95 % of draws", "", dataset)
     return figure
 
 

@@ -39,7 +39,7 @@ STICKS_OUT = """(() => {
 # Of each table of results: its id and what scale it says, the visible verdict words in it, and how
 # many rows it has.
 VERDICTS = """[...document.querySelectorAll('table.beside')].map(table => [
-  table.caption.innerText,
+  table.caption.textContent,  // a folded table has no inner text
   [...table.querySelectorAll('.verdict')].filter(v => v.getBoundingClientRect().height > 0)
     .map(v => v.innerText.trim()),
   table.tBodies[0].rows.length])"""
