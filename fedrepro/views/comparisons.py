@@ -158,7 +158,9 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
     tau = float(rows.tau.iloc[0])
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
     ax.set_yticks(range(1, len(rows) + 1))
-    ax.set_xlim(-0.75, 1.75)
+    inches = 0.07 * rows.method.str.len().max() + 0.1  # of the longest name, beside a line of 4.2
+    room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 2.5)
+    ax.set_xlim(-room, 1 + room)
     ax.set_ylim(len(rows) + 0.5, 0.5)
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(axis="x", length=0)

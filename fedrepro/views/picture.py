@@ -83,8 +83,11 @@ def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
-    """The legend above the axes, where it hides nothing; title: a line over it."""
+    """The legend above the axes, where it hides nothing, in as many columns as fit; title: a line
+    over it."""
     handles, labels = ax.get_legend_handles_labels()
+    while ncols > 1 and _inches(labels, ncols) > WIDTH:
+        ncols -= 1
     figure.legend(
         *(handles, labels),
         loc="outside upper center",
@@ -96,6 +99,13 @@ def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = 
         handlelength=2.6,
         columnspacing=1.2,
     )
+
+
+def _inches(labels: Sequence[str], ncols: int) -> float:
+    """About how wide a legend is, filled column by column: letters, and a handle for each column."""
+    length = math.ceil(len(labels) / ncols)
+    columns = [labels[i : i + length] for i in range(0, len(labels), length)]
+    return sum(0.066 * max(map(len, column)) + 0.6 for column in columns)
 
 
 def logarithmic_x(ax: Axes) -> None:

@@ -177,10 +177,11 @@ def curves(
     for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
         line = _mean_line(rows, x, y)
         style: dict[str, Any] = {"color": COLOURS[index % 8], "linestyle": LINES[index % 8]}
-        if x == "bytes" and not (line.x > 0).all():
-            last = float(line["mean"].iloc[-1])
-            ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
-            continue
+        if x == "bytes":
+            last, line = float(line["mean"].iloc[-1]), line[line.x > 0]  # round 0 has sent nothing
+            if line.empty:
+                ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
+                continue
         place = line.x / 1e6 if x == "bytes" else line.x
         every = (index % 3, max(1, len(line) // 6)) if len(line) > 8 else 1
         style |= {"marker": MARKERS[index % 12], "markevery": every, "markersize": 5.5}

@@ -361,3 +361,25 @@ def test_shares_of_the_classes_are_percent_of_a_client() -> None:
     shown = [text.get_text() for text in ax.texts]
     assert shown[:3] == ["35", "35", "30"]  # 7, 7 and 6 of 20
     assert shown.count("100") == 2
+
+
+def test_round_0_has_sent_nothing_and_is_left_out_over_bytes():
+    frame = pd.DataFrame(
+        {
+            "label": ["A", "A", "A", "B", "B"],
+            "seed": [0] * 5,
+            "round": [0, 1, 2, 0, 1],
+            "avg": [10.0, 20.0, 30.0, 10.0, 50.0],
+            "bytes": [0.0, 1e6, 2e6, 0.0, 0.0],
+        }
+    )
+    ax = plots.curves(frame, x="bytes").axes[0]
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    assert lines == {"A": [20.0, 30.0], "B (sends nothing)": [50.0, 50.0]}
+
+
+def test_a_legend_has_as_many_columns_as_fit():
+    names = [f"MPFT (Random, rate=0.{i})" for i in range(6)]
+    frame = pd.DataFrame({"label": names, "seed": 0, "round": 1, "avg": 1.0, "bytes": 1.0})
+    assert plots.curves(frame).legends[0]._ncols == 2
+    assert plots.curves(frame.assign(label=list("abcdef"))).legends[0]._ncols == 3
