@@ -102,7 +102,7 @@ def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = 
 
 
 def _inches(labels: Sequence[str], ncols: int) -> float:
-    """About how wide a legend is, filled column by column: letters, and a handle for each column."""
+    """About how wide a legend is, filled column by column: letters and a handle a column."""
     length = math.ceil(len(labels) / ncols)
     columns = [labels[i : i + length] for i in range(0, len(labels), length)]
     return sum(0.066 * max(map(len, column)) + 0.6 for column in columns)
