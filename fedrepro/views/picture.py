@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
@@ -103,9 +104,8 @@ def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = 
 
 def _inches(labels: Sequence[str], ncols: int) -> float:
     """About how wide a legend is, filled column by column: letters and a handle a column."""
-    length = math.ceil(len(labels) / ncols)
-    columns = [labels[i : i + length] for i in range(0, len(labels), length)]
-    return sum(0.066 * max(map(len, column)) + 0.6 for column in columns)
+    columns = [part for part in np.array_split(list(map(len, labels)), ncols) if len(part)]
+    return sum(0.066 * float(part.max()) + 0.6 for part in columns)
 
 
 def logarithmic_x(ax: Axes) -> None:
