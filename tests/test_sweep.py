@@ -148,7 +148,7 @@ def start(folder: Path, words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline, "waited in vain"

@@ -14,16 +14,12 @@ from fedrepro.papers import Experiment
 from fedrepro.study import Study
 from fedrepro.views.notebook import show
 from fedrepro.views.picture import COLOURS, GRID, Picture, label_axes, picture
-from fedrepro.views.recorded import NOTHING
+from fedrepro.views.recorded import nothing
 from fedrepro.views.scraps import Collected
 from fedrepro.views.tables import Html
 
 PAPER = papers.load("common")
 _LINE = 0.27  # inches a method
-
-
-def _nothing() -> Html:
-    return Html(f"<p><em>{NOTHING}</em></p>", NOTHING)
 
 
 def recorded_on(found: Collected, experiment: str) -> list[str]:
@@ -69,7 +65,7 @@ def table(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
 def overall(found: Collected, experiment: str) -> pd.DataFrame | Html:
     """Mean rank over the data sets, best first, beside the rank on each."""
     if not recorded_on(found, experiment):
-        return _nothing()
+        return nothing()
     each = {
         dataset: ranking.ranks(scores(found, experiment, dataset))["rank"]
         for dataset in recorded_on(found, experiment)
@@ -82,7 +78,7 @@ def overall(found: Collected, experiment: str) -> pd.DataFrame | Html:
 def agreement(found: Collected, experiment: str) -> pd.DataFrame | Html:
     """Kendall's tau of our order and each paper's own, a row a printed table."""
     if not recorded_on(found, experiment):
-        return _nothing()
+        return nothing()
     one: Experiment = PAPER.experiment(experiment)
     known = {name: papers.load(name) for name in papers.list()}
     frames = []
@@ -98,7 +94,7 @@ def chosen(found: Collected, experiment: str) -> pd.DataFrame | Html:
     """The tuned value by method and data set, and the validation accuracy of each value tried, in
     percent."""
     if not recorded_on(found, experiment):
-        return _nothing()
+        return nothing()
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for run in found.runs:
         for used, label in run["used"]:
@@ -131,7 +127,7 @@ def figure(found: Collected, experiment: str, dataset: str) -> Picture:
 def show_each(found: Collected, experiment: str, view: Callable[..., Any]) -> None:
     """A view of every data set that has notebooks; one line where none has."""
     names = recorded_on(found, experiment)
-    show([view(found, experiment, name) for name in names] or [_nothing()])
+    show([view(found, experiment, name) for name in names] or [nothing()])
 
 
 # For one seed, in the notebook.
