@@ -24,7 +24,7 @@ from fedrepro.methods.base import (
 from fedrepro.methods.prototype_messages import (
     PrototypeMessages,
     class_features,
-    nothing,
+    empty_table,
     received_table,
 )
 from fedrepro.prototypes import class_means, finch_prototypes
@@ -93,7 +93,9 @@ class FPL(PrototypeMessages, Method):
         }
 
     def init_server(self, server: Server) -> None:
-        self.keep(server, *self.joined(server, *nothing(server, server.clients, server.classes)))
+        self.keep(
+            server, *self.joined(server, *empty_table(server, server.clients, server.classes))
+        )
 
     def sent_features(self, client: TrainedClient) -> Tensor:
         augmented = self.prototypes_of_augmented_images
@@ -105,7 +107,7 @@ class FPL(PrototypeMessages, Method):
 
     def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
         # Room for all clients, whoever took part: the table keeps its shape.
-        room, owned = nothing(server, server.clients, server.classes)
+        room, owned = empty_table(server, server.clients, server.classes)
         rows = [upload.client for upload in uploads]
         room[rows], owned[rows] = super().stacked(server, uploads)
         return room, owned

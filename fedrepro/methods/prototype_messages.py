@@ -37,7 +37,7 @@ class PrototypeMessages:
         raise NotImplementedError
 
     def init_server(self, server: Server) -> None:
-        self.keep(server, *nothing(server, server.classes))
+        self.keep(server, *empty_table(server, server.classes))
 
     def keep(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
         """Make these the server's."""
@@ -64,7 +64,7 @@ class PrototypeMessages:
         return stack, told
 
 
-def nothing(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
+def empty_table(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
     """A table (rows, d) of zeros, and a mask (rows,) of none."""
     size = *rows, server.feature_size
     table = torch.zeros(size, dtype=server.dtype, device=server.device)
