@@ -4,8 +4,8 @@
     python benchmarks/rounds.py --table       fill README.md's table from results/rounds-*.json
 
 Both sides start from the same network and see the same made images. First their losses are compared
-in the same batch order; then library, field, library, field, ... are timed in one process; then the
-memory of each is measured in a process of its own. See README.md for how to read the figures.
+in the same batch order; then library, field, library, field, ... are timed, each in a process of
+its own, whose memory is measured too. See README.md for how to read the figures.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ CHECK_ROUNDS = 2
 # The two sides' mean losses, relatively: room for another order of summation, or three digits.
 TOLERANCE = {"float32": 0.01, "bf16": 0.05}
 MIB = 1024 * 1024
+Found = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -123,20 +126,30 @@ def made_federation(settings: Settings) -> Federation:
 # Both sides, behind one form: losses by round, seconds a round.
 
 
+class Ticks(Silent):
+    """Notes when the rounds begin and when each ends."""
+
+    def start(self, label: str, total: int, done: int) -> None:
+        self.at = [time.perf_counter()]
+
+    def round(self, number: int, accuracy: float) -> None:
+        self.at.append(time.perf_counter())
+
+
 def library_rounds(
     method: str, settings: Settings, federation: Federation, rounds: int
-) -> tuple[list[dict[str, float]], float]:
-    """Mean loss terms of each round over clients, and seconds a round without tests."""
+) -> tuple[list[dict[str, float]], list[float]]:
+    """Mean loss terms over clients, and seconds without tests, of each round."""
     protocol = settings.protocol(rounds)
     device = torch.device(settings.device)
-    run = Training(methods.create(method), protocol, federation, settings.seed, device)
-    start = time.perf_counter()
-    curve = run.run(Silent())
-    whole = time.perf_counter() - start
-    tested = curve[(curve.measure == "seconds") & (curve.subject == "evaluate")].value.sum()
+    ticks = Ticks()
+    curve = Training(methods.create(method), protocol, federation, settings.seed, device).run(ticks)
+    tested = curve[(curve.measure == "seconds") & (curve.subject == "evaluate")]
+    tests = tested.set_index("round").value
+    seconds = [b - a - tests[i] for i, (a, b) in enumerate(pairwise(ticks.at), 1)]
     terms = curve[curve.measure == "term"]
     losses = terms.groupby(["round", "subject"]).value.mean().unstack().to_dict("records")
-    return [{str(k): float(v) for k, v in row.items()} for row in losses], (whole - tested) / rounds
+    return [{str(k): float(v) for k, v in row.items()} for row in losses], seconds
 
 
 def field_rounds(
@@ -145,14 +158,16 @@ def field_rounds(
     federation: Federation,
     rounds: int,
     same_order: bool = False,
-) -> tuple[list[dict[str, float]], float]:
+) -> tuple[list[dict[str, float]], list[float]]:
     """As `library_rounds`, for the field's loop."""
     protocol = settings.protocol(rounds)
     device = torch.device(settings.device)
     loop = FieldLoop(method, protocol, federation, settings.seed, device, same_order)
-    start = time.perf_counter()
-    logged = [loop.round() for _ in range(rounds)]
-    seconds = (time.perf_counter() - start) / rounds
+    logged, seconds = [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        logged.append(loop.round())
+        seconds.append(time.perf_counter() - start)
     losses = [
         {k: statistics.fmean(c[k] for c in clients) for k in clients[0]} for clients in logged
     ]
@@ -160,7 +175,7 @@ def field_rounds(
 
 
 def check(method: str, settings: Settings, federation: Federation) -> dict[str, Any]:
-    """Both sides' losses over two rounds in the same batch order; also warms both up.
+    """Both sides' losses over two rounds in the same batch order.
 
     Raises:
         FedReproError: a cross-entropy that does not fall, or sides that differ by more than the
@@ -190,19 +205,6 @@ def ratios(library: Sequence[float], field: Sequence[float]) -> dict[str, float]
     return {"median": statistics.median(parts), "min": min(parts), "max": max(parts)}
 
 
-def time_all(settings: Settings, federation: Federation) -> dict[str, dict[str, list[float]]]:
-    """Seconds a round by method and side, the sides taken in turn."""
-    seconds: dict[str, dict[str, list[float]]] = {m: {s: [] for s in SIDES} for m in METHODS}
-    for number in range(settings.repeat):
-        for method in METHODS:
-            _, a = library_rounds(method, settings, federation, settings.rounds)
-            _, b = field_rounds(method, settings, federation, settings.rounds)
-            seconds[method]["library"].append(a)
-            seconds[method]["field"].append(b)
-            print(f"{method} {number + 1}: library {a:.2f} s, field {b:.2f} s", file=sys.stderr)
-    return seconds
-
-
 def peak_resident() -> float:
     """MiB this process has held at most.
 
@@ -217,22 +219,24 @@ def peak_resident() -> float:
         return peak / MIB if sys.platform == "darwin" else peak / 1024
 
 
-def memory_here(side: str, method: str, settings: Settings) -> dict[str, float | None]:
-    """Peak MiB of this process before and after training, and on the device."""
+def measured_here(side: str, method: str, settings: Settings) -> Found:
+    """Seconds of each timed round, after one to warm up, and peak MiB of this process before and
+    after training, and on the device."""
     federation = made_federation(settings)
     if settings.device == "cuda":
         torch.cuda.init()
     before = peak_resident()
     train = library_rounds if side == "library" else field_rounds
-    train(method, settings, federation, max(2, settings.rounds))  # the 2nd begins with more kept
+    _, seconds = train(method, settings, federation, 1 + settings.rounds)
     cuda = settings.device == "cuda"
     device = torch.cuda.max_memory_allocated() / MIB if cuda else None
-    return {"before": before, "peak": peak_resident(), "device_peak": device}
+    memory = {"before": before, "peak": peak_resident(), "device_peak": device}
+    return {"seconds": seconds[1:], "memory_mib": memory}
 
 
-def memory_apart(side: str, method: str, settings: Settings) -> dict[str, float | None]:
-    """`memory_here` in a fresh process."""
-    words = [sys.executable, str(HERE / "rounds.py"), "--memory-of", side, method]
+def measured_apart(side: str, method: str, settings: Settings) -> Found:
+    """`measured_here` in a fresh process: what a side does to its process is no other's."""
+    words = [sys.executable, str(HERE / "rounds.py"), "--side", side, method]
     for name, value in asdict(settings).items():
         words += [f"--{name}", str(value)]
     path = os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
@@ -240,9 +244,24 @@ def memory_apart(side: str, method: str, settings: Settings) -> dict[str, float 
         words, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}
     )
     if done.returncode:
-        raise FedReproError(f"measuring memory of {side} {method} failed: {done.stderr[-500:]}")
-    found: dict[str, float | None] = json.loads(done.stdout)
+        raise FedReproError(f"measuring {side} {method} failed: {done.stderr[-500:]}")
+    found: Found = json.loads(done.stdout)
     return found
+
+
+def measure_all(settings: Settings) -> dict[str, dict[str, list[Found]]]:
+    """What was measured by method and side, the sides taken in turn."""
+    found: dict[str, dict[str, list[Found]]] = {m: {s: [] for s in SIDES} for m in METHODS}
+    for number in range(settings.repeat):
+        for method, side in product(METHODS, SIDES):
+            one = measured_apart(side, method, settings)
+            found[method][side].append(one)
+            print(f"{method} {number + 1}: {side} {mean_seconds(one):.2f} s", file=sys.stderr)
+    return found
+
+
+def mean_seconds(found: Found) -> float:
+    return statistics.fmean(found["seconds"])
 
 
 def measure(settings: Settings, command: str) -> dict[str, Any]:
@@ -252,16 +271,19 @@ def measure(settings: Settings, command: str) -> dict[str, Any]:
     federation = made_federation(settings)
     load_before = os.getloadavg()[0]
     checks = {m: check(m, settings, federation) for m in METHODS}
-    seconds = time_all(settings, federation)
+    key = "device_peak" if settings.device == "cuda" else "peak"
     results = {}
-    for method in METHODS:
-        memory = {side: memory_apart(side, method, settings) for side in SIDES}
-        key = "device_peak" if settings.device == "cuda" else "peak"
+    for method, sides in measure_all(settings).items():
+        seconds = {side: [mean_seconds(one) for one in found] for side, found in sides.items()}
+        memory = {
+            side: max((one["memory_mib"] for one in found), key=itemgetter(key))
+            for side, found in sides.items()
+        }
         results[method] = {
-            "seconds": seconds[method],
-            "seconds_ratio": ratios(seconds[method]["library"], seconds[method]["field"]),
+            "seconds": seconds,
+            "seconds_ratio": ratios(seconds["library"], seconds["field"]),
             "memory_mib": memory,
-            "memory_ratio": float(memory["library"][key] or 0) / float(memory["field"][key] or 1),
+            "memory_ratio": memory["library"][key] / memory["field"][key],
             "check": checks[method],
         }
     return {
@@ -321,7 +343,7 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--size", type=entry.count, default=28, help="pixels")
     plan.add_argument("--batch", type=entry.count, default=64)
     plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
-    plan.add_argument("--rounds", type=entry.count, default=1, help="rounds in each repeat")
+    plan.add_argument("--rounds", type=entry.count, default=1, help="timed rounds in each repeat")
     plan.add_argument("--repeat", type=entry.count, default=5)
     plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)
@@ -330,7 +352,7 @@ def parser() -> argparse.ArgumentParser:
         "--json", type=Path, help="default: results/rounds-MODEL[-PRECISION]-DEVICE.json"
     )
     plan.add_argument("--table", action="store_true", help="fill README.md from the results")
-    plan.add_argument("--memory-of", nargs=2, metavar=("SIDE", "METHOD"), help=argparse.SUPPRESS)
+    plan.add_argument("--side", nargs=2, metavar=("SIDE", "METHOD"), help=argparse.SUPPRESS)
     return plan
 
 
@@ -341,11 +363,10 @@ def main(words: Sequence[str] | None = None) -> None:
         return
     chosen = {name: getattr(given, name) for name in Settings.__dataclass_fields__}
     settings = replace(Settings(), **chosen)
-    if given.memory_of:
+    if given.side:
         torch.set_num_threads(settings.threads)
         pick_device(settings.device)
-        side, method = given.memory_of
-        print(json.dumps(memory_here(side, method, settings)))
+        print(json.dumps(measured_here(*given.side, settings)))
         return
     command = " ".join(["python benchmarks/rounds.py", *(sys.argv[1:] if words is None else words)])
     stored = measure(settings, command)

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from fedrepro.batches import slices
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, draw, normalise
+from fedrepro.engine.memory import keep_freed_memory
 from fedrepro.engine.received import callable_under_vmap
 from fedrepro.models import FLModel, Output, TensorInfo, layout
 from fedrepro.protocol import Augmentation, Protocol
@@ -27,6 +28,8 @@ class ForwardEngine:
     """One network object, loaded with a client's or the server's tensors in turn."""
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
+        if device.type == "cpu":
+            keep_freed_memory()
         self.format = module.memory_format
         self.module = module.to(device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.protocol = protocol
