@@ -236,7 +236,7 @@ def table(files: Sequence[Path]) -> str:
         work, place = held["settings"], held["calls"][0]["environment"]
         where = f"{place['device']}, threads: {work['threads']}"
         for name, side in held["sides"].items():
-            label = f"{name} ({held['engine']})" if name == LIBRARY else name
+            label = f"{name} ({held['engine']}, {work['precision']})" if name == LIBRARY else name
             if "error" in side:
                 rows.append(f"| {where} | {label} | {side['error']} | | |")
                 continue
@@ -272,7 +272,10 @@ def parser() -> argparse.ArgumentParser:
         plan.add_argument(f"--{name}", type=entry.count, default=getattr(Work, name))
     plan.add_argument("--seed", type=int, default=Work.seed)
     plan.add_argument("--network", default="public", choices=("public", "tuned"), help="peers'")
-    plan.add_argument("--json", type=Path, help="default: results/cross-device-DEVICE.json")
+    plan.add_argument("--precision", default="float32", choices=("float32", "bf16"))
+    plan.add_argument(
+        "--json", type=Path, help="default: results/cross-device[-PRECISION]-DEVICE.json"
+    )
     plan.add_argument("--add", action="store_true", help="keep the repeats stored there")
     plan.add_argument("--table", action="store_true", help="fill README.md from the results")
     return plan
@@ -318,7 +321,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if given.table:
         print(fill_readme())
         return
-    path = given.json or RESULTS / f"cross-device-{given.device}.json"
+    kind = "" if given.precision == "float32" else f"-{given.precision}"
+    path = given.json or RESULTS / f"cross-device{kind}-{given.device}.json"
     held = called(given, sys.argv[1:] if words is None else words)
     if given.add and path.exists():
         held = joined(json.loads(path.read_text(encoding="utf-8")), held)

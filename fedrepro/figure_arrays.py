@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from fedrepro.protocol import Protocol
 from fedrepro.prototypes import class_means, plain_mean
 from fedrepro.rng import numpy_stream, torch_stream
 from fedrepro.runs import federation_of
+from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment
 from fedrepro.runs.store import compact
 
@@ -100,11 +102,13 @@ def obtain(
     path = runs / FOLDER / f"{experiment.id}-{digest}.safetensors"
     found = _read(path)
     if found is None:
-        arrays, names = _KINDS[experiment.kind](task)
+        begun = FileCheckpoint(path.with_suffix(""))  # a folder beside the file while it is made
+        arrays, names = _KINDS[experiment.kind](task, begun)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # as the encoder's
         facts = {**names, "settings": settings, "environment": environment(device)}
         note = {"fedrepro": json.dumps(facts)}
         files.write(path, lambda file: save_file(arrays, file, metadata=note))
+        shutil.rmtree(begun.path.parent, ignore_errors=True)
         found = Figure(arrays, facts)
     return found
 
@@ -122,7 +126,7 @@ def _read(path: Path) -> Figure | None:
 Made = tuple[Arrays, dict[str, Any]]
 
 
-def _plane(task: Task) -> Made:
+def _plane(task: Task, _: FileCheckpoint) -> Made:
     """Embeddings, every client's class means, and the means of those over clients.
 
     features (m, <=50), as records keep them; labels, domain and role (m,), indices into the facts
@@ -181,7 +185,7 @@ class Target:
     another: Tensor
 
 
-def _attacked(task: Task) -> Made:
+def _attacked(task: Task, checkpoint: FileCheckpoint) -> Made:
     """The attack on what clients of MPFT send.
 
     prototypes (m, d); start, found, behind and another, uint8 (m, 3, H, H) of the size the encoder
@@ -193,7 +197,7 @@ def _attacked(task: Task) -> Made:
     prototypes = torch.stack([target.prototype for target in targets])
     first = start(len(targets), size, torch_stream(task.seed, "figure"))
     stream = torch_stream(task.seed, "figure")
-    found = invert(encoder, prototypes, size, steps, LEARNING_RATE, stream)
+    found = invert(encoder, prototypes, size, steps, LEARNING_RATE, stream, checkpoint)
     ends = [misses(encoder, images, prototypes).double().numpy() for images in (first, found)]
     arrays = {
         "prototypes": prototypes.numpy(),
@@ -247,4 +251,7 @@ def _pair(samples: Samples, generator: np.random.Generator, name: str) -> tuple[
     raise FedReproError(f"{name} has no two images of one class to compare; give it more")
 
 
-_KINDS: dict[str, Callable[[Task], Made]] = {"prototypes": _plane, "inversion": _attacked}
+_KINDS: dict[str, Callable[[Task, FileCheckpoint], Made]] = {
+    "prototypes": _plane,
+    "inversion": _attacked,
+}

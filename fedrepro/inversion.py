@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedrepro.data.embeddings import Embedder
 from fedrepro.errors import FedReproError
+from fedrepro.progress import counted
+from fedrepro.rounds import Checkpoint
 
 LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper names neither
 NOISE = 0.05  # around grey: what the encoder does not see stays as it began, and would spoil a PSNR
@@ -32,12 +34,14 @@ def invert(
     steps: int,
     lr: float,
     generator: torch.Generator,
+    checkpoint: Checkpoint | None = None,
 ) -> Tensor:
     """Images (m, 3, size, size) in [0, 1] whose embeddings are near prototypes (m, d).
 
     Descends the mean squared error by Adam from `start`, cutting the image to [0, 1] after every
     step. The images of a batch know nothing of each other. Zhang et al. 2025 (MPFT), App. G, which
-    leaves start, optimiser and rate open. Equal arguments give equal bits on one CPU.
+    leaves start, optimiser and rate open. Equal arguments give equal bits on one CPU, whether the
+    search goes on from a checkpoint or was never interrupted.
 
     Raises:
         FedReproError: prototypes of another length than the encoder's embeddings.
@@ -49,12 +53,22 @@ def invert(
         )
     images = start(len(prototypes), size, generator).requires_grad_()
     optimizer = torch.optim.Adam([images], lr=lr)
-    for _ in range(steps):
+    done = 0
+    if checkpoint is not None and (held := checkpoint.load()) is not None:
+        done = held[1]["steps"]
+        moments = {name: value.clone() for name, value in held[0].items()}
+        with torch.no_grad():
+            images.copy_(moments.pop("images"))
+        optimizer.state[images].update(moments)
+    for step in counted("searching images", steps, done):
         error = misses(encoder, images, prototypes).sum()
         (images.grad,) = torch.autograd.grad(error, [images])
         optimizer.step()
         with torch.no_grad():
             images.clamp_(0, 1)
+        if checkpoint is not None and checkpoint.due():
+            tensors = {"images": images, **optimizer.state[images]}
+            checkpoint.save(tensors, {"steps": step + 1})
     return images.detach()
 
 

@@ -4,6 +4,7 @@ a round on standard error."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from html import escape
 from typing import Protocol as Interface
 
@@ -69,9 +70,7 @@ class NotebookLine:
         self._handle = display(self._shown(done, ""), raw=True, display_id=True)
 
     def _shown(self, number: int, text: str) -> dict[str, str]:
-        filled = round(20 * number / self._total)
-        bar = "#" * filled + "." * (20 - filled)
-        line = f"{self._label}  [{bar}] round {number}/{self._total}  {text}"
+        line = f"{_bar(self._label, 'round', number, self._total)}  {text}"
         html = f"<pre style='margin:0'>{escape(line)}</pre>{self._curve()}"
         return {"text/plain": line, "text/html": html}
 
@@ -101,9 +100,44 @@ def _average(accuracy: float) -> str:
     return f"avg {accuracy:.2f} %"
 
 
+def _bar(label: str, unit: str, number: int, total: int) -> str:
+    filled = round(20 * number / total)
+    return f"{label}  [{'#' * filled}{'.' * (20 - filled)}] {unit} {number}/{total}"
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None
+
+
 def progress() -> Progress:
     """The form that fits where the code runs."""
-    shell = sys.modules.get("IPython")
-    if shell is not None and getattr(shell.get_ipython(), "kernel", None) is not None:
+    if _in_notebook():
         return NotebookLine()
     return TerminalBar() if sys.stderr.isatty() else Lines()
+
+
+def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
+    """Numbers from `done` to total - 1: steps of work that has no accuracy, shown as they pass.
+
+    A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere.
+    """
+    steps = range(done, total)
+    if not _in_notebook() and sys.stderr.isatty():
+        yield from tqdm(steps, desc=label, initial=done, total=total, unit="step")
+        return
+    handle = None
+    for step in steps:
+        yield step
+        if (step + 1) * 10 // total == step * 10 // total:
+            continue
+        line = _bar(label, "step", step + 1, total)
+        if not _in_notebook():
+            print(line, file=sys.stderr, flush=True)
+            continue
+        from IPython.display import display
+
+        if handle is None:
+            handle = display({"text/plain": line}, raw=True, display_id=True)
+        else:
+            handle.update({"text/plain": line}, raw=True)

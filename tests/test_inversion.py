@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from fedrepro.data.embeddings import Embedder, embedder
 from fedrepro.errors import FedReproError
 from fedrepro.inversion import NOISE, invert, likeness, misses, start, to_uint8
 from fedrepro.rng import torch_stream
+from fedrepro.runs.checkpoint import FileCheckpoint
 from tests.data.test_embeddings import Made
 
 CPU = torch.device("cpu")
@@ -49,6 +52,35 @@ def test_a_prototype_of_no_image_ends_at_the_nearest_one() -> None:
     """Pixels cannot leave [0, 1]."""
     found = invert(linear(torch.eye(12)), torch.full((1, 12), 3.0), 2, 200, 0.01, generator())
     assert torch.equal(found, torch.ones(1, 3, 2, 2))
+
+
+def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    """Cut after 7 of 20 steps, and again after 12: the same bits as in one go."""
+    weights = 2 * torch.eye(12) + torch.eye(12).roll(1, 0)
+    prototypes = torch.linspace(0.5, 2.5, 24).reshape(2, 12)
+    whole = invert(linear(weights), prototypes, 2, 20, 0.01, generator())
+    for last in (7, 12):
+        calls = iter(range(last))
+
+        def cut(x: torch.Tensor, calls: Iterator[int] = calls) -> torch.Tensor:
+            next(calls)
+            return x.flatten(1) @ weights.T
+
+        breaking = Embedder("linear", 12, "hash", cut)
+        with pytest.raises(StopIteration):
+            invert(breaking, prototypes, 2, 20, 0.01, generator(), kept(tmp_path))
+    assert kept(tmp_path).load()[1] == {"steps": 19}
+    again = invert(linear(weights), prototypes, 2, 20, 0.01, generator(), kept(tmp_path))
+    assert torch.equal(again, whole)
+
+
+class Always(FileCheckpoint):
+    def due(self) -> bool:
+        return True
+
+
+def kept(folder: Path) -> FileCheckpoint:
+    return Always(folder / "search")
 
 
 def test_images_of_a_batch_know_nothing_of_each_other() -> None:

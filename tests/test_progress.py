@@ -62,3 +62,28 @@ def test_a_live_curve_in_a_notebook(monkeypatch):
     ]
     assert "points='160.0,72.0 320.0,64.0'" in shown[2]["text/html"]
     assert shown[-1] == {"text/plain": "ADCOL seed 0  2 rounds, avg 20 %"}
+
+
+def test_steps_are_counted_in_ten_lines_from_where_they_begin(capsys):
+    assert list(progress.counted("attack", 40, done=21)) == list(range(21, 40))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[-1] for line in lines] == ["24/40", "28/40", "32/40", "36/40", "40/40"]
+    assert lines[-1] == "attack  [####################] step 40/40"
+    assert list(progress.counted("attack", 0)) == []
+
+
+def test_steps_are_one_changing_line_in_a_notebook(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, content, raw):
+            shown.append(content["text/plain"])
+
+    def display(content, raw, display_id):
+        shown.append(content["text/plain"])
+        return Handle()
+
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
+    assert len(list(progress.counted("attack", 3))) == 3
+    assert [line.split()[-1] for line in shown] == ["1/3", "2/3", "3/3"]

@@ -53,6 +53,7 @@ def protocol(work: Work) -> Protocol:
             "local_epochs": 1,
             "batch_size": work.batch,
             "participation": work.cohort / work.users,
+            "precision": work.precision,
             "optimizer": {"lr": work.lr},
         }
     )

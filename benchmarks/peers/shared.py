@@ -28,7 +28,8 @@ PROBE = 500  # images a network is tested on before and after, outside the time 
 class Work:
     """What every side does. folder: holds images.npy, uint8 (users, images, 3, size, size), and
     labels.npy, int64 (users, images). rounds: timed ones, after one that is not.
-    processes: of a side that can use several; together they have `threads` threads."""
+    processes: of a side that can use several; together they have `threads` threads.
+    precision: the library's; the other sides' is float32."""
 
     folder: str
     users: int = 1000
@@ -43,6 +44,7 @@ class Work:
     seed: int = 0
     device: str = "cpu"
     network: str = "public"
+    precision: str = "float32"
 
     @classmethod
     def of(cls, text: str) -> Work:

@@ -10,10 +10,18 @@ from fedrepro.models.base import FLModel
 from fedrepro.models.mlp import bn_linear
 
 
-def _conv(inputs: int, outputs: int, kernel: int, stride: int = 1) -> list[nn.Module]:
+def _conv(
+    inputs: int, outputs: int, kernel: int, stride: int = 1, pool: int | None = None
+) -> list[nn.Module]:
+    """A convolution with BatchNorm, ReLU and, where asked for, max-pooling.
+
+    It pools before the ReLU: values and gradients are the same to the bit, and the ReLU has a
+    fraction of the work.
+    """
     return [
         nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2),
         nn.BatchNorm2d(outputs),
+        *([nn.MaxPool2d(pool)] if pool else []),
         nn.ReLU(),
     ]
 
@@ -27,10 +35,8 @@ def digit_cnn(classes: int, size: int) -> FLModel:
     """
     _at_least("digit-cnn", size, 4)
     encoder = nn.Sequential(
-        *_conv(3, 64, 5),
-        nn.MaxPool2d(2),
-        *_conv(64, 64, 5),
-        nn.MaxPool2d(2),
+        *_conv(3, 64, 5, pool=2),
+        *_conv(64, 64, 5, pool=2),
         *_conv(64, 128, 5),
         nn.Flatten(),
         *bn_linear(128 * (size // 4) ** 2, 2048),
@@ -56,12 +62,9 @@ def small_cnn(classes: int, size: int, width: int = 16, representation: int = 12
     side = -(-size // stride) // 8
     d = representation
     encoder = nn.Sequential(
-        *_conv(3, width, 3, stride),
-        nn.MaxPool2d(2),
-        *_conv(width, 2 * width, 3),
-        nn.MaxPool2d(2),
-        *_conv(2 * width, 4 * width, 3),
-        nn.MaxPool2d(2),
+        *_conv(3, width, 3, stride, pool=2),
+        *_conv(width, 2 * width, 3, pool=2),
+        *_conv(2 * width, 4 * width, 3, pool=2),
         nn.Flatten(),
         *bn_linear(4 * width * side**2, d),
     )
@@ -78,8 +81,7 @@ def pfl_cnn(classes: int, size: int) -> FLModel:
     Two 3x3 convolutions 3-32-64 without padding, each with ReLU; 2x2 max-pooling after the second;
     flatten (12,544 values at 32x32); 128 units with ReLU; K logits. z is those 128 values. Weights
     start Glorot-uniform, as there. Left out is its dropout, whose masks would come from the global
-    generator. Pooling stands before the second ReLU here: the values and gradients are the same,
-    and three quarters of the ReLU's work is saved.
+    generator. Pooling stands before the second ReLU here, as in `_conv`.
     """
     _at_least("pfl-cnn", size, 6)
     encoder = nn.Sequential(
@@ -106,9 +108,7 @@ def tiny_cnn(classes: int, size: int) -> FLModel:
     """
     _at_least("tiny-cnn", size, 8)
     side = max(1, -(-size // 2) // 4)
-    encoder = nn.Sequential(
-        *_conv(3, 8, 5, 2), nn.MaxPool2d(4), nn.Flatten(), *bn_linear(8 * side**2, 32)
-    )
+    encoder = nn.Sequential(*_conv(3, 8, 5, 2, pool=4), nn.Flatten(), *bn_linear(8 * side**2, 32))
     projection = nn.Sequential(*bn_linear(32, 16, relu=False))
     return FLModel(encoder, projection, nn.Linear(16, classes), 16)
 

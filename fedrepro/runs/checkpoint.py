@@ -66,6 +66,7 @@ class FileCheckpoint:
         """Replace the checkpoint. Where the disk has no room for it the old one stays, with a
         warning: training goes on."""
         begun = time.monotonic()
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         size = sum(value.nbytes for value in tensors.values())
         free = shutil.disk_usage(self.path.parent).free
         if size > free:

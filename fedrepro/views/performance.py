@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t
 
 from fedrepro.errors import FedReproError
 from fedrepro.views.notebook import show
@@ -151,6 +152,39 @@ def rounds(folder: Path | None = None) -> Html:
     return table(rows, "Median (least to greatest); ratios are library / field.")
 
 
+def precision(folder: Path | None = None) -> Html:
+    """Test accuracy in a narrow precision beside float32, over the same seeds.
+
+    The difference is of runs of one seed, its interval by Student's t. *Seed noise* is the standard
+    deviation of the float32 runs.
+    """
+    rows = []
+    for file in stored("precision-*.json", folder).values():
+        asked = file["settings"]
+        for label, found in file["results"].items():
+            wide, narrow = (np.array(found[name]) for name in ("float32", asked["precision"]))
+            gap = narrow - wide
+            reach = float(t.ppf(0.975, len(gap) - 1)) * gap.std(ddof=1) / len(gap) ** 0.5
+            noise = wide.std(ddof=1)
+            rows.append(
+                {
+                    "precision": asked["precision"],
+                    "method": label,
+                    "float32 (%)": f"{wide.mean():.2f}",
+                    "narrow (%)": f"{narrow.mean():.2f}",
+                    "difference (95 %)": f"{gap.mean():+.2f} ({gap.mean() - reach:+.2f} to "
+                    f"{gap.mean() + reach:+.2f})",
+                    "seed noise": f"{noise:.2f}",
+                    "within it": "yes" if abs(gap.mean()) <= noise else "no",
+                    "protocol": f"{asked['paper']}, {asked['experiment']}, {asked['dataset']}, "
+                    f"{asked['scale']}, score {asked['rule']}, seeds: "
+                    + ", ".join(map(str, asked["seeds"])),
+                    "machine": machine(file),
+                }
+            )
+    return table(rows, "Mean test accuracy over domains and seeds; differences in points.")
+
+
 # Where the time of a round goes.
 
 
@@ -237,7 +271,9 @@ def cross_device(folder: Path | None = None) -> Html:
             ratio = file["ratios"].get(side)
             rows.append(
                 {
-                    "side": f"{side} ({file['engine']})" if side == "library" else side,
+                    "side": f"{side} ({file['engine']}, {asked['precision']})"
+                    if side == "library"
+                    else f"{side} (float32)",
                     "seconds a round": spread(each, 3) if "error" not in found else found["error"],
                     "time, peer / library": "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio)
                     if ratio

@@ -303,12 +303,6 @@ def embedding(found: Collected, dataset: str, *by: Any) -> Picture | Html:
 # The data.
 
 
-def samples(found: Collected, dataset: str) -> Html:
-    """The sample grid of a data set."""
-    books = found.where(dataset=dataset)
-    return books.picture("samples") if books.notebooks else nothing()
-
-
 def counts(found: Collected, dataset: str) -> pd.DataFrame | Html:
     """Images by domain, split and class."""
     books = found.where(dataset=dataset).notebooks

@@ -192,7 +192,7 @@ def test_what_is_stored_fills_the_readme(
     readme.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
     text = bench.fill_readme(readme, path.parent)
     assert readme.read_text() == f"before\n{bench.MARKS[0]}\n{text}\n{bench.MARKS[1]}\nafter\n"
-    assert "| library (reference) | 2.00 | 2, 3 |" in text
+    assert "| library (reference, float32) | 2.00 | 2, 3 |" in text
     assert "| field | 5.00 | 2, 3 | 2.50 (2.50 to 2.50) |" in text
 
 

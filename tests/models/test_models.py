@@ -68,21 +68,27 @@ def test_pfl_cnn_has_the_public_sizes_and_no_batch_norm() -> None:
     assert build_model("pfl-cnn", 4, 6)(torch.randn(2, 3, 6, 6)).logits.shape == (2, 4)
 
 
-def test_pfl_cnn_pools_before_relu_without_a_difference() -> None:
-    """Values and gradients are those of the published order of layers, ReLU before pooling."""
-    ours = build_model("pfl-cnn", 10, 32).double()
+@pytest.mark.parametrize("name", ["digit-cnn", "small-cnn", "tiny-cnn", "pfl-cnn"])
+def test_pooling_before_relu_makes_no_difference(name: str) -> None:
+    """Losses and gradients of the usual order of layers, ReLU before pooling, to the bit."""
+    with seeded_modules(0):
+        ours = build_model(name, 10, 28)
     layers = list(ours.encoder)
-    layers[3], layers[4] = layers[4], layers[3]
-    assert isinstance(layers[3], nn.ReLU) and isinstance(layers[4], nn.MaxPool2d)
-    published = nn.Sequential(*layers, ours.predictor)
-    x = torch.randn(3, 3, 32, 32, dtype=torch.float64)
-    y = torch.tensor([1, 2, 3])
+    pools = [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]
+    assert pools
+    for i in pools:
+        layers[i], layers[i + 1] = layers[i + 1], layers[i]
+        assert isinstance(layers[i], nn.ReLU)
+    usual = nn.Sequential(*layers, ours.projection, ours.predictor)
+    x = torch.randn(16, 3, 28, 28)
+    y = torch.arange(16) % 10
     gradients = []
-    for logits in (ours(x).logits, published(x)):
+    for logits in (ours(x).logits, usual(x)):
         ours.zero_grad()
-        nn.functional.cross_entropy(logits, y).backward()
-        gradients.append([p.grad.clone() for p in ours.parameters()])
-    torch.testing.assert_close(*gradients)
+        loss = nn.functional.cross_entropy(logits, y)
+        loss.backward()
+        gradients.append([loss.detach(), *(p.grad.clone() for p in ours.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 def test_pfl_cnn_starts_glorot_uniform() -> None:

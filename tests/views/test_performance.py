@@ -168,7 +168,7 @@ def test_nothing_stored_says_so(tmp_path: Path) -> None:
         growth.phase_slopes("clients", tmp_path), performance.rounds(tmp_path),
         performance.phases(tmp_path), performance.phase_table(tmp_path),
         performance.cross_device(tmp_path), performance.gpu(tmp_path),
-        performance.measurements(tmp_path),
+        performance.precision(tmp_path), performance.measurements(tmp_path),
     )  # fmt: skip
     assert all(performance.NOTHING in view.html for view in views)
 
@@ -210,12 +210,17 @@ def test_other_scripts_files(tmp_path: Path) -> None:
         "flower": {"repeats": [], "error": "not measured"},
     }
     asked = {"users": 1000, "images": 50, "size": 32, "cohort": 50, "batch": 10, "rounds": 2}
+    asked |= {"precision": "bf16"}
     ratio = {"pfl": {"median": 1.75, "min": 1.5, "max": 2.0}}
     file = {"settings": asked, "engine": "reference", "sides": sides, "ratios": ratio}
     one = {"calls": [{"command": "one", **FACTS}]}
     (tmp_path / "cross-device-cpu.json").write_text(json.dumps({**one, **file}))
     html = performance.cross_device(tmp_path).html
-    assert "library (reference)" in html and "1.500 (1.000 to 2.000)" in html
+    assert (
+        "library (reference, bf16)" in html
+        and "pfl (float32)" in html
+        and "1.500 (1.000 to 2.000)" in html
+    )
     assert "1.75 (1.50 to 2.00)" in html and "not measured" in html
     seconds = {"median": 0.5, "min": 0.4, "max": 0.6, "all": [0.5, 0.4, 0.6]}
     timing = {"digit-cnn/FedAvg/eager": {"seconds": seconds}, "digit-cnn/x": {"error": "no"}}
@@ -230,9 +235,21 @@ def test_other_scripts_files(tmp_path: Path) -> None:
     assert listed.count("(changed files)") == 3 and "two" in listed and "gpu-x.json" in listed
 
 
+def test_a_narrow_precision_beside_float32(tmp_path: Path) -> None:
+    """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of two degrees 4.303."""
+    asked = {"precision": "bf16", "paper": "adcol", "experiment": "table-1", "rule": "last5"}
+    asked |= {"dataset": "digits5", "scale": "reduced", "seeds": [0, 1, 2]}
+    one = {"float32": [80.0, 80.0, 83.0], "bf16": [81.0, 82.0, 86.0]}
+    file = {"settings": asked, "results": {"FedAvg": one}, **FACTS}
+    (tmp_path / "precision-x.json").write_text(json.dumps(file))
+    html = performance.precision(tmp_path).html
+    for part in ("81.00", "83.00", "+2.00 (-0.48 to +4.48)", "1.73", "<td>no</td>", "digits5"):
+        assert part in html
+
+
 def test_every_view_shows_the_measurements_that_are_stored() -> None:
     """The project's own files, not made ones."""
     views = (performance.rounds, performance.phase_table, performance.cross_device)
     for view in views:
         assert performance.NOTHING not in view().html, view.__name__
-    assert "pfl-torchrun" in performance.cross_device().html
+    assert "pfl-torchrun (float32)" in performance.cross_device().html

@@ -98,7 +98,7 @@ def test_without_records_pages_say_so():
         recorded.in_and_out(empty, "table-1", "digits5", "images"),
         recorded.traffic(empty, "table-1", "digits5"),
         recorded.embedding(empty, "digits5", "domain", "class"),
-        recorded.samples(empty, "digits5"),
+        recorded.picture(empty, "digits5", "samples"),
         recorded.counts(empty, "digits5"),
         execution.executions(empty),
     ):
@@ -107,8 +107,10 @@ def test_without_records_pages_say_so():
 
 def test_pictures_come_back(found):
     with pytest.raises(FedReproError, match="no notebook holds a picture 'samples'"):
-        recorded.samples(found, "office10")
-    shown = recorded.samples(Collected([book(0, **{"picture-samples": "QUJD"})]), "office10")
+        found.picture("samples")
+    assert recorded.NOTHING in recorded.picture(found, "office10", "samples").html
+    drawn = Collected([book(0, **{"picture-samples": "QUJD"})])
+    shown = recorded.picture(drawn, "office10", "samples")
     assert 'src="data:image/png;base64,QUJD"' in shown.html and "alt=" in shown.html
 
 
