@@ -1,12 +1,12 @@
-"""How a script reads counts and how it ends: bad input is one line on standard error and status 2,
-as on the command line. It has no command; the others ask.
+"""How a script reads counts, names its call and ends: bad input is one line on standard error and
+status 2, as on the command line. It has no command; the others ask.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from fedrepro.errors import FedReproError
 
@@ -16,6 +16,17 @@ def count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+PLACES = ("--json", "--results", "--folder", "--runs", "--data-root")
+
+
+def command(script: str, words: Sequence[str]) -> str:
+    """A call as it is stored: without the places of its files, which are no part of what is
+    measured."""
+    places = [i for i, word in enumerate(words) if word in PLACES]
+    kept = [w for i, w in enumerate(words) if i not in places and i - 1 not in places]
+    return " ".join([f"python benchmarks/{script}.py", *kept])
 
 
 def run(main: Callable[[], None]) -> None:

@@ -255,13 +255,6 @@ def stored(
     }
 
 
-def as_stored(script: str, words: Sequence[str]) -> str:
-    """The command without the place of its file, which is no part of what is measured."""
-    places = [i for i, word in enumerate(words) if word in ("--json", "--results")]
-    kept = [w for i, w in enumerate(words) if i not in places and i - 1 not in places]
-    return " ".join([f"python benchmarks/{script}.py", *kept])
-
-
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     plan.add_argument("--axis", nargs="+", choices=tuple(AXES), default=list(AXES))
@@ -300,7 +293,7 @@ def main(words: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     names = ("engine", "device", "images", "batch", "rounds", "threads", "seed")
     base = Point("", **{name: getattr(given, name) for name in names})
-    command = as_stored("growth", sys.argv[1:] if words is None else words)
+    command = entry.command("growth", sys.argv[1:] if words is None else words)
     for axis, values in axes:
         found = stored(axis, values, base, given.repeat, command)
         path = given.results / f"growth-{axis}-{given.engine}-{given.device}.json"

@@ -111,6 +111,7 @@ def main() -> None:
         return
     place = pick_device(given.device)
     path = given.json or RESULTS / f"many-clients-{given.model}-{place.type}.json"
+    command = entry.command("many_clients", sys.argv[1:])
     settings = {k: v for k, v in vars(given).items() if k not in ("json", "inside", "folder")}
     answers = []
     chosen = [methods.get(name).name for name in given.methods.split(",")]
@@ -123,9 +124,8 @@ def main() -> None:
             raise FedReproError(f"{name} ended with status {done.returncode}")
         answers.append(json.loads(done.stdout.splitlines()[-1]))
         print(f"{name}: {answers[-1]}", flush=True)
-        files.write_json(
-            path, {"settings": settings, "environment": environment(place), "methods": answers}
-        )
+        stored = {"command": command, "settings": settings, "environment": environment(place)}
+        files.write_json(path, {**stored, "methods": answers})
 
 
 if __name__ == "__main__":

@@ -35,12 +35,10 @@ from fedrepro.views import performance
 
 if __package__:
     from benchmarks import entry
-    from benchmarks.growth import as_stored
     from benchmarks.rounds import Settings, made_federation
     from benchmarks.timing import synchronize
 else:  # run as a file: this folder is on the path, the one above may not be
     import entry
-    from growth import as_stored
     from rounds import Settings, made_federation
     from timing import synchronize
 
@@ -184,7 +182,7 @@ def main(words: Sequence[str] | None = None) -> None:
             print(f"{model}, {method}: done", file=sys.stderr, flush=True)
     asked = {name: value for name, value in asdict(settings).items() if name in names}
     content = {
-        "command": as_stored("phases", sys.argv[1:] if words is None else words),
+        "command": entry.command("phases", sys.argv[1:] if words is None else words),
         "settings": asked,
         "environment": environment(torch.device(given.device)),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},

@@ -87,12 +87,9 @@ def main(words: Sequence[str] | None = None) -> None:
     device = pick_device(given.device)
     if given.precision == "tf32" and device.type == "cpu":
         raise FedReproError("a CPU has no tf32; pass --device cuda, or --precision bf16")
-    used = sys.argv[1:] if words is None else list(words)
-    places = {str(p) for p in (given.data_root, given.runs, given.json) if p}
-    named = ["PATH" if word in places else word for word in used]  # folders of this machine
     keys = ("precision", "experiment", "dataset", "scale", "seeds", "device")
     stored: dict[str, Any] = {
-        "command": " ".join(["python benchmarks/precision.py", *named]),
+        "command": entry.command("precision", sys.argv[1:] if words is None else words),
         "settings": {"paper": PAPER, "rule": RULE, **{k: getattr(given, k) for k in keys}},
         "environment": environment(device),
         "results": measure(given, given.seeds),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
-from typing import Protocol as Interface
 
 import pandas as pd
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from fedrepro.averaging import RunningAverage
 from fedrepro.clients import Client, Groups, Shelf, TrainedView, flatten, restore
-from fedrepro.curve import CURVE_COLUMNS, Curve, Row
+from fedrepro.curve import Curve, Row
 from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order
 from fedrepro.evaluation import Test, abroad, at_home, embed, everywhere
@@ -29,19 +31,42 @@ from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
 from fedrepro.rng import Purpose, seeded_modules, torch_stream
 from fedrepro.server import Server, under
-from fedrepro.together import Stage, one_round, run_together
-
-__all__ = ["CURVE_COLUMNS", "Checkpoint", "Training"]
+from fedrepro.together import Checkpoint, Stage, one_round, run_together
 
 
-class Checkpoint(Interface):
-    """Where a run's unfinished state goes."""
+@dataclass
+class _Round:
+    """A round in the making: who takes part, and what has come back. By client: its position among
+    those chosen."""
 
-    def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None: ...
+    number: int
+    chosen: list[Client]
+    average: RunningAverage
+    downs: list[Message] = field(default_factory=list)
+    weights: Sequence[float] = ()
+    jobs: list[Job] = field(default_factory=list)
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    after: dict[int, Groups] = field(default_factory=dict)
+    twins: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    clock: dict[str, float] = field(default_factory=dict)
+    tested: list[Row] = field(default_factory=list)
+    terms: list[Row] = field(default_factory=list)
 
-    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None: ...
+    def add_terms(self, client: Client, trained: Trained, prefix: str = "") -> None:
+        for term, value in trained.terms.items():
+            name = client.data.name
+            self.terms.append((self.number, "term", prefix + term, name, "train", value))
 
-    def due(self) -> bool: ...
+    def rows(self, server: Mapping[str, float]) -> list[Row]:
+        """What the curve keeps of the round, whatever order clients came back in."""
+        order = {client.data.name: i for i, client in enumerate(self.chosen)}
+        rows = self.tested + sorted(self.terms, key=lambda row: order[row[3]])
+        rows += [(self.number, "server", k, "", "", v) for k, v in server.items()]
+        for way, counted in (("down", count_bytes(self.downs)), ("up", self.sent)):
+            named = {f"{way}/{kind}": float(size) for kind, size in counted.items()}
+            rows += [(self.number, "bytes", k, "", "", v) for k, v in named.items()]
+        return rows + [(self.number, "seconds", k, "", "", v) for k, v in self.clock.items()]
 
 
 class Training:
@@ -99,10 +124,10 @@ class Training:
             "twin": dict(initial) if method.twin_phases(protocol) else {},
             "trained": dict(initial) if "trained" in self.judged else {},
         }
-        self.clients = [
-            Client(i, data, {**first, "kept": {**first["kept"], **_on(head, self.device)}})
-            for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
-        ]
+        self.clients = []
+        for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
+            own = {name: value.to(self.device) for name, value in head.items()}
+            self.clients.append(Client(i, data, {**first, "kept": {**first["kept"], **own}}))
         self.shelf = Shelf(self.device, clients, folder)
         self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
         self.log = Curve(self.judged[0], protocol.early_stop)
@@ -136,83 +161,69 @@ class Training:
         leaves the last finished round to be saved.
         """
         self.server.round = number
-        clock: dict[str, float] = {}
-        rows: list[Row] = []
-        chosen = self._participants(number)
-        with self._timed(clock, "messages"):
-            downs = [self._download(client) for client in chosen]
-        counts = [len(client.data.train) for client in chosen]
-        weights = self.method.weights(self.protocol, counts)
         average = RunningAverage(self.layout, self.method.bn_policy == "first")
-        uploads: dict[int, Upload] = {}
-        after: dict[int, Groups] = {}
-        twins: dict[int, dict[str, Tensor]] = {}
-        sent: dict[str, int] = {}
-
-        def take_twin(position: int, trained: Trained) -> None:
-            rows.extend(_terms(number, chosen[position], trained, "twin/"))
-            groups = {"twin": trained.state}
-            twins[position] = self.twins.put(chosen[position].index, groups)["twin"]
-            self.whole = self.whole and not self.twins.in_files
-
-        def take(position: int, trained: Trained) -> None:
-            client = chosen[position]
-            with self._timed(clock, "messages"):
-                view = self._view(client, trained, jobs[position])
-                upload = self._upload(client, trained, view)
-                for kind, size in count_bytes([upload.message]).items():
-                    sent[kind] = sent.get(kind, 0) + size
-                if "model" in upload.message:
-                    average.add(position, tensors_of(upload.message, "model"), weights[position])
-                    del upload.message["model"]
-                uploads[position] = upload
-                after[position] = self.shelf.put(client.index, self._groups(client, trained, view))
-                self.whole = self.whole and not self.shelf.in_files
-            rows.extend(_terms(number, client, trained))
-
+        now = _Round(number, self._participants(number), average)
+        with self._timed(now.clock, "messages"):
+            now.downs = [self._download(client) for client in now.chosen]
+        counts = [len(client.data.train) for client in now.chosen]
+        now.weights = self.method.weights(self.protocol, counts)
+        told = list(zip(now.chosen, now.downs, strict=True))
         before = self.server.state(), [dict(client.groups) for client in self.clients]
-        tested: list[Row] = []
         stop = self.protocol.early_stop
         try:
             if number == 1 and stop is not None and stop.untrained:
-                yield from self._evaluate(0, clock, tested)
-            twin_phases = self.method.twin_phases(self.protocol)
-            if twin_phases:
-                jobs = [
-                    self._job(c, down, number, twin_phases, "twin", c.twin)
-                    for c, down in zip(chosen, downs, strict=True)
-                ]
-                yield Stage("train", jobs, clock, take_twin)
+                yield from self._evaluate(0, now.clock, now.tested)
+            if phases := self.method.twin_phases(self.protocol):
+                jobs = [self._job(c, down, number, phases, "twin", c.twin) for c, down in told]
+                yield Stage("train", jobs, now.clock, partial(self._take_twin, now))
             phases = self.method.phases(self.protocol)
-            jobs = [
-                self._job(c, down, number, phases) for c, down in zip(chosen, downs, strict=True)
-            ]
-            yield Stage("train", jobs, clock, take)
-            with self._timed(clock, "server"):
-                self.server.log = {}
-                self.server.model |= average.tensors
-                self.method.server_step(self.server, [uploads[i] for i in sorted(uploads)])
-            for position, client in enumerate(chosen):
-                client.groups = {**after[position], "twin": twins.get(position, client.twin)}
-            if self.method.bn_policy == "recompute":
-                with self._timed(clock, "evaluate"):
-                    self._recompute_statistics()
-            yield from self._evaluate(number, clock, tested)
+            now.jobs = [self._job(client, down, number, phases) for client, down in told]
+            yield Stage("train", now.jobs, now.clock, partial(self._take, now))
+            self._close(now)
+            yield from self._evaluate(number, now.clock, now.tested)
         except BaseException:
             self.server.load_state(before[0])
             for client, groups in zip(self.clients, before[1], strict=True):
                 client.groups = groups
             raise
-        order = {client.data.name: i for i, client in enumerate(chosen)}
-        rows.sort(key=lambda row: order[row[3]])
-        rows = tested + rows
-        rows += [(number, "server", k, "", "", v) for k, v in self.server.log.items()]
-        for way, counted in (("down", count_bytes(downs)), ("up", sent)):
-            rows += [(number, "bytes", f"{way}/{k}", "", "", float(v)) for k, v in counted.items()]
-        rows += [(number, "seconds", k, "", "", v) for k, v in clock.items()]
-        self.log.add(rows)
+        self.log.add(now.rows(self.server.log))
         self.round = number
         self.whole = True
+
+    def _take_twin(self, now: _Round, position: int, trained: Trained) -> None:
+        """A client's second network comes back from its training."""
+        client = now.chosen[position]
+        now.add_terms(client, trained, "twin/")
+        now.twins[position] = self.twins.put(client.index, {"twin": trained.state})["twin"]
+        self.whole = self.whole and not self.twins.in_files
+
+    def _take(self, now: _Round, position: int, trained: Trained) -> None:
+        """A client comes back from its training: it sends, and what it keeps is put away."""
+        client = now.chosen[position]
+        with self._timed(now.clock, "messages"):
+            view = self._view(client, trained, now.jobs[position])
+            upload = self._upload(client, trained, view)
+            now.sent.update(count_bytes([upload.message]))
+            if "model" in upload.message:
+                model = tensors_of(upload.message, "model")
+                now.average.add(position, model, now.weights[position])
+                del upload.message["model"]
+            now.uploads[position] = upload
+            now.after[position] = self.shelf.put(client.index, self._groups(client, trained, view))
+            self.whole = self.whole and not self.shelf.in_files
+        now.add_terms(client, trained)
+
+    def _close(self, now: _Round) -> None:
+        """All are back: the server learns, and clients' state becomes what they kept."""
+        with self._timed(now.clock, "server"):
+            self.server.log = {}
+            self.server.model |= now.average.tensors
+            self.method.server_step(self.server, [now.uploads[i] for i in sorted(now.uploads)])
+        for position, client in enumerate(now.chosen):
+            client.groups = {**now.after[position], "twin": now.twins.get(position, client.twin)}
+        if self.method.bn_policy == "recompute":
+            with self._timed(now.clock, "evaluate"):
+                self._recompute_statistics()
 
     def _participants(self, number: int) -> list[Client]:
         """All clients, or a share drawn for this round, in client order."""
@@ -385,12 +396,3 @@ class Training:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         clock[name] = clock.get(name, 0.0) + time.perf_counter() - start
-
-
-def _terms(number: int, client: Client, trained: Trained, prefix: str = "") -> Iterator[Row]:
-    for term, value in trained.terms.items():
-        yield number, "term", prefix + term, client.data.name, "train", value
-
-
-def _on(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    return {name: value.to(device) for name, value in tensors.items()}

@@ -4,19 +4,31 @@ trains side by side. Each run's numbers are its own: nothing passes from one to 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from typing import Protocol as Interface
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from fedrepro.engine import Job, Trained
 from fedrepro.progress import Progress
 
 if TYPE_CHECKING:
-    from fedrepro.rounds import Checkpoint, Training
+    from fedrepro.rounds import Training
+
+
+class Checkpoint(Interface):
+    """Where a run's unfinished state goes."""
+
+    def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None: ...
+
+    def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None: ...
+
+    def due(self) -> bool: ...
 
 
 @dataclass

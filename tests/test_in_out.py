@@ -10,7 +10,7 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.cells import cells
-from fedrepro.rounds import CURVE_COLUMNS
+from fedrepro.curve import CURVE_COLUMNS
 
 MPFT = papers.load("mpft")
 DOMAINS = ("photo", "sketch")

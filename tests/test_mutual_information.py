@@ -12,11 +12,12 @@ import torch
 
 from fedrepro import papers
 from fedrepro.cells import cells
+from fedrepro.curve import CURVE_COLUMNS
 from fedrepro.errors import FedReproError
 from fedrepro.methods import create
 from fedrepro.mutual_information import leakage, lower_bound, mutual_information, sent_pairs
 from fedrepro.progress import Silent
-from fedrepro.rounds import CURVE_COLUMNS, Training
+from fedrepro.rounds import Training
 from tests import toys
 
 
