@@ -17,6 +17,7 @@ REFUSED = {
     "growth": "--values 1 2",
     "many_clients": "--methods Nothing",
     "phases": "--model nothing",
+    "precision": "--precision tf32",
     "rounds": "--images 9 --batch 8",
 }
 
