@@ -25,7 +25,11 @@ def command(script: str, words: Sequence[str]) -> str:
     """A call as it is stored: without the places of its files, which are no part of what is
     measured."""
     places = [i for i, word in enumerate(words) if word in PLACES]
-    kept = [w for i, w in enumerate(words) if i not in places and i - 1 not in places]
+    kept = [
+        word
+        for i, word in enumerate(words)
+        if word.partition("=")[0] not in PLACES and i - 1 not in places
+    ]
     return " ".join([f"python benchmarks/{script}.py", *kept])
 
 

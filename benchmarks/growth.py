@@ -13,7 +13,6 @@ import argparse
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -38,11 +37,11 @@ from fedrepro.views.growth import slopes
 
 if __package__:
     from benchmarks import entry
-    from benchmarks.rounds import CLASSES, made_samples
+    from benchmarks.rounds import CLASSES, Ticks, made_samples
     from benchmarks.timing import clear, peak_mib
 else:  # run as a file: this folder is on the path, the one above may not be
     import entry
-    from rounds import CLASSES, made_samples
+    from rounds import CLASSES, Ticks, made_samples
     from timing import clear, peak_mib
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -133,16 +132,6 @@ def place(axis: str, point: Point) -> int:
     return point.clients if axis == "clients" else point.size**2
 
 
-class Clock(Silent):
-    """Notes when each round ends."""
-
-    def start(self, label: str, total: int, done: int) -> None:
-        self.times = [time.perf_counter()]
-
-    def round(self, number: int, text: str) -> None:
-        self.times.append(time.perf_counter())
-
-
 def training(point: Point, device: torch.device) -> Training:
     """A run that has not begun."""
     method, protocol = methods.create(point.method), point.protocol()
@@ -151,11 +140,11 @@ def training(point: Point, device: torch.device) -> Training:
 
 def train(point: Point, device: torch.device) -> dict[str, Any]:
     """Seconds of each round, the warming one first, as a whole and by phase."""
-    clock = Clock()
-    curve = training(point, device).run(clock)
+    ticks = Ticks()
+    curve = training(point, device).run(ticks)
     rows = curve[curve.measure == "seconds"]
     return {
-        "seconds": [b - a for a, b in pairwise(clock.times)],
+        "seconds": [b - a for a, b in pairwise(ticks.at)],
         "phases": {str(name): list(part.value) for name, part in rows.groupby("subject")},
     }
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedrepro import files, metrics
 from fedrepro.errors import FedReproError
-from fedrepro.progress import progress
 from fedrepro.runs.environment import environment, pick_device
 from fedrepro.study import study
 
@@ -33,7 +31,7 @@ PAPER, RULE, BASE = "adcol", "last5", "float32"
 
 def accuracies(given: argparse.Namespace, precision: str, seed: int) -> dict[str, float]:
     """Mean accuracy over the domains in percent of every arm's run, by label."""
-    part = study(
+    of = study(
         PAPER,
         given.dataset,
         given.scale,
@@ -44,14 +42,14 @@ def accuracies(given: argparse.Namespace, precision: str, seed: int) -> dict[str
         runs_dir=given.runs,
         data_root=given.data_root,
     )
-    results = replace(part, progress=progress()).results(given.experiment)
+    results = of.results(given.experiment)
     return {r.label: metrics.scores(r.record.curve, RULE)["avg"] for r in results}
 
 
-def measure(given: argparse.Namespace, seeds: Sequence[int]) -> dict[str, dict[str, list[float]]]:
+def measure(given: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
     """Accuracies by label and precision, a value a seed."""
     found: dict[str, dict[str, list[float]]] = {}
-    for seed in seeds:
+    for seed in given.seeds:
         for precision in (BASE, given.precision):
             for label, value in accuracies(given, precision, seed).items():
                 found.setdefault(label, {}).setdefault(precision, []).append(value)
@@ -92,7 +90,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "command": entry.command("precision", sys.argv[1:] if words is None else words),
         "settings": {"paper": PAPER, "rule": RULE, **{k: getattr(given, k) for k in keys}},
         "environment": environment(device),
-        "results": measure(given, given.seeds),
+        "results": measure(given),
     }
     path = given.json or RESULTS / f"precision-{given.precision}-{given.device}.json"
     files.write_json(path, stored)

@@ -368,7 +368,7 @@ def main(words: Sequence[str] | None = None) -> None:
         pick_device(settings.device)
         print(json.dumps(measured_here(*given.side, settings)))
         return
-    command = " ".join(["python benchmarks/rounds.py", *(sys.argv[1:] if words is None else words)])
+    command = entry.command("rounds", sys.argv[1:] if words is None else words)
     stored = measure(settings, command)
     kind = "" if settings.precision == "float32" else f"-{settings.precision}"
     path = given.json or RESULTS / f"rounds-{settings.model}{kind}-{settings.device}.json"

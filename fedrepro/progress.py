@@ -122,8 +122,8 @@ def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
 
     A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere.
     """
-    steps = range(done, total)
-    if not _in_notebook() and sys.stderr.isatty():
+    steps, notebook = range(done, total), _in_notebook()
+    if not notebook and sys.stderr.isatty():
         yield from tqdm(steps, desc=label, initial=done, total=total, unit="step")
         return
     handle = None
@@ -132,7 +132,7 @@ def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
         if (step + 1) * 10 // total == step * 10 // total:
             continue
         line = _bar(label, "step", step + 1, total)
-        if not _in_notebook():
+        if not notebook:
             print(line, file=sys.stderr, flush=True)
             continue
         from IPython.display import display

@@ -52,3 +52,11 @@ def test_a_count_is_a_whole_number_from_1_on(
 ) -> None:
     assert ended("rounds", f"--repeat={number}", monkeypatch) == 2
     assert f"'{number}' is no whole number from 1 on" in capsys.readouterr().err
+
+
+def test_a_stored_call_names_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    import entry
+
+    words = ["--runs", "/a", "--repeat", "2", "--json=/b", "--data-root", "/c", "--table"]
+    assert entry.command("rounds", words) == "python benchmarks/rounds.py --repeat 2 --table"
