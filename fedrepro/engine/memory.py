@@ -17,7 +17,8 @@ def keep_freed_memory() -> bool:
 
     A training step makes and drops the same large tensors again and again. Left alone, glibc gives
     each back to the system, which fills it with zeros before the next step gets it: a fifth of
-    FedAvg's round of a digit CNN, a third in bf16. The price: a process holds its peak until it ends.
+    FedAvg's round of a digit CNN, a third in bf16. The price: a process holds its peak until it
+    ends.
 
     Nothing is done where the C library is not glibc, or where the environment sets its malloc.
     """
