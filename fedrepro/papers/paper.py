@@ -109,9 +109,7 @@ class Paper(PaperFile):
         base = self._base_of(experiment, dataset)
         protocol = self.protocol_of(name, dataset, scale)
         if protocol.scale in experiment.clients_each:
-            each = experiment.clients_each[protocol.scale]
-            table = dict.fromkeys(protocol.data.allocation.clients, each)
-            protocol = protocol.changed(**{"data.allocation.clients": table})
+            protocol = _equal_clients(protocol, experiment.clients_each[protocol.scale])
         return [self._arm(spec, protocol, base) for spec in self.arm_specs(name)]
 
     def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
@@ -139,12 +137,11 @@ class Paper(PaperFile):
         )
 
     def _arm(self, spec: ArmSpec, protocol: Protocol, base: str) -> Arm:
-        dataset, rule = protocol.data.dataset, {}
         if spec.clients_each is not None:
-            table = dict.fromkeys(DATASETS[dataset], spec.clients_each)
-            rule = {"data.allocation.rule": "table", "data.allocation.clients": table}
+            protocol = _equal_clients(protocol, spec.clients_each)
         at_scale = spec.protocol if protocol.scale == "paper" else spec.scales.get(protocol.scale)
-        changes = {**rule, **spec.everywhere, **spec.where.get(dataset, {}), **(at_scale or {})}
+        here = spec.where.get(protocol.data.dataset, {})
+        changes = {**spec.everywhere, **here, **(at_scale or {})}
         if spec.rounds_share is not None:
             rounds = max(1, round(spec.rounds_share * protocol.rounds))
             changes = {"rounds": rounds, **changes}
@@ -190,6 +187,14 @@ def _scale(name: str) -> Scale:
         if scale == name:
             return scale  # type: ignore[no-any-return]
     raise FedReproError(f"no scale {name!r}; choose from {', '.join(get_args(Scale))}")
+
+
+def _equal_clients(protocol: Protocol, each: int) -> Protocol:
+    """So many clients in every domain of the protocol's table, or of the data set where it has
+    none."""
+    domains = protocol.data.allocation.clients or DATASETS[protocol.data.dataset]
+    table = dict.fromkeys(domains, each)
+    return protocol.changed(**{"data.allocation.rule": "table", "data.allocation.clients": table})
 
 
 def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:

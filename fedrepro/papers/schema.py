@@ -164,9 +164,9 @@ class ArmSpec(_Spec):
     protocol of another scale, ``rounds_share`` the rounds at every scale.
 
     everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
-    before ``protocol`` and ``scales``. clients_each: every domain of the data set gets so many
-    clients. row, column: the printed place of the mean accuracy in an experiment of kind ``grid``;
-    the label and the first column where they are not given.
+    before ``protocol`` and ``scales``. clients_each: clients in every domain, as an experiment may
+    set them by scale. row, column: the printed place of the mean accuracy in an experiment of kind
+    ``grid``; the label and the first column where they are not given.
     """
 
     label: str
@@ -224,7 +224,8 @@ class Experiment(_Spec):
     """A table, a figure or a printed claim: what it needs and whether it can be run today.
 
     dataset: the protocol it follows; several by commas where it is run on each alike.
-    clients_each: by scale, the clients of every domain that has any in the protocol's table.
+    clients_each: by scale, clients in every domain: of the protocol's table, or of the data set
+    where it has none.
     named_only: scales at which it runs where it is named, and is no part of ``all``. rows: our data
     sets, and the printed row (or how it begins) their numbers stand in. compared: by data set, the
     (paper, table, column) whose order of methods stands beside ours. steps: by scale, gradient
