@@ -93,7 +93,7 @@ def test_experiments() -> None:
     keys = ["paper", "id", "dataset", "caption", "state", "reason"]
     assert all(list(row) == keys for row in rows)
     assert {row["paper"] for row in rows} == set(papers.list())
-    assert {row["state"] for row in rows} <= {"runs", "blocked", "planned"}
+    assert {row["state"] for row in rows} == {"runs", "blocked"}
     own = listed("experiments", "--paper", "adcol")
     assert own == [row for row in rows if row["paper"] == "adcol"]
     assert call("experiments", "--paper", "adcol").stdout.count("\n") == len(own) + 1
