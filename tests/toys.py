@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import torch
 
 from fedrepro import methods
@@ -62,3 +63,9 @@ def protocol(**changes: object) -> Protocol:
         }
     )
     return base.changed(**changes)
+
+
+def logged(curve: pd.DataFrame, measure: str, number: int) -> dict[str, float]:
+    """What a round logged of a measure, by subject, summed over clients."""
+    chosen = curve[(curve.measure == measure) & (curve["round"] == number)]
+    return chosen.groupby("subject").value.sum().to_dict()

@@ -190,22 +190,6 @@ def start(**fields):
     return Training(methods.create("I2PFL", **fields), toys.protocol(), toys.federation(), seed=0)
 
 
-def rows(curve, measure, number):
-    chosen = curve[(curve.measure == measure) & (curve["round"] == number)]
-    return chosen.groupby("subject").value.sum().to_dict()
-
-
-def test_traffic_is_fedavgs_and_one_prototype_a_class():
-    run = start()
-    curve = run.run(Silent())
-    k, d, n = toys.CLASSES, run.server.feature_size, 3
-    network = n * 4 * sum(run.server.model[name].numel() for name in run.travelling)
-    way = {"model": network, "prototypes": n * k * d * 4, "present": n * k}
-    both = {f"{w}/{kind}": size for w in ("down", "up") for kind, size in way.items()}
-    assert rows(curve, "bytes", 2) == both
-    assert run.judged == ("global",)
-
-
 def test_classes_a_client_lacks_are_not_sent():
     run = start()
     z = torch.arange(6.0)[:, None]
@@ -252,8 +236,8 @@ def test_two_rounds_at_the_server():
 
 def test_contrast_starts_in_round_two_and_alignment_in_round_one():
     curve = start().run(Silent())
-    assert rows(curve, "term", 1)["gpcl"] == 0 < rows(curve, "term", 2)["gpcl"]
-    assert rows(curve, "term", 1)["apa"] > 0
+    assert toys.logged(curve, "term", 1)["gpcl"] == 0 < toys.logged(curve, "term", 2)["gpcl"]
+    assert toys.logged(curve, "term", 1)["apa"] > 0
 
 
 @pytest.mark.parametrize(
