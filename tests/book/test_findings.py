@@ -29,13 +29,24 @@ def check(page, point):
     return keep
 
 
-def points():
-    """(page, bold words) of every finding on the result pages."""
+def told():
+    """(page, text) of every list of findings on the result pages."""
     for path in sorted(PAGES.glob("*.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.cell_type == "markdown" and "What these runs say" in cell.source:
-                for words in re.findall(r"^- \*\*(.+?)\*\*", cell.source, re.MULTILINE | re.DOTALL):
-                    yield path.stem, " ".join(words.split()).rstrip(".:")
+                yield path.stem, cell.source
+
+
+def points():
+    """(page, bold words) of every finding."""
+    for page, text in told():
+        for words in re.findall(r"^- \*\*(.+?)\*\*", text, re.MULTILINE | re.DOTALL):
+            yield page, " ".join(words.split()).rstrip(".:")
+
+
+@pytest.mark.parametrize(("page", "text"), list(told()), ids=[page for page, _ in told()])
+def test_every_finding_has_words_in_bold_to_be_known_by(page, text):
+    assert re.findall(r"^- (?!\*\*).*", text, re.MULTILINE) == []
 
 
 @pytest.mark.parametrize(("page", "point"), sorted(set(points()) | set(CHECKS)))
