@@ -181,6 +181,29 @@ def _():
     assert 2.5 < share["sampling ratio 100%"] - share["sampling ratio 20%"] < 4
 
 
+@check("adcol_ablations", "DP-ADCOL is as good as training alone")
+def _():
+    private = means("adcol", "table-17", D5).filter(like="DP-ADCOL")
+    alone = means("adcol", "figure-2c", D5)["mu=0"]
+    assert len(private) == 3 and all(abs(private - alone) < 1.5)
+    assert means("adcol", "table-17", D5)["non-private ADCOL"] - private.max() > 2
+
+
+@check("adcol_ablations", "DP-FedBN learns nothing")
+def _():
+    curious = means("adcol", "table-17", D5).filter(like="DP-FedBN")
+    trusted = means("adcol", "prose-dp-fedbn", D5, "value")
+    assert len(curious) == 6 and curious.max() < 13 and trusted["DP-FedBN"] < 13
+
+
+@check("adcol_ablations", "FADA lies below training alone")
+def _():
+    domains = ["mnist", "svhn", "usps", "synthdigits-standin", "mnistm", "avg"]
+    rows = {d: means("adcol", "table-21", D5, d) for d in domains}
+    assert rows["avg"]["SOLO"] - rows["avg"]["FADA"] > 10
+    assert all(row["FADA"] <= row["SOLO"] + 0.05 for row in rows.values())
+
+
 # FedAPC.
 
 
