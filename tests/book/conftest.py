@@ -10,6 +10,8 @@ from filelock import FileLock
 
 from fedrepro.book import build_book
 
+pytest.register_assert_rewrite("tests.book.findings")
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -1,0 +1,65 @@
+"""What the pages of ADCOL say of the runs."""
+
+from tests.book.findings import cells, check, first, means
+
+D5 = "digits5-standin"
+
+
+@check("adcol_results", "The order of the methods is not the paper's")
+def _():
+    for table, dataset, place in (("table-1", "digits5-standin", 3), ("table-4", "office10", 4)):
+        values = means("adcol", table, dataset)
+        assert first(values, 2) == {"FedBN", "PartialFed"}
+        assert values.rank(ascending=False)["ADCOL"] == place
+
+
+@check("adcol_results", "ADCOL against training alone")
+def _():
+    digits, office = (means("adcol", *t) for t in (("table-1", D5), ("table-4", "office10")))
+    gain = digits["ADCOL"] - digits["SOLO"]
+    one = cells("adcol", "table-1", D5, "synthdigits-standin").mean(axis=1)
+    assert gain > 0 and (one["ADCOL"] - one["SOLO"]) / 5 > gain / 2
+    assert office["ADCOL"] < office["SOLO"]
+    real = [
+        cells("adcol", "figure-2c", D5, domain).mean(axis=1)
+        for domain in ("mnist", "svhn", "usps", "mnistm")
+    ]
+    assert sum(real)["mu=0"] > sum(real)["mu=1"]
+
+
+@check("adcol_results", "What does appear")
+def _():
+    for table, dataset in (("table-1", D5), ("table-4", "office10")):
+        values = means("adcol", table, dataset)
+        assert values["Per-FedAvg"] < values["SOLO"]
+    weights = means("adcol", "figure-2c", D5)
+    assert weights.idxmax() == "mu=1" and weights.drop("mu=10").min() - weights["mu=10"] > 25
+    share = means("adcol", "table-15", D5, "accuracy")
+    assert all(
+        abs(share["sampling ratio 100%"] - share[f"sampling ratio {n}%"]) < 1.5
+        for n in (40, 60, 80)
+    )
+    assert 2.5 < share["sampling ratio 100%"] - share["sampling ratio 20%"] < 4
+
+
+@check("adcol_ablations", "DP-ADCOL is as good as training alone")
+def _():
+    private = means("adcol", "table-17", D5).filter(like="DP-ADCOL")
+    alone = means("adcol", "figure-2c", D5)["mu=0"]
+    assert len(private) == 3 and all(abs(private - alone) < 1.5)
+    assert means("adcol", "table-17", D5)["non-private ADCOL"] - private.max() > 2
+
+
+@check("adcol_ablations", "DP-FedBN learns nothing")
+def _():
+    curious = means("adcol", "table-17", D5).filter(like="DP-FedBN")
+    trusted = means("adcol", "prose-dp-fedbn", D5, "value")
+    assert len(curious) == 6 and curious.max() < 13 and trusted["DP-FedBN"] < 13
+
+
+@check("adcol_ablations", "FADA lies below training alone")
+def _():
+    domains = ["mnist", "svhn", "usps", "synthdigits-standin", "mnistm", "avg"]
+    rows = {d: means("adcol", "table-21", D5, d) for d in domains}
+    assert rows["avg"]["SOLO"] - rows["avg"]["FADA"] > 10
+    assert all(row["FADA"] <= row["SOLO"] + 0.05 for row in rows.values())

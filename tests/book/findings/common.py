@@ -1,0 +1,43 @@
+"""What the pages of the common protocol say of the runs."""
+
+from fedrepro.views import standings
+from tests.book.findings import check, found, order
+
+DATASETS = ("digits5-standin", "office10", "pacs")
+OWN = {"SOLO", "FedProto", "Ditto", "PartialFed", "FedBN", "ADCOL", "FedPall"}
+PAPERS_OWN = {"ADCOL", "FedPall", "I2PFL", "FedAPC"}
+
+
+@check("common", "Where domains are pictures, keeping something of one's own comes first")
+def _():
+    for dataset in ("office10", "pacs"):
+        assert set(order(dataset).index[:7]) == OWN
+
+
+@check("common", "On Digits it is the other way round")
+def _():
+    assert list(order("digits5-standin").index[:2]) == ["FPL", "FedAPC"]
+    assert order("digits5-standin").loc["I2PFL", "rank"] <= 5
+
+
+@check("common", "No paper's own method is first on all three")
+def _():
+    winners = [order(dataset).index[0] for dataset in DATASETS]
+    assert all(winners.count(method) < 3 for method in PAPERS_OWN)
+    for dataset in ("office10", "pacs"):
+        best = min(order(dataset).loc[method, "rank"] for method in PAPERS_OWN)
+        assert order(dataset).loc["SOLO", "low"] <= best
+
+
+@check("common", "The papers' orders carry over in part")
+def _():
+    table = standings.agreement(found("common"), "methods")
+    assert len(table) == 10 and (table.tau > 0).sum() == 9 and (table.p < 0.05).sum() == 1
+
+
+@check("common", "What this scale cannot say")
+def _():
+    chosen = standings.chosen(found("common"), "methods").xs("chosen", axis=1, level=1)
+    assert 0.8 < (chosen == "0.03").to_numpy().mean() < 0.9
+    assert all(order(dataset)["mean"].min() < 30 for dataset in DATASETS)
+    assert all(order(dataset).loc["Per-FedAvg", "rank"] == 19 for dataset in DATASETS)

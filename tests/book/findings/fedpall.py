@@ -1,0 +1,74 @@
+"""What the pages of FedPall say of the runs."""
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from tests.book.findings import by_rule, cells, check, first, means
+
+AVERAGING = ["FedAvg", "FedProx", "PerfedAvg", "FedRep", "FedBN", "MOON", "RUCR"]
+PRINTED = "FedPall, equations as printed"
+
+
+@check("fedpall_results", "The paper's picture appears")
+def _():
+    values = means("fedpall", "table-1-office10", "office10").drop(PRINTED)
+    assert values.idxmax() == "FedPall"
+    assert first(values, 4) == {"FedPall", "FedProto", "SingleSet", "ADCOL"}
+    assert values["SingleSet"] - values[AVERAGING].max() > 20
+
+
+@check("fedpall_results", "The lead over training alone")
+def _():
+    best, last5 = (
+        by_rule("fedpall", "table-1-office10", "office10", r) for r in ("best-test", "last5")
+    )
+    lead = [runs.mean(axis=1)["FedPall"] - runs.mean(axis=1)["SingleSet"] for runs in (best, last5)]
+    assert lead == pytest.approx([4, 5], abs=0.5)
+    others = last5.std(axis=1)[["FedProto", "SingleSet", "ADCOL"]]
+    assert last5.std(axis=1)["FedPall"] < others.min()
+
+
+@check("fedpall_results", "The equations as printed")
+def _():
+    runs = cells("fedpall", "table-1-office10", "office10")
+    values, spread = runs.mean(axis=1), runs.std(axis=1)
+    assert abs(values["FedPall"] - values[PRINTED]) < spread[["FedPall", PRINTED]].min()
+
+
+@check("fedpall_results", "FedBN")
+def _():
+    here = means("fedpall", "table-1-office10", "office10")
+    assert here["SingleSet"] - here["FedBN"] > 20
+    assert means("adcol", "table-4", "office10").idxmax() == "FedBN"
+
+
+@check("fedpall_results", "Those that average")
+def _():
+    values = means("fedpall", "table-1-office10", "office10")[AVERAGING]
+    printed = papers.load("fedpall").table("table-1-office10")
+    theirs = pd.Series({row: printed.cell(row, "avg").value for row in AVERAGING})
+    assert values.max() - values.min() < 7
+    assert list(values.sort_values().index) != list(theirs.sort_values().index)
+
+
+@check("fedpall_results", "The picture is that of Office-10")
+def _():
+    values = means("fedpall", "table-1-pacs", "pacs")
+    assert first(values, 1) == {"FedPall"}
+    assert first(values, 4) == {"FedPall", "FedProto", "SingleSet", "ADCOL"}
+    assert values["FedPall"] - values["SingleSet"] == pytest.approx(2, abs=0.5)
+    assert values["ADCOL"] - values[AVERAGING].max() > 10
+    printed = papers.load("fedpall").table("table-1-pacs")
+    lead = printed.cell("FedPall", "avg").value - printed.cell("SingleSet", "avg").value
+    assert lead == pytest.approx(1.9, abs=0.05)
+
+
+@check("fedpall_results", "FedBN is among those that average")
+def _():
+    for dataset, gain in (("pacs", 17), ("office10", -7)):
+        values = means("fedpall", f"table-1-{dataset}", dataset)
+        assert values["SingleSet"] - values["FedBN"] > 10
+        printed = papers.load("fedpall").table(f"table-1-{dataset}")
+        theirs = {row: printed.cell(row, "avg").value for row in ("FedAvg", "FedBN")}
+        assert theirs["FedBN"] - theirs["FedAvg"] == pytest.approx(gain, abs=0.5)
