@@ -76,3 +76,17 @@ def _():
     for (task, _), values, gap in zip(I2PFL_TASKS, i2pfl("table-3"), (40, 20), strict=True):
         printed = papers.load("i2pfl").table(f"table-3-{task}")
         assert printed.cell("FedAvg", "avg").value - values["FedAvg"] > gap
+
+
+@check("i2pfl_results", "The lists as they are flatter all four,")
+def _():
+    leaky, clean = (means("i2pfl", "table-4", dataset) for dataset in ("pacs-leaky", "pacs"))
+    assert len(clean) == len(leaky) == 4 and (leaky - clean).between(0.5, 2.2).all()
+    assert means("i2pfl", "table-4", "pacs", "art_painting").max() < 18
+
+
+@check("i2pfl_results", "The order hardly moves,")
+def _():
+    for dataset in ("pacs-leaky", "pacs"):
+        values = means("i2pfl", "table-4", dataset)
+        assert (values.idxmax(), values.idxmin()) == ("FedProto", "I2PFL")
