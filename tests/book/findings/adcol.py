@@ -1,6 +1,6 @@
 """What the pages of ADCOL say of the runs."""
 
-from tests.book.findings import cells, check, first, means
+from tests.book.findings import cells, check, first, found, means
 
 D5 = "digits5-standin"
 
@@ -55,6 +55,15 @@ def _():
     curious = means("adcol", "table-17", D5).filter(like="DP-FedBN")
     trusted = means("adcol", "prose-dp-fedbn", D5, "value")
     assert len(curious) == 6 and curious.max() < 13 and trusted["DP-FedBN"] < 13
+    # Laplace noise of scale clip k / epsilon on each value sent, beside an update of at most clip.
+    for run in found("adcol").where(dataset=D5).runs:
+        for table, label in run["used"]:
+            if table == "table-17" and "DP-FedBN" in label:
+                senders = 1 if "(w sampling)" in label else 5
+                values = run["bytes"]["up/model"] / (4 * run["rounds"] * senders)
+                part = run["rounds"] * senders / 5
+                scale = part / run["method"]["fields"]["epsilon"]
+                assert (2 * values / senders) ** 0.5 * scale > 200
 
 
 @check("adcol_ablations", "FADA lies below training alone")
