@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import queue
 import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ HERE = Path(__file__).resolve().parent
 STEPS = ("correctness", "timing", "runs")
 SEEDS = (0, 1, 2)
 TIMED = ("FedAvg", "ADCOL")
+CHECKED_AT_ONCE = min(6, max(1, (os.cpu_count() or 1) // 2))  # no time of theirs is reported
 LIMITS = {"check": 120.0, "time": 300.0, "seeds": 240.0, "rates": 120.0, "floor": 120.0}
 
 
@@ -159,7 +162,8 @@ class Session:
         variables = {"PYTHONPATH": path.rstrip(os.pathsep)}
         if device.type == "cpu":
             variables["OMP_NUM_THREADS"] = "1"
-        self.shop = Workshop([sys.executable, str(HERE / "gpu.py"), "--worker"], variables)
+        worker = [sys.executable, str(HERE / "gpu.py"), "--worker"]
+        self.shops = [Workshop(worker, variables) for _ in range(CHECKED_AT_ONCE)]
         empty = {"checks": {}, "failed": [], "rates": {}, "floors": {}, "timing": {}, "runs": {}}
         self.stored: dict[str, Any] = {"calls": [], "tiny": given.tiny, **empty}
         if self.path.exists():
@@ -173,6 +177,11 @@ class Session:
                 self.path.rename(self.path.with_name(f"{self.path.stem}-{date}.json"))
         self.stored["calls"].append({"command": command, "code": code(), "environment": facts})
 
+    def close(self) -> None:
+        """End the processes."""
+        for shop in self.shops:
+            shop.close()
+
     def save(self) -> None:
         """Write the file, whole."""
         files.write_json(self.path, self.stored)
@@ -185,8 +194,13 @@ class Session:
         known = self.stored[part].get(name)
         if known is not None and "error" not in known and known.get("state") in (None, "done"):
             return dict(known)
+        return self._keep(part, name, self._ask(self.shops[0], case))
+
+    def _ask(self, shop: Workshop, case: Case) -> dict[str, Any]:
         limit = min(LIMITS.get(case["kind"], float("inf")), max(30.0, self.left() + 60))
-        answer = self.shop.do({**self.common, **case}, limit)
+        return shop.do({**self.common, **case}, limit)
+
+    def _keep(self, part: str, name: str, answer: dict[str, Any]) -> dict[str, Any]:
         self.stored[part][name] = answer
         self.save()
         text = answer.get("error") or answer.get("state") or _short(answer)
@@ -194,10 +208,27 @@ class Session:
         return answer
 
     def correctness(self) -> None:
-        """Step 1. What fails is named and not used further."""
-        for name, case in checks(self.given.tiny):
-            self.do("checks", name, {"kind": "check", **case})
-        found = self.stored["checks"]
+        """Step 1, several at once. What fails is named and not used further."""
+        found, free = self.stored["checks"], queue.SimpleQueue[Workshop]()
+        for shop in self.shops:
+            free.put(shop)
+
+        def check(name: str, case: Case) -> tuple[str, dict[str, Any]]:
+            shop = free.get()
+            try:
+                return name, self._ask(shop, {"kind": "check", **case})
+            finally:
+                free.put(shop)
+
+        wanted = checks(self.given.tiny)
+        missing = [(n, c) for n, c in wanted if n not in found or "error" in found[n]]
+        pool = ThreadPoolExecutor(len(self.shops))
+        try:
+            for answered in as_completed([pool.submit(check, *one) for one in missing]):
+                self._keep("checks", *answered.result())
+        finally:  # an interrupt, too, waits for none; what they held is the next steps'
+            pool.shutdown(wait=False, cancel_futures=True)
+            self.close()
         bad = [n for n, a in found.items() if not (a.get("ok") and a["same_bits"])]
         self.stored["failed"] = bad
         self.save()
@@ -346,7 +377,7 @@ def main(words: Sequence[str] | None = None) -> None:
         if given.only in (None, "runs"):
             session.runs()
     finally:
-        session.shop.close()
+        session.close()
         print(session.table())
 
 

@@ -25,8 +25,8 @@ ORDER = (  # paper, experiment, data sets of which the first at hand is taken
     ("fedpall", "table-1-office10", ("office10",)),
     ("fedpall", "table-1-pacs", ("pacs",)),
     ("adcol", "table-4", ("office10",)),
-    ("i2pfl", "table-3-digits", ("digits4",)),
-    ("fedapc", "table-1-digits", ("digits4",)),
+    ("i2pfl", "table-3-digits", ("digits4", "digits4-standin")),
+    ("fedapc", "table-1-digits", ("digits4", "digits4-standin")),
     ("adcol", "table-1", ("digits5", "digits5-standin")),
     ("fedpall", "table-1-digits", ("digits5", "digits5-standin")),
 )

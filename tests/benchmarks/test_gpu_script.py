@@ -30,8 +30,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.slow
 def test_the_whole_path_on_the_cpu(
-    gpu: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gpu: ModuleType,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(gpu, "CHECKED_AT_ONCE", 2)
     path, runs = tmp_path / "gpu.json", tmp_path / "runs"
     words = ["--dry-run", "--json", str(path), "--runs", str(runs)]
     gpu.main(words)
