@@ -90,7 +90,8 @@ def test_a_run_without_validation_images_cannot_be_tuned_by() -> None:
 def test_the_common_protocol_is_no_paper_but_opens_as_one() -> None:
     assert "common" not in papers.list()
     common = papers.load("common")
-    assert not common.tables and {e.id for e in common.experiments} == {"methods", "apart", "frozen"}
+    assert not common.tables
+    assert {e.id for e in common.experiments} == {"methods", "apart", "frozen"}
     listed = {arm.method for e in common.experiments for arm in common.arm_specs(e.id)}
     assert set(methods.names()) == listed
 
