@@ -103,14 +103,7 @@ class Training:
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
         clients = len(federation.clients)
         self.server = Server(
-            initial,
-            self.layout,
-            protocol,
-            seed,
-            clients,
-            module.feature_size,
-            classes,
-            self.device,
+            initial, self.layout, protocol, seed, clients, module.feature_size, classes, self.device
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
@@ -118,21 +111,28 @@ class Training:
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.descending = [n for n in initial if method.goes_down(self.layout[n])]
         self.judged = method.judged_by(self.layout)
-        first: Groups = {
-            "kept": {n: v for n, v in initial.items() if n not in self.loaded},
-            "memory": method.first_memory(self.server),
-            "twin": dict(initial) if method.twin_phases(protocol) else {},
-            "trained": dict(initial) if "trained" in self.judged else {},
-        }
-        self.clients = []
-        for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
-            own = {name: value.to(self.device) for name, value in head.items()}
-            self.clients.append(Client(i, data, {**first, "kept": {**first["kept"], **own}}))
+        self.clients = self._first_clients(initial, heads)
         self.shelf = Shelf(self.device, clients, folder)
         self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
         self.log = Curve(self.judged[0], protocol.early_stop)
         self.round = 0
         self.whole = True  # False once clients' files are ahead of the last whole round
+
+    def _first_clients(
+        self, initial: dict[str, Tensor], heads: Sequence[dict[str, Tensor]]
+    ) -> list[Client]:
+        """Every client with what it holds before its first round; heads: its own, if any."""
+        first: Groups = {
+            "kept": {n: v for n, v in initial.items() if n not in self.loaded},
+            "memory": self.method.first_memory(self.server),
+            "twin": dict(initial) if self.method.twin_phases(self.protocol) else {},
+            "trained": dict(initial) if "trained" in self.judged else {},
+        }
+        clients = []
+        for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
+            own = {name: value.to(self.device) for name, value in head.items()}
+            clients.append(Client(i, data, {**first, "kept": {**first["kept"], **own}}))
+        return clients
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
         """Train to the last round, or to the early stop; resume where a checkpoint says."""
