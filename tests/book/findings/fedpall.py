@@ -72,3 +72,51 @@ def _():
         printed = papers.load("fedpall").table(f"table-1-{dataset}")
         theirs = {row: printed.cell(row, "avg").value for row in ("FedAvg", "FedBN")}
         assert theirs["FedBN"] - theirs["FedAvg"] == pytest.approx(gain, abs=0.5)
+
+
+DIGITS = "fedpall", "table-1-digits", "digits5-standin"
+OWN = ["FedPall", "ADCOL", "FedProto", "SingleSet"]
+
+
+def on_digits():
+    """Accuracy by arm and domain, mean of the seeds."""
+    domains = ["mnist", "svhn", "usps", "synthdigits-standin", "mnistm"]
+    return pd.DataFrame({domain: means(*DIGITS, domain) for domain in domains})
+
+
+@check("fedpall_results", "The picture of Office-10 is not seen")
+def _():
+    values, runs = means(*DIGITS), cells(*DIGITS)
+    level = ["FedBN", "RUCR", "MOON", "FedProx", "FedPall", "FedAvg"]
+    assert first(values, 6) == set(level)
+    apart = values[level].max() - values[level].min()
+    assert apart < 1.3 < (runs.max(axis=1) - runs.min(axis=1)).drop("FedPall").min()
+    assert values["FedAvg"] - values["SingleSet"] == pytest.approx(3, abs=0.5)
+    printed = papers.load("fedpall").table("table-1-digits")
+    theirs = pd.Series({row: printed.cell(row, "avg").value for row in printed.methods})
+    assert theirs.idxmax() == "FedPall"
+    assert theirs.max() - theirs["FedBN"] == pytest.approx(1.1, abs=0.05)
+
+
+@check("fedpall_results", "FedPall's seeds agree")
+def _():
+    runs = cells(*DIGITS)
+    spread = runs.max(axis=1) - runs.min(axis=1)
+    assert spread["FedPall"] < 2 and spread.drop("FedPall").min() > 5
+
+
+@check("fedpall_results", "A network of one's own gains on MNIST and loses on SVHN")
+def _():
+    gain = on_digits() - on_digits().loc["FedAvg"]
+    assert gain.mnist[OWN].between(12, 17).all() and gain.svhn[OWN].between(-19, -17).all()
+    stand_in = gain["synthdigits-standin"]
+    assert stand_in["FedPall"] == pytest.approx(9, abs=0.5)
+    assert stand_in.drop("FedPall").max() < 2.5
+
+
+@check("fedpall_results", "The weights as printed")
+def _():
+    gain = on_digits().loc["FedPall, weights as printed"] - on_digits().loc["FedPall"]
+    assert gain.mean() == pytest.approx(-10, abs=0.5)
+    assert gain.svhn == pytest.approx(-12, abs=0.5) and gain[["mnist", "mnistm", "usps"]].min() > 0
+    assert on_digits().loc["FedPall, weights as printed", "synthdigits-standin"] < 11
