@@ -41,3 +41,13 @@ def _():
     assert 0.8 < (chosen == "0.03").to_numpy().mean() < 0.9
     assert all(order(dataset)["mean"].min() < 30 for dataset in DATASETS)
     assert all(order(dataset).loc["Per-FedAvg", "rank"] == 19 for dataset in DATASETS)
+
+
+@check("common", "Privacy leaves nothing, and missing labels cost much")
+def _():
+    lost = []
+    for dataset in DATASETS:
+        mean, classes = order(dataset, "apart")["mean"], 7 if dataset == "pacs" else 10
+        assert abs(mean["DP-FedBN"] - 100 / classes) < 4
+        lost.append(mean["SOLO"] - mean["FADA"])
+    assert [round(min(lost)), round(max(lost))] == [18, 26]
