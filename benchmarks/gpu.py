@@ -191,10 +191,15 @@ class Session:
 
     def do(self, part: str, name: str, case: Case) -> dict[str, Any]:
         """Do a case, store and show its answer. One that an earlier call answered stands."""
-        known = self.stored[part].get(name)
-        if known is not None and "error" not in known and known.get("state") in (None, "done"):
-            return dict(known)
+        if (known := self._known(part, name)) is not None:
+            return known
         return self._keep(part, name, self._ask(self.shops[0], case))
+
+    def _known(self, part: str, name: str) -> dict[str, Any] | None:
+        known = self.stored[part].get(name)
+        if known is None or "error" in known or known.get("state") not in (None, "done"):
+            return None
+        return dict(known)
 
     def _ask(self, shop: Workshop, case: Case) -> dict[str, Any]:
         limit = min(LIMITS.get(case["kind"], float("inf")), max(30.0, self.left() + 60))
@@ -221,7 +226,7 @@ class Session:
                 free.put(shop)
 
         wanted = checks(self.given.tiny)
-        missing = [(n, c) for n, c in wanted if n not in found or "error" in found[n]]
+        missing = [(n, c) for n, c in wanted if self._known("checks", n) is None]
         pool = ThreadPoolExecutor(len(self.shops))
         try:
             for answered in as_completed([pool.submit(check, *one) for one in missing]):
