@@ -120,14 +120,15 @@ def _shares(sources: Sources) -> Values:
 
 def _distances(sources: Sources) -> Values:
     """Mean over the sources of the Frechet distance of each to all of them together."""
-    from fedrepro.data.embeddings import embedder  # brings torchvision
+    from fedrepro.data.embeddings import embedder, encode  # brings torchvision
 
     name, most = MEASURED[sources.protocol.scale]
     encoder = embedder(name, sources.root)
     features, marks = {}, [NOT_INCEPTION.format(encoder.name)]
     for domain, arrays in sources.arrays.items():
         chosen = _drawn(domain, len(arrays.labels), most)
-        features[domain] = _embedded(arrays.images[chosen], encoder.images)
+        images = arrays.images[chosen]
+        features[domain] = encode(images, encoder, f"embedding {domain}").astype(np.float64)
         if len(chosen) < len(arrays.labels):
             marks.append(f"{domain}: {CUT.format(len(chosen), len(arrays.labels))}")
         marks += arrays.deviations
@@ -145,18 +146,6 @@ def _drawn(domain: str, n: int, most: int | None) -> npt.NDArray[np.int64]:
         return np.arange(n)
     order = numpy_stream(sum(domain.encode()), "figure").permutation(n)
     return np.sort(order[:most])
-
-
-def _embedded(
-    images: npt.NDArray[np.uint8], encode: Callable[[Any], Any], batch: int = 64
-) -> Array:
-    import torch
-
-    parts = []
-    for start in range(0, len(images), batch):
-        x = torch.from_numpy(np.array(images[start : start + batch])).float() / 255
-        parts.append(encode(x.expand(-1, 3, -1, -1)).double().numpy())
-    return np.concatenate(parts)
 
 
 def frechet(first: Array, second: Array) -> float:

@@ -67,6 +67,13 @@ class Allocation:
                     update_with(digest, indices)
         return digest.hexdigest()
 
+    def used(self, domain: str) -> Indices:
+        """The images of a source domain that anyone trains, validates or tests on, ascending."""
+        parts = (c.train for c in self.clients), self.validation.values(), self.tests.values()
+        pieces = [piece for part in parts for given in part for piece in given]
+        used = [indices for source, indices in pieces if source == domain]
+        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
+
 
 def make_allocation(
     splits: Mapping[str, Split],

@@ -26,6 +26,7 @@ from fedrepro.data.encoders import ENCODERS, load_encoder
 from fedrepro.data.roots import cache_root
 from fedrepro.data.transforms import normalise
 from fedrepro.errors import FedReproError
+from fedrepro.progress import counted
 
 EMBEDDING_VERSION = 1  # raised whenever the embeddings of the same images change
 BATCH = 64
@@ -117,22 +118,51 @@ def enlarged(x: Tensor, size: int) -> Tensor:
     return F.interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
 
 
+@dataclass(frozen=True)
+class Embeddings:
+    """Those of a domain's images that are asked for: float32 (n, d) by the images' indices (n,).
+
+    rows: int64 (m,), the indices of the images that were embedded, ascending; values: (m, d).
+    """
+
+    rows: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32]
+
+    def __getitem__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        missing = np.setdiff1d(indices, self.rows)
+        if len(missing):
+            raise IndexError(f"{len(missing)} images were not embedded, {missing[0]} among them")
+        return self.values[np.searchsorted(self.rows, indices)]
+
+    def with_rows(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float32]) -> Embeddings:
+        """These and others that are not among them."""
+        together = np.concatenate([self.rows, rows])
+        order = np.argsort(together)
+        return Embeddings(together[order], np.concatenate([self.values, values])[order])
+
+
 def embed_domain(
-    arrays: DomainArrays, encoder: Embedder, cache: Path | None = None
+    arrays: DomainArrays,
+    encoder: Embedder,
+    rows: npt.NDArray[np.int64],
+    cache: Path | None = None,
 ) -> DomainArrays:
-    """The domain with float32 embeddings (n, d) for images, from the cache or computed now.
+    """The domain with `Embeddings` of the images `rows` in place of images, from the cache or
+    computed now; the cache keeps what was ever asked for.
 
     The hash becomes one of images and encoder; nothing is augmented.
     """
     key = json.dumps([arrays.hash, encoder.hash, EMBEDDING_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
     path = cache_path(cache_root(cache), f"{arrays.name}-{encoder.name}", encoder.size, hash)
-    found = _read(path)
-    if found is None or found.shape != (len(arrays.labels), encoder.size):
-        found = _embedded(arrays.images, encoder)
+    found = _read(path, encoder.size)
+    missing = np.setdiff1d(rows, found.rows)
+    if len(missing):
+        label = f"embedding {arrays.name}"
+        found = found.with_rows(missing, encode(arrays.images[missing], encoder, label))
         note = {"fedrepro": json.dumps({"domain": arrays.name, "encoder": encoder.name})}
-        whole = {"embeddings": found}
-        files.write(path, lambda file: save_file(whole, file, metadata=note), MEND)
+        kept: dict[str, npt.NDArray[Any]] = {"rows": found.rows, "embeddings": found.values}
+        files.write(path, lambda file: save_file(kept, file, metadata=note), MEND)
     marks = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
     return replace(
         arrays,
@@ -142,19 +172,26 @@ def embed_domain(
     )
 
 
-def _read(path: Path) -> npt.NDArray[np.float32] | None:
+def _read(path: Path, size: int) -> Embeddings:
+    """What the cache holds; nothing where it holds no whole file of this kind."""
     try:
         with safe_open(str(path), framework="np") as file:
-            return cast("npt.NDArray[np.float32]", file.get_tensor("embeddings"))
+            return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
     except (OSError, SafetensorError):
-        return None
+        return Embeddings(np.empty(0, dtype=np.int64), np.empty((0, size), dtype=np.float32))
 
 
-def _embedded(images: npt.NDArray[np.uint8], encoder: Embedder) -> npt.NDArray[np.float32]:
-    parts = []
-    for start in range(0, len(images), BATCH):
-        part = torch.from_numpy(np.array(images[start : start + BATCH])).float() / 255
-        parts.append(encoder.images(part.expand(-1, 3, -1, -1)))
+def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.NDArray[np.float32]:
+    """Embeddings float32 (n, d) of images uint8 (n, C, H, H), n > 0, with a bar named `label`.
+
+    Every batch is whole, the last one filled up with its last image: then the bits of an embedding
+    do not depend on which others are asked for with it.
+    """
+    parts, batches = [], -(-len(images) // BATCH)
+    for batch in range(batches) if encoder.side is None else counted(label, batches):
+        part = torch.from_numpy(np.array(images[batch * BATCH : (batch + 1) * BATCH]))
+        whole = torch.cat([part, part[-1:].expand(BATCH - len(part), -1, -1, -1)]).float() / 255
+        parts.append(encoder.images(whole.expand(-1, 3, -1, -1))[: len(part)])
     return torch.cat(parts).float().numpy()
 
 

@@ -120,14 +120,17 @@ def build_federation(
         )
     arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
     encoder = None if spec.encoder is None else embedder(spec.encoder, root, cache)
-    if encoder is not None:
-        arrays = {name: embed_domain(a, encoder, cache) for name, a in arrays.items()}
     classes = {a.classes for a in arrays.values()}
     if len(classes) != 1:
         raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     allocation = make_allocation(splits, labels, spec.allocation, spec.split_seed, spec.validation)
+    if encoder is not None:
+        arrays = {
+            name: embed_domain(a, encoder, allocation.used(name), cache)
+            for name, a in arrays.items()
+        }
     pooled = any(client.domain == POOLED for client in allocation.clients)
     standins, deviations = _marks(arrays, splits, pooled)
     return Federation(

@@ -63,46 +63,50 @@ def counting(name: str, hash: str, calls: list[int]) -> embeddings.Embedder:
 
 
 def test_embeddings_are_computed_once_for_each_encoder(tmp_path: Path) -> None:
-    arrays, calls = load_domain("mini-scanned", 8, cache=tmp_path), []
-    first = embeddings.embed_domain(arrays, counting("one", "a", calls), tmp_path)
-    assert sum(calls) == len(arrays.labels) and max(calls) <= embeddings.BATCH
-    again = embeddings.embed_domain(arrays, counting("one", "a", []), tmp_path)
-    np.testing.assert_array_equal(again.images, first.images)
-    grey = np.asarray(arrays.images[5], dtype=np.float32).mean() / 255
-    np.testing.assert_allclose(first.images[5], [grey] * 3, rtol=1e-5)
+    arrays, calls, rows = load_domain("mini-scanned", 8, cache=tmp_path), [], np.arange(5, 150)
+    first = embeddings.embed_domain(arrays, counting("one", "a", calls), rows, tmp_path)
+    assert calls == [embeddings.BATCH] * 3  # 145 images; the last batch is filled up
+    again = embeddings.embed_domain(arrays, counting("one", "a", []), rows, tmp_path)
+    np.testing.assert_array_equal(again.images[rows], first.images[rows])
+    grey = np.asarray(arrays.images[[5, 149]], dtype=np.float32).mean(axis=(1, 2, 3)) / 255
+    for found in (first, again):
+        expected = np.repeat(grey[:, None], 3, axis=1)
+        np.testing.assert_allclose(found.images[np.array([5, 149])], expected, rtol=1e-5)
     calls.clear()
-    other = embeddings.embed_domain(arrays, counting("one", "b", calls), tmp_path)
-    assert sum(calls) == len(arrays.labels) and other.hash != first.hash == again.hash
+    other = embeddings.embed_domain(arrays, counting("one", "b", calls), rows, tmp_path)
+    assert len(calls) == 3 and other.hash != first.hash == again.hash
+
+
+def test_only_images_that_are_asked_for_are_embedded_and_all_are_kept(tmp_path: Path) -> None:
+    arrays, calls = load_domain("mini-scanned", 8, cache=tmp_path), []
+    encoder, some, more = counting("one", "a", calls), np.array([90, 3, 7]), np.array([4, 7, 250])
+    first = embeddings.embed_domain(arrays, encoder, some, tmp_path)
+    with pytest.raises(IndexError, match="2 images were not embedded, 4 among them"):
+        first.images[more]
+    both = embeddings.embed_domain(arrays, encoder, more, tmp_path)
+    assert first.hash == both.hash and len(calls) == 2  # 7 is not embedded again
+    every = np.concatenate([more, some])
+    grey = np.asarray(arrays.images[every], dtype=np.float32).mean(axis=(1, 2, 3)) / 255
+    np.testing.assert_allclose(both.images[every][:, 0], grey, rtol=1e-5)
+    np.testing.assert_array_equal(both.images[some], first.images[some])
+    embeddings.embed_domain(arrays, encoder, every, tmp_path)
+    assert len(calls) == 2
 
 
 def test_a_cut_file_of_embeddings_is_computed_again(tmp_path: Path) -> None:
-    arrays, calls = load_domain("mini-scanned", 8, cache=tmp_path), []
-    embeddings.embed_domain(arrays, counting("one", "a", []), tmp_path)
+    arrays, calls, rows = load_domain("mini-scanned", 8, cache=tmp_path), [], np.arange(9)
+    embeddings.embed_domain(arrays, counting("one", "a", []), rows, tmp_path)
     (path,) = tmp_path.glob("mini-scanned-one-3-*.safetensors")
     path.write_bytes(path.read_bytes()[:-7])
-    embeddings.embed_domain(arrays, counting("one", "a", calls), tmp_path)
-    assert sum(calls) == len(arrays.labels)
+    embeddings.embed_domain(arrays, counting("one", "a", calls), rows, tmp_path)
+    assert len(calls) == 1
 
 
-def test_mobilenet_is_the_prepared_network_with_its_own_padding(real_data: Path) -> None:
-    """Against the same tensors run with explicit padding, layer by layer."""
-    from fedrepro._torchvision import load_torchvision
-    from fedrepro.data.encoders import load_encoder
-
-    x = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))
-    found = embeddings.embedder(NAME, real_data).images(x)
-    network = load_torchvision().models.mobilenet_v2(weights=None)
-    network.load_state_dict(load_encoder(NAME, real_data).tensors)
-    padded = 0
-    for layer in network.eval().modules():
-        if isinstance(layer, torch.nn.Conv2d) and layer.stride == (2, 2):
-            layer.padding, padded = (0, 0), padded + 1
-            layer.register_forward_pre_hook(lambda _, given: F.pad(given[0], (0, 1, 0, 1)))
-    big = F.interpolate(x, size=(224, 224), mode="bicubic", antialias=True).clamp(0, 1)
-    with torch.no_grad():
-        expected = network.features(2 * big - 1).mean(dim=(2, 3))
-    assert padded == 5 and found.shape == (2, 1280)
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data: Path) -> None:
+    images = load_domain("usps", 32, real_data).images[:64]
+    encoder, rows = embeddings.embedder(NAME, real_data), np.array([40, 2])
+    whole = embeddings.encode(images, encoder, "all")
+    np.testing.assert_array_equal(embeddings.encode(images[rows], encoder, "few"), whole[rows])
 
 
 @pytest.mark.slow
@@ -110,7 +114,8 @@ def test_mobilenet_tells_pictures_of_a_class_from_others(real_data: Path, tmp_pa
     """Webcam's objects: nearest class mean over half of them names most of the rest."""
     arrays = load_domain("webcam", 128, real_data)
     encoder = embeddings.embedder(NAME, real_data)
-    z = F.normalize(torch.from_numpy(embeddings._embedded(arrays.images[::2], encoder)), dim=1)
+    z = torch.from_numpy(embeddings.encode(arrays.images[::2], encoder, "webcam"))
+    z = F.normalize(z, dim=1)
     y = torch.from_numpy(np.array(arrays.labels[::2]))
     half = torch.arange(len(y)) % 2 == 0
     means = torch.stack([z[half & (y == k)].mean(0) for k in range(10)])
