@@ -161,7 +161,7 @@ class Study:
             return arm, {}
         tried, tries = {}, {}
         for value in tuning.values[arm.protocol.scale]:
-            trial = replace(arm, protocol=arm.protocol.changed(**{tuning.setting: value}))
+            trial = arm.trial(tuning.setting, value)
             record = self._record(trial, seed=tuning.seed)
             tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
         return tried[max(tries, key=tries.__getitem__)], tries

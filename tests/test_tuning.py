@@ -61,6 +61,23 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
     assert {str(rate): value for rate, value in by_rate.items()} == chosen["FedAvg"][1]
 
 
+@pytest.mark.parametrize("experiment", ["methods", "apart", "frozen"])
+def test_what_is_tried_reaches_every_methods_steps(experiment: str) -> None:
+    """A rate that no step uses would be a budget that one method does not have."""
+    common = papers.load("common")
+    tuning = common.experiment(experiment).tuning
+    assert tuning is not None
+    for arm in common.arms(experiment, "minidigits", "smoke"):
+        steps = []
+        for value in (0.123, 0.321):
+            trial = arm.trial(tuning.setting, value)
+            method = methods.create(trial.method, **trial.fields)
+            inherited = any(p.optimizer is None for p in method.phases(trial.protocol))
+            own = [p.optimizer for p in method.phases(trial.protocol)]
+            steps.append((own, inherited and trial.protocol.optimizer.lr, *trial.fields.values()))
+        assert steps[0] != steps[1], arm.label
+
+
 def test_validated_is_the_mean_of_the_last_five_rounds() -> None:
     rows = [
         {

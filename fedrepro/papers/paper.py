@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -30,7 +30,8 @@ Named = TypeVar("Named", Table, Experiment)
 class Arm:
     """One run of an experiment for each seed. ``label`` is the row's name in the printed table
     (``alternative``: a second reading of the paper, which has no row there). row, column: the
-    printed place of its mean accuracy where each arm has one (kind ``grid``)."""
+    printed place of its mean accuracy where each arm has one (kind ``grid``). tuned: fields that
+    take a tuned value; the protocol's setting where there are none."""
 
     label: str
     method: str
@@ -39,6 +40,13 @@ class Arm:
     alternative: bool = False
     row: str = ""
     column: str | None = None
+    tuned: tuple[str, ...] = ()
+
+    def trial(self, setting: str, value: Any) -> Arm:
+        """This arm with one of the values that are tried for a setting of the protocol."""
+        if self.tuned:
+            return replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
+        return replace(self, protocol=self.protocol.changed(**{setting: value}))
 
 
 class Paper(PaperFile):
@@ -152,7 +160,7 @@ class Paper(PaperFile):
         }
         changed = protocol.changed(**changes)
         place = spec.row or spec.label, spec.column
-        return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place)
+        return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place, spec.tuned)
 
     def settings_of(self, method: str, base: str) -> Settings:
         """A method's settings under one of the protocols."""

@@ -164,9 +164,10 @@ class ArmSpec(_Spec):
     protocol of another scale, ``rounds_share`` the rounds at every scale.
 
     everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
-    before ``protocol`` and ``scales``. clients_each: clients in every domain, as an experiment may
-    set them by scale. row, column: the printed place of the mean accuracy in an experiment of kind
-    ``grid``; the label and the first column where they are not given.
+    before ``protocol`` and ``scales``. tuned: the method's fields that take a tuned value, where
+    they and not the protocol's setting rule its steps. clients_each: clients in every domain, as an
+    experiment may set them by scale. row, column: the printed place of the mean accuracy in one of
+    kind ``grid``; the label and the first column where they are not given.
     """
 
     label: str
@@ -176,6 +177,7 @@ class ArmSpec(_Spec):
     scales: dict[Scale, dict[str, Any]] = {}
     everywhere: dict[str, Any] = {}
     where: dict[str, dict[str, Any]] = {}
+    tuned: tuple[str, ...] = ()
     clients_each: int | None = Field(None, ge=1)
     row: str | None = None
     column: str | None = None
