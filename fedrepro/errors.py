@@ -9,6 +9,10 @@ class FedReproError(Exception):
     """A mistake the user can mend. The message is one line: what is wrong, then what to do."""
 
 
+class Diverged(FedReproError):
+    """Training gave a loss that is no number. The rounds before it are kept."""
+
+
 def first_mistake(error: ValidationError) -> str:
     """The first complaint of a pydantic validation: where, what was given, what is wrong."""
     first = error.errors()[0]

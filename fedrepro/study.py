@@ -15,7 +15,7 @@ import pandas as pd
 from fedrepro import figure_arrays, methods, metrics, papers
 from fedrepro.cells import cells
 from fedrepro.data.federation import Federation
-from fedrepro.errors import FedReproError
+from fedrepro.errors import Diverged, FedReproError
 from fedrepro.facts import facts
 from fedrepro.figure_arrays import Figure
 from fedrepro.mutual_information import leakage
@@ -155,15 +155,25 @@ class Study:
         return [Result(arm, self._record(arm, probe), tries) for arm, tries in tuned]
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, float]]:
-        """An arm with its tuned setting, and what each value was worth; as it is without one."""
+        """An arm with its tuned setting, and what each value was worth; as it is without one.
+
+        A value under which training diverges is not among them, unless all do: then Diverged.
+        """
         tuning = self.paper.experiment(experiment).tuning
         if tuning is None:
             return arm, {}
         tried, tries = {}, {}
+        diverged: Diverged | None = None
         for value in tuning.values[arm.protocol.scale]:
             trial = arm.trial(tuning.setting, value)
-            record = self._record(trial, seed=tuning.seed)
+            try:
+                record = self._record(trial, seed=tuning.seed)
+            except Diverged as error:
+                diverged = error
+                continue
             tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
+        if diverged is not None and not tries:
+            raise diverged
         return tried[max(tries, key=tries.__getitem__)], tries
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:

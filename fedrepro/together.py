@@ -3,6 +3,7 @@ trains side by side. Each run's numbers are its own: nothing passes from one to 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ import torch
 from torch import Tensor
 
 from fedrepro.engine import Job, Trained
+from fedrepro.errors import Diverged
+from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
 
 if TYPE_CHECKING:
@@ -86,6 +89,9 @@ def one_round(trainings: Sequence[Training]) -> None:
     """The next round of each, their clients trained in common calls of the first one's engine.
 
     An exception leaves those whose round was not yet whole as they were before it.
+
+    Raises:
+        Diverged: a client's loss is no number; all later rounds would be lost on it.
     """
     engine, method = trainings[0].engine, trainings[0].method
     courses = [training.stages(training.round + 1) for training in trainings]
@@ -95,6 +101,7 @@ def one_round(trainings: Sequence[Training]) -> None:
             jobs = [job for stage in stages for job in stage.jobs]
             begun, taking = time.perf_counter(), 0.0
             for position, trained in engine.train(method, jobs):
+                _must_be_numbers(method, jobs[position], trained.terms)
                 handed = time.perf_counter()
                 stage, own = owners[position]
                 stage.take(own, trained)
@@ -111,3 +118,13 @@ def one_round(trainings: Sequence[Training]) -> None:
 
 def _accuracy(trainings: Sequence[Training]) -> float:
     return float(np.mean([t.accuracy for t in trainings]))
+
+
+def _must_be_numbers(method: Method, job: Job, terms: Mapping[str, float]) -> None:
+    broken = [f"{term} = {value}" for term, value in terms.items() if not math.isfinite(value)]
+    if broken:
+        raise Diverged(
+            f"{method.name}, seed {job.seed}: the loss of client {job.client} in round {job.round} "
+            f"is no number ({', '.join(broken)}): training diverged; lower the learning rate, or "
+            "see what the method's fields feed it"
+        )

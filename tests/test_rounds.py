@@ -7,6 +7,7 @@ import torch
 
 from fedrepro import methods, metrics
 from fedrepro.curve import Curve
+from fedrepro.errors import Diverged
 from fedrepro.progress import Silent
 from fedrepro.protocol import EarlyStop
 from fedrepro.rounds import Training
@@ -82,6 +83,24 @@ def test_an_interrupt_in_a_round_keeps_the_last_whole_round(moment, tmp_path, mo
     resumed = start("ADCOL")
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+
+
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine, tmp_path):
+    training = Training(
+        methods.create("FedAvg"), toys.protocol(), toys.federation(), 7, engine=engine
+    )
+    training.one_round()
+    for value in training.server.model.values():
+        value.mul_(1e38)  # the first batch's numbers are beyond float32
+    before = training.server.state()
+    said = r"^FedAvg, seed 7: the loss of client \d in round 2 is no number \(ce = nan\): .* lower"
+    with pytest.raises(Diverged, match=said):
+        training.run(Silent(), FileCheckpoint(tmp_path))
+    assert training.round == 1
+    assert all(torch.equal(value, before[name]) for name, value in training.server.state().items())
+    kept = FileCheckpoint(tmp_path).load()
+    assert kept is not None and kept[1]["round"] == 1
 
 
 def test_seeds_matter_and_the_global_generators_do_not():

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedrepro import methods, metrics, papers
-from fedrepro.errors import FedReproError
+from fedrepro.errors import Diverged, FedReproError
 from fedrepro.papers import Tuning
 from fedrepro.progress import Silent
 from fedrepro.runs import Store
@@ -15,10 +15,10 @@ from fedrepro.study import Study
 RATES = (0.0001, 0.05, 0.01)
 
 
-def tuned(seed: int, place) -> Study:
-    """FedAvg and SOLO at scale smoke with three rates."""
+def tuned(seed: int, place, rates=RATES) -> Study:
+    """FedAvg and SOLO at scale smoke with some rates."""
     paper = papers.load("common")
-    tuning = Tuning(setting="optimizer.lr", values={"smoke": RATES}, seed=3, source="a test")
+    tuning = Tuning(setting="optimizer.lr", values={"smoke": rates}, seed=3, source="a test")
     experiments = tuple(
         e.model_copy(update={"tuning": tuning}) if e.id == "methods" else e
         for e in paper.experiments
@@ -59,6 +59,14 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
         if r.config["method"]["name"] == "FedAvg"
     }
     assert {str(rate): value for rate, value in by_rate.items()} == chosen["FedAvg"][1]
+
+
+def test_a_rate_under_which_training_diverges_is_not_chosen(tmp_path) -> None:
+    for result in tuned(0, tmp_path, (1e30, 0.01)).results("methods"):
+        assert result.tries.keys() == {"0.01"}
+        assert result.record.config["protocol"]["optimizer"]["lr"] == 0.01
+    with pytest.raises(Diverged, match="seed 3: the loss of client 0"):
+        tuned(0, tmp_path, (1e30,)).results("methods")
 
 
 @pytest.mark.parametrize("experiment", ["methods", "apart", "frozen"])

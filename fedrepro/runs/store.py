@@ -277,12 +277,13 @@ def _write_results(folder: Path, training: Training, domains: list[str]) -> None
 
 def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
-    before t-SNE, keeps a record small."""
+    before t-SNE, keeps a record small. What is beyond float16 is cut to its largest number."""
     dimensions = min(FEATURE_DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         features = PCA(dimensions, svd_solver="full").fit_transform(features)
+    most = np.finfo(np.float16).max
     # Row by row in memory: safetensors writes bytes as they lie, and PCA returns columns.
-    return np.ascontiguousarray(features, dtype=np.float16)
+    return np.ascontiguousarray(features.clip(-most, most), dtype=np.float16)
 
 
 def data_facts(federation: Federation) -> dict[str, Any]:

@@ -78,11 +78,11 @@ def _():
         assert printed.cell("FedAvg", "avg").value - values["FedAvg"] > gap
 
 
-@check("i2pfl_results", "The lists as they are flatter the seven,")
+@check("i2pfl_results", "The lists as they are flatter seven of eight,")
 def _():
     leaky, clean = (means("i2pfl", "table-4", dataset) for dataset in ("pacs-leaky", "pacs"))
-    assert set(clean.index) - set(leaky.index) == {"MOON"} and len(leaky) == 7
-    assert (leaky - clean[leaky.index]).between(0, 2.2).all()
+    gain = (leaky - clean).round(1)
+    assert len(gain) == 8 and gain.between(0, 2.2).all() and list(gain.index[gain == 0]) == ["MOON"]
     assert means("i2pfl", "table-4", "pacs", "art_painting").max() < 18
 
 
