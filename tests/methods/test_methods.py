@@ -213,12 +213,13 @@ def test_adcol_averages_nothing():
     assert not torch.equal(weights[0], weights[1])
 
 
-def test_adcol_representations_are_the_trained_networks_features():
-    run = training("ADCOL")
+@pytest.mark.parametrize("mode", [True, False])
+def test_adcol_representations_are_the_trained_networks_features(mode):
+    run = training("ADCOL", representations_in_training_mode=mode)
     _, ups = record_messages(run)
     for client, upload in zip(run.clients, ups, strict=True):
         state = run._personal(client)
-        z = run.engine.features(state, client.data.train, training=False)
+        z = run.engine.features(state, client.data.train, training=mode)
         assert torch.equal(upload.message["representations"], z)
 
 
