@@ -44,7 +44,8 @@ def scores(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
 
 
 def table(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
-    """A row a method, best first: rank with its interval, mean, spread over seeds, each domain."""
+    """A row a method, best first: rank with its interval, mean, spread over seeds, each domain;
+    the data set's name in the corner."""
     frame = scores(found, experiment, dataset)
     order = ranking.ranks(frame)
     domains = frame.pivot_table(index="method", columns="column", values="value", sort=False)
@@ -59,7 +60,7 @@ def table(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
             "std over seeds": seeds.groupby("method").std().reindex(order.index).round(1),
         }
     )
-    return shown.join(domains.round(1)).rename_axis("method")
+    return shown.join(domains.round(1)).rename_axis(index="method", columns=dataset)
 
 
 def overall(found: Collected, experiment: str) -> pd.DataFrame | Html:
