@@ -120,3 +120,41 @@ def _():
     assert gain.mean() == pytest.approx(-10, abs=0.5)
     assert gain.svhn == pytest.approx(-12, abs=0.5) and gain[["mnist", "mnistm", "usps"]].min() > 0
     assert on_digits().loc["FedPall, weights as printed", "synthdigits-standin"] < 11
+
+
+@check("fedpall_results", "The server's classifier carries FedPall")
+def _():
+    lead = {}
+    for dataset in ("office10", "pacs"):
+        parts = means("fedpall", "figure-6", dataset)
+        lead[dataset] = parts - means("fedpall", f"table-1-{dataset}", dataset)["SingleSet"]
+    assert lead["office10"]["without"] == pytest.approx(-3, abs=0.5)
+    assert lead["pacs"]["without"] == pytest.approx(0, abs=0.5)
+    assert lead["office10"]["with"] == pytest.approx(4, abs=0.5)
+    assert lead["pacs"]["with"] == pytest.approx(2, abs=0.5)
+    gains = {}
+    for dataset, domains in (
+        ("office10", ("amazon", "caltech", "dslr", "webcam")),
+        ("pacs", ("photo", "art_painting", "cartoon", "sketch")),
+    ):
+        for domain in domains:
+            parts = means("fedpall", "figure-6", dataset, domain)
+            gains[domain] = parts["with"] - parts["without"]
+    printed = papers.load("fedpall").table("prose-global-classifier")
+    caltech = printed.cell("caltech gain over no global classifier", "value").value
+    most = printed.cell("PACS largest gain (up to)", "value").value
+    assert gains["caltech"] == pytest.approx(caltech, abs=0.6)
+    assert gains["dslr"] == pytest.approx(11, abs=0.5)
+    assert max(gains["photo"], gains["sketch"]) == pytest.approx(most, abs=0.5)
+    assert max(gains["art_painting"], gains["cartoon"]) < 3
+
+
+@check("fedpall_results", "The added losses do not, on Office-10")
+def _():
+    values = means("fedpall", "figure-3", "office10")
+    lost = values["CE"] - values
+    assert lost["CE + KL + InfoNCE"] == pytest.approx(5, abs=0.5)
+    assert lost[["CE + KL", "CE + InfoNCE"]].between(3, 3.6).all()
+    runs = cells("fedpall", "figure-3", "pacs")
+    gain = runs.mean(axis=1)["CE + KL + InfoNCE"] - runs.mean(axis=1)["CE"]
+    assert gain == pytest.approx(1.5, abs=0.3) and gain < runs.std(axis=1).max()
