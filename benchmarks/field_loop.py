@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,9 @@ from fedrepro.rng import seeded_modules, torch_stream
 
 METHODS = ("FedAvg", "ADCOL")
 MU = 1.0  # weight of ADCOL's KL term, the library's default
+# What of the library's defaults this loop does otherwise: in evaluation mode representations depend
+# on no order of batches, so that both sides' losses can be compared.
+FIELDS: Mapping[str, Mapping[str, Any]] = {"ADCOL": {"representations_in_training_mode": False}}
 Losses = dict[str, float]
 
 

@@ -37,10 +37,10 @@ from fedrepro.runs.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry
-    from benchmarks.field_loop import METHODS, FieldLoop
+    from benchmarks.field_loop import FIELDS, METHODS, FieldLoop
 else:  # run as a file: this folder is on the path, the one above may not be
     import entry
-    from field_loop import METHODS, FieldLoop
+    from field_loop import FIELDS, METHODS, FieldLoop
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -143,7 +143,8 @@ def library_rounds(
     protocol = settings.protocol(rounds)
     device = torch.device(settings.device)
     ticks = Ticks()
-    curve = Training(methods.create(method), protocol, federation, settings.seed, device).run(ticks)
+    same = methods.create(method, **FIELDS.get(method, {}))
+    curve = Training(same, protocol, federation, settings.seed, device).run(ticks)
     tested = curve[(curve.measure == "seconds") & (curve.subject == "evaluate")]
     tests = tested.set_index("round").value
     seconds = [b - a - tests[i] for i, (a, b) in enumerate(pairwise(ticks.at), 1)]

@@ -190,7 +190,7 @@ def test_participants_change_from_round_to_round():
 
 
 def test_early_stop_waits_for_patience():
-    run = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 5.0})
+    run = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 2.5})
     curve = run.run(Silent())
     losses = curve[(curve.measure == "loss") & (curve.split == "validation")]
     means = losses.groupby("round").value.mean()
@@ -218,9 +218,9 @@ def test_patience_counts_rounds_since_the_lowest_mean_loss():
 
 
 def test_the_untrained_network_is_tested_and_may_be_the_best():
-    """At a step of 5 every round makes it worse."""
+    """At a step of 2.5 every round makes it worse."""
     stop = {"patience": 2, "untrained": True}
-    run = start("FedAvg", rounds=10, early_stop=stop, optimizer={"lr": 5.0})
+    run = start("FedAvg", rounds=10, early_stop=stop, optimizer={"lr": 2.5})
     before = [run.engine.evaluate(run.server.model, t) for t in run.federation.tests.values()]
     curve = run.run(Silent())
     first = curve[(curve["round"] == 0) & (curve.split == "test")]
@@ -228,7 +228,7 @@ def test_the_untrained_network_is_tested_and_may_be_the_best():
     assert first[first.measure == "loss"].value.tolist() == [loss for _, loss in before]
     assert set(curve[curve["round"] == 0].measure) == {"accuracy", "loss"}, "nothing was sent"
     assert metrics.best_round(curve) == 0 and curve["round"].max() == 2
-    later = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 5.0})
+    later = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 2.5})
     assert later.run(Silent())["round"].min() == 1
 
 
