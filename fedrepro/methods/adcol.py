@@ -90,8 +90,8 @@ class ADCOL(Method):
     representations_in_training_mode: bool = hyper(
         True,
         source="Sec. 3.4, step 3 feeds the data after training and names no mode; FedPall code has "
-        "this one, in which the clients' KL term sees D, too; in the other the paper's network on "
-        "Office-Caltech-10 diverges in round 2",
+        "this one, in which the clients' KL term shows them to D; in the other the paper's network "
+        "on Office-Caltech-10 diverges in round 2",
         alternatives=(False,),
     )
     bn_policy: BNPolicy = hyper("local", source="nothing is averaged (Alg. 1)")

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedrepro.data import clip, embeddings
@@ -52,6 +53,16 @@ def test_a_federation_holds_embeddings_where_images_were(federation) -> None:
     for domain in images.domains:
         assert federation.hashes[f"data/{domain}"] != images.hashes[f"data/{domain}"]
         assert federation.hashes[f"split/{domain}"] == images.hashes[f"split/{domain}"]
+
+
+def test_a_federation_embeds_the_images_it_uses_and_no_others(tmp_path: Path) -> None:
+    spec = PIXELS.model_copy(update={"test_limit": 20})
+    counts = build_federation(spec, cache=tmp_path).counts()
+    for domain, images in counts.groupby("domain").images.sum().items():
+        (path,) = tmp_path.glob(f"{domain}-pixels-*.safetensors")
+        with safe_open(str(path), framework="np") as file:
+            rows = file.get_tensor("rows")
+        assert len(rows) == images < len(load_domain(str(domain), 28, cache=tmp_path).labels)
 
 
 def counting(name: str, hash: str, calls: list[int]) -> embeddings.Embedder:
@@ -107,6 +118,27 @@ def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data: Path) 
     encoder, rows = embeddings.embedder(NAME, real_data), np.array([40, 2])
     whole = embeddings.encode(images, encoder, "all")
     np.testing.assert_array_equal(embeddings.encode(images[rows], encoder, "few"), whole[rows])
+
+
+def test_mobilenet_is_the_prepared_network_with_its_own_padding(real_data: Path) -> None:
+    """Against the same tensors run with explicit padding, layer by layer."""
+    from fedrepro._torchvision import load_torchvision
+    from fedrepro.data.encoders import load_encoder
+
+    x = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))
+    found = embeddings.embedder(NAME, real_data).images(x)
+    network = load_torchvision().models.mobilenet_v2(weights=None)
+    network.load_state_dict(load_encoder(NAME, real_data).tensors)
+    padded = 0
+    for layer in network.eval().modules():
+        if isinstance(layer, torch.nn.Conv2d) and layer.stride == (2, 2):
+            layer.padding, padded = (0, 0), padded + 1
+            layer.register_forward_pre_hook(lambda _, given: F.pad(given[0], (0, 1, 0, 1)))
+    big = F.interpolate(x, size=(224, 224), mode="bicubic", antialias=True).clamp(0, 1)
+    with torch.no_grad():
+        expected = network.features(2 * big - 1).mean(dim=(2, 3))
+    assert padded == 5 and found.shape == (2, 1280)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -76,6 +76,12 @@ def test_kept_features_are_the_networks_own(tmp_path):
         assert np.allclose(pdist(read), pdist(given), atol=0.05 * pdist(given).max())
 
 
+def test_kept_features_beyond_float16_are_cut_and_stay_numbers():
+    kept = store_module.compact(np.array([[1e6, -1e6], [1.0, 2.0]]))
+    most = np.finfo(np.float16).max
+    assert kept.tolist() == [[most, -most], [1.0, 2.0]]
+
+
 def test_the_second_ask_finds_the_first(tmp_path):
     first = obtain(tmp_path)
     stamp = (first.folder / "done").stat().st_mtime_ns
