@@ -9,7 +9,8 @@ from typing import Protocol as Interface
 import pandas as pd
 
 from fedrepro import metrics
-from fedrepro.papers import Experiment, Paper
+from fedrepro.errors import Diverged
+from fedrepro.papers import Arm, Experiment, Paper
 from fedrepro.runs import Record
 
 Row = dict[str, Any]
@@ -54,6 +55,30 @@ def cells(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> list[
             }
         )
     return rows
+
+
+def without_numbers(
+    experiment: Experiment, rows: Sequence[Row], diverged: Sequence[tuple[Arm, Diverged]]
+) -> list[Row]:
+    """Rows of the same keys for arms whose training diverged: no value, and why, in each column
+    the others have. Printed rows that are not one arm each (a ratio of two, say) get none."""
+    grid, columns = experiment.kind == "grid", list(dict.fromkeys(row["column"] for row in rows))
+    arms = experiment.kind not in _NOT_ARMS
+    return [
+        {
+            "table": experiment.id,
+            "method": arm.row or arm.label if grid else arm.label,
+            "column": column,
+            "value": None,
+            "alternative": arm.alternative,
+            "alone": False,
+            "standin": any(row["standin"] for row in rows if row["column"] == column),
+            "marks": [f"seed {end.seed} diverged in round {end.round}"],
+        }
+        for arm, end in diverged
+        for column in columns
+        if arms and column == (arm.column or column)
+    ]
 
 
 def _marks(result: Run, column: str) -> Row:
@@ -282,6 +307,9 @@ _KINDS: dict[str, Callable[[Paper, Experiment, Sequence[Run]], Values]] = {
     "in-out": _in_out,
     "communication": _communication,
 }
+
+
+_NOT_ARMS = ("speedup", "clients", "targets", "differences", "relative")
 
 
 def wide(rows: Sequence[Row]) -> pd.DataFrame:

@@ -10,7 +10,13 @@ class FedReproError(Exception):
 
 
 class Diverged(FedReproError):
-    """Training gave a loss that is no number. The rounds before it are kept."""
+    """Training of a seed gave a loss that is no number, in a round counted from 1. The rounds
+    before it are kept."""
+
+    def __init__(self, message: str, seed: int, round: int) -> None:
+        super().__init__(message)
+        self.seed = seed
+        self.round = round
 
 
 def first_mistake(error: ValidationError) -> str:

@@ -6,6 +6,7 @@ What the command line prints and what the notebooks glue is computed here, once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro import figure_arrays, methods, metrics, papers
-from fedrepro.cells import cells
+from fedrepro.cells import cells, without_numbers
 from fedrepro.data.federation import Federation
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.facts import facts
@@ -149,10 +150,30 @@ class Study:
         return bool(self.arms(experiment)) or self.paper.experiment(experiment).kind in UNTRAINED
 
     def results(self, experiment: str) -> list[Result]:
-        """The finished runs of an experiment, trained where the store lacks them."""
+        """The finished runs of an experiment, trained where the store lacks them, but for the arms
+        whose training `diverged`.
+
+        Raises:
+            Diverged: that of every arm did.
+        """
+        return self._ended(experiment)[0]
+
+    def diverged(self, experiment: str) -> dict[str, Diverged]:
+        """What ended the arms that are not among the results, by label."""
+        return {arm.label: end for arm, end in self._ended(experiment)[1]}
+
+    def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         probe = PROBES.get(self.paper.experiment(experiment).kind)
-        tuned = [self._tuned(experiment, arm) for arm in self.arms(experiment)]
-        return [Result(arm, self._record(arm, probe), tries) for arm, tries in tuned]
+        results, diverged = [], []
+        for arm in self.arms(experiment):
+            try:
+                tuned, tries = self._tuned(experiment, arm)
+                results.append(Result(tuned, self._record(tuned, probe), tries))
+            except Diverged as end:
+                diverged.append((arm, end))
+        if diverged and not results:
+            raise diverged[0][1]
+        return results, diverged
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, float]]:
         """An arm with its tuned setting, and what each value was worth; as it is without one.
@@ -177,10 +198,12 @@ class Study:
         return tried[max(tries, key=tries.__getitem__)], tries
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
+        return self._records(arm, [self.seed if seed is None else seed], probe)[0]
+
+    def _records(self, arm: Arm, seeds: Sequence[int], probe: Probe | None) -> list[Record]:
         method = methods.create(arm.method, **arm.fields)
-        spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
-        return self.store.obtain(
-            spec,
+        return self.store.obtain_together(
+            [RunSpec(method, arm.protocol, seed, self.engine) for seed in seeds],
             device=self.device,
             data_root=self.data_root,
             progress=self.progress,
@@ -189,21 +212,19 @@ class Study:
 
     def train_together(self, experiment: str, seeds: Sequence[int]) -> int:
         """Train every arm of an experiment for all seeds at once, where the store lacks them; the
-        number of records there are then. Whoever asks for one of them later finds it."""
+        number of records there are then. Whoever asks for one of them later finds it. A seed
+        whose training diverges is left out, and the others go on."""
         records, probe = 0, PROBES.get(self.paper.experiment(experiment).kind)
         for arm in self.arms(experiment):
-            arm, _ = self._tuned(experiment, arm)
-            method = methods.create(arm.method, **arm.fields)
-            specs = [RunSpec(method, arm.protocol, seed, self.engine) for seed in seeds]
-            records += len(
-                self.store.obtain_together(
-                    specs,
-                    device=self.device,
-                    data_root=self.data_root,
-                    progress=self.progress,
-                    probe=probe,
-                )
-            )
+            left = list(seeds)
+            with suppress(Diverged):  # under every value that is tried
+                arm, _ = self._tuned(experiment, arm)
+                while left:
+                    try:
+                        records += len(self._records(arm, left, probe))
+                        break
+                    except Diverged as end:
+                        left.remove(end.seed)
         return records
 
     def curves(self, experiment: str) -> pd.DataFrame:
@@ -256,7 +277,9 @@ class Study:
             protocol = self._protocol_of(experiment)
             rows = facts(self.paper, spec, protocol, self.seed, self.store.root, self.data_root)
         else:
-            rows = cells(self.paper, spec, self.results(experiment))
+            results, diverged = self._ended(experiment)
+            rows = cells(self.paper, spec, results)
+            rows += without_numbers(spec, rows, diverged)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
         own = [mark] if (mark := self.paper.datasets[self.dataset].mark) else []
         return [{**common, **row, "marks": [*row.get("marks", ()), *own]} for row in rows]

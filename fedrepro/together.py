@@ -126,5 +126,7 @@ def _must_be_numbers(method: Method, job: Job, terms: Mapping[str, float]) -> No
         raise Diverged(
             f"{method.name}, seed {job.seed}: the loss of client {job.client} in round {job.round} "
             f"is no number ({', '.join(broken)}): training diverged; lower the learning rate, or "
-            "see what the method's fields feed it"
+            "see what the method's fields feed it",
+            job.seed,
+            job.round,
         )

@@ -70,6 +70,8 @@ NOTES: tuple[str, ...] = (
     "reproduced is left out for them.",
     "A deviation that can move a number (a stand-in client beside it, a subset, smaller source "
     "images) does not refuse the verdict: it is printed with it as a mark.",
+    "A run whose training diverged has no number: its row stays, with the seed and the round as a "
+    "mark.",
     "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
     "with Kendall's tau, per column.",
 )
@@ -178,7 +180,7 @@ def _decide(
     if valid < seeds or difference is None or bounds is None:
         return (
             "inconclusive",
-            f"{seeds - valid} of {seeds} seeds did not reach the target",
+            f"{seeds - valid} of {seeds} seeds have no value: target not reached, or diverged",
         )
     tolerance = TOLERANCES.get(unit)
     if tolerance is not None and abs(difference) <= tolerance + ROUNDING:

@@ -1,15 +1,17 @@
 """A paper's experiments from the store: arms, cells, curves, wrong parameters."""
 
 import math
+import shutil
 
 import pandas as pd
 import pytest
 
-from fedrepro import metrics
+from fedrepro import metrics, together
 from fedrepro.cells import wide
-from fedrepro.errors import FedReproError
+from fedrepro.errors import Diverged, FedReproError
 from fedrepro.progress import Silent
 from fedrepro.study import study
+from fedrepro.views import notebook
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +86,76 @@ def test_changes_reach_every_arm_and_are_refused_at_scale_paper(smoke):
     assert (arm.protocol.rounds, arm.protocol.data.size) == (5, 32)
     with pytest.raises(FedReproError, match="the paper's own protocol"):
         study("adcol", "office10", "paper", 0, changes={"rounds": 5})
+
+
+def diverging(monkeypatch, **where):
+    """Let the loss of every job with those attributes (method's name, seed) be no number."""
+    check = together._must_be_numbers
+
+    def broken(method, job, terms):
+        facts = {"method": method.name, "seed": job.seed}
+        lost = all(facts[key] == value for key, value in where.items()) and job.round == 1
+        check(method, job, {"ce": math.nan} if lost else terms)
+
+    monkeypatch.setattr(together, "_must_be_numbers", broken)
+
+
+def few(place, only=("SOLO", "FedAvg", "FedBN"), seed=0):
+    given = {"only": list(only), "runs_dir": place, "progress": Silent(), "device": "cpu"}
+    return study("adcol", "minidigits", "smoke", seed, **given)
+
+
+def test_an_arm_that_diverges_is_named_in_its_row_and_the_others_have_numbers(
+    tmp_path, monkeypatch, capsys
+):
+    diverging(monkeypatch, method="FedAvg")
+    asked = few(tmp_path)
+    assert [result.label for result in asked.results("table-1")] == ["SOLO", "FedBN"]
+    assert "loss of client 0 in round 1 is no number" in str(asked.diverged("table-1")["FedAvg"])
+
+    shown = asked.beside("table-1").set_index(["method", "column"])
+    row = shown.loc[("FedAvg", "mini-font")]
+    assert math.isnan(row.ours) and "seed 0 diverged in round 1" in row.marks
+    assert shown.loc[("FedBN", "mini-font")].ours > 0
+    assert shown.loc[("FedAvg", "avg")].verdict == "no verdict"  # scale smoke, as the others
+
+    assert "FedAvg" not in set(notebook.runs(asked, ["table-1"]).run)
+    assert "table-1, FedAvg is left out: FedAvg, seed 0: " in capsys.readouterr().out
+
+
+def test_a_run_that_diverged_is_not_trained_again_until_it_is_deleted(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        diverging(patch)
+        with pytest.raises(Diverged, match="the loss of client 0"):
+            few(tmp_path, ["SOLO"]).results("table-1")
+    asked = few(tmp_path, ["SOLO"])
+    with pytest.raises(Diverged, match=r"is no number .*delete .* to train it again") as caught:
+        asked.results("table-1")
+    assert (caught.value.seed, caught.value.round) == (0, 1)
+    for folder in tmp_path.iterdir():
+        shutil.rmtree(folder)
+    assert [result.label for result in asked.results("table-1")] == ["SOLO"]
+
+
+def test_printed_rows_of_two_arms_are_left_out_with_either(tmp_path, monkeypatch):
+    place = {"runs_dir": tmp_path, "progress": Silent(), "device": "cpu"}
+    asked = study("fedpall", "minidigits", "smoke", **place)
+    whole = [row["method"] for row in asked.cells("prose-gains")]
+    diverging(monkeypatch, method="FedPall")
+    for done in tmp_path.glob("*/done"):
+        shutil.rmtree(done.parent)
+    left = asked.cells("prose-gains")
+    assert len(left) < len(whole) and all(row["value"] is not None for row in left)
+
+
+def test_a_seed_that_diverges_does_not_hold_up_those_beside_it(tmp_path, monkeypatch):
+    diverging(monkeypatch, seed=1)
+    asked = few(tmp_path, ["SOLO"])
+    assert asked.train_together("table-1", (0, 1, 2)) == 2
+    assert sorted(record.config["seed"] for record in asked.store.records()) == [0, 2]
+    assert few(tmp_path, ["SOLO"], seed=2).results("table-1")[0].record.config["seed"] == 2
+    with pytest.raises(Diverged, match="seed 1"):
+        few(tmp_path, ["SOLO"], seed=1).results("table-1")
 
 
 @pytest.mark.parametrize(

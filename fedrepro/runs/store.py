@@ -21,7 +21,7 @@ from sklearn.decomposition import PCA
 from fedrepro import engine as engines
 from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
-from fedrepro.errors import FedReproError
+from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
 from fedrepro.progress import progress as default_progress
@@ -32,6 +32,7 @@ from fedrepro.runs.environment import environment, pick_device
 from fedrepro.together import run_together
 
 FEATURE_DIMENSIONS = 50
+DIVERGED = "diverged.json"  # in the folder of a run that ended so: what was said, seed and round
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,11 @@ class Store:
         probe: Probe | None = None,
     ) -> Record:
         """The record of a run: from the store, resumed from its checkpoint, or trained now. One
-        that lacks what a probe measures is trained again."""
+        that lacks what a probe measures is trained again.
+
+        Raises:
+            Diverged: its training did, now or when it was last asked for.
+        """
         records = self.obtain_together(
             [spec], device=device, data_root=data_root, progress=progress, probe=probe
         )
@@ -183,7 +188,11 @@ class Store:
         probe: Probe | None = None,
     ) -> list[Record]:
         """The records of runs that differ in their seed alone; those the store lacks are trained
-        side by side. Where a spec leaves the engine open, any engine's record of it will do."""
+        side by side. Where a spec leaves the engine open, any engine's record of it will do.
+
+        Raises:
+            Diverged: the training of one seed did, now or before; the others' rounds are kept.
+        """
         first = specs[0]
         if any(replace(spec, seed=first.seed) != first for spec in specs):
             raise ValueError("only the seeds of runs obtained together may differ")
@@ -207,6 +216,8 @@ class Store:
                     for folder, spec in zip(folders, missing, strict=True)
                     if self.find(folder.name, probe) is None
                 }
+                for folder in left:
+                    _must_not_have_diverged(folder)
                 if left:
                     self._train(left, federation, device, progress or default_progress(), probe)
                 found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
@@ -252,7 +263,13 @@ class Store:
             files.write_json(folder / "environment.json", facts)
             files.write_json(folder / "data.json", data_facts(federation))
             checkpoints.append(FileCheckpoint(folder))
-        run_together(trainings, progress, checkpoints)
+        try:
+            run_together(trainings, progress, checkpoints)
+        except Diverged as end:
+            folder = next(f for f, spec in wanted.items() if spec.seed == end.seed)
+            said = {"message": str(end), "seed": end.seed, "round": end.round}
+            files.write_json(folder / DIVERGED, said)
+            raise
         for folder, training, checkpoint in zip(wanted, trainings, checkpoints, strict=True):
             if probe is not None:
                 measured = probe.measure(training)
@@ -260,6 +277,14 @@ class Store:
             _write_results(folder, training, list(federation.domains))
             checkpoint.remove()
             shutil.rmtree(folder / "clients", ignore_errors=True)
+
+
+def _must_not_have_diverged(folder: Path) -> None:
+    """Raise again what a run ended with: the same seed would take the same way."""
+    if (folder / DIVERGED).exists():
+        said = files.read_json(folder / DIVERGED)
+        message = f"{said['message']} (delete {folder} to train it again)"
+        raise Diverged(message, said["seed"], said["round"])
 
 
 def _write_results(folder: Path, training: Training, domains: list[str]) -> None:

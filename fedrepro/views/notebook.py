@@ -83,9 +83,12 @@ def protocol(study: Study, experiments: Sequence[str]) -> Html:
 
 
 def runs(study: Study, experiments: Sequence[str]) -> pd.DataFrame:
-    """Train or find every run; a row a run: where it is kept, rounds, last mean accuracy, time."""
+    """Train or find every run; a row a run: where it is kept, rounds, last mean accuracy, time.
+    Above it a line for each whose training diverged."""
     rows: dict[str, dict[str, Any]] = {}
     for name in experiments:
+        for label, end in study.diverged(name).items():
+            print(f"{name}, {label} is left out: {end}")
         for result in study.results(name):
             summary = result.summary()
             rows.setdefault(

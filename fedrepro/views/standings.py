@@ -35,7 +35,17 @@ def _rows(book: dict[str, object], experiment: str) -> list[dict[str, object]]:
 
 
 def scores(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
-    """Accuracy in percent: method, seed, column (a domain), value."""
+    """Accuracy in percent: method, seed, column (a domain), value; without methods of which the
+    training of a seed diverged."""
+    frame = _frame(found, experiment, dataset)
+    return frame[~frame.method.isin(_diverged(frame))]
+
+
+def _diverged(frame: pd.DataFrame) -> list[str]:
+    return list(frame[frame.value.isna()].method.unique())
+
+
+def _frame(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
     books = found.where(dataset=dataset).notebooks
     frame = pd.DataFrame([row for book in books for row in _rows(book, experiment)])
     if frame.empty:
@@ -45,7 +55,7 @@ def scores(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
 
 def table(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
     """A row a method, best first: rank with its interval, mean, spread over seeds, each domain;
-    the data set's name in the corner."""
+    the data set's name in the corner. Those that diverged come last, without a rank."""
     frame = scores(found, experiment, dataset)
     order = ranking.ranks(frame)
     domains = frame.pivot_table(index="method", columns="column", values="value", sort=False)
@@ -60,7 +70,11 @@ def table(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
             "std over seeds": seeds.groupby("method").std().reindex(order.index).round(1),
         }
     )
-    return shown.join(domains.round(1)).rename_axis(index="method", columns=dataset)
+    shown = shown.join(domains.round(1)).rename_axis(index="method", columns=dataset)
+    diverged = _diverged(_frame(found, experiment, dataset))
+    shown = shown.reindex([*shown.index, *diverged])
+    shown.loc[diverged, "95 % of draws"] = "diverged"
+    return shown
 
 
 def overall(found: Collected, experiment: str) -> pd.DataFrame | Html:

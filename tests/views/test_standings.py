@@ -58,6 +58,16 @@ def test_the_choice_is_the_value_of_the_best_validation_accuracy(found):
     assert table.loc["ADCOL", ("pacs", "0.03")] == 17.5
 
 
+def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank(found):
+    for row in found.where(dataset="pacs").notebooks[1]["cells"]:
+        row["value"] = None if row["method"] == "ADCOL" else row["value"]
+    table = standings.table(found, "methods", "pacs")
+    assert list(table.index) == ["FedBN", "FedAvg", "FedProx", "ADCOL"]
+    assert table.loc["ADCOL"].dropna().to_dict() == {"95 % of draws": "diverged"}
+    assert table.loc["FedBN", "rank"] == 1
+    assert standings.overall(found, "methods").loc["ADCOL", "office10"] == 1
+
+
 def test_the_figure_has_a_line_a_method(found):
     figure = standings.figure(found, "methods", "office10")
     assert isinstance(figure, Picture)
