@@ -62,18 +62,27 @@ def nothing(printed: str = "") -> Html:
     return Html(f"<p><em>{NOTHING}</em></p>{folded if printed else ''}", NOTHING)
 
 
-def _of(found: Collected, dataset: str) -> Collected:
-    """The notebooks on a data set, for one figure: those at scale paper where there are any."""
-    here = found.where(dataset=dataset)
-    full = here.where(scale="paper")
-    return full if full.notebooks else here
+def of_one_scale(found: Collected, dataset: str, experiment: str | None = None) -> Collected:
+    """The notebooks on a data set, for one figure, whose scales must not mix: those at scale paper
+    once they hold every row (of an experiment) that those at reduced hold, else the latter."""
+    full, rest = (found.where(dataset=dataset, scale=scale) for scale in ("paper", "reduced"))
+    rows = [
+        {(row["table"], row["method"]) for row in _cells(books, experiment)}
+        for books in (full, rest)
+    ]
+    return full if rows[0] >= rows[1] else rest
 
 
-def _cells(found: Collected, experiment: str) -> list[dict[str, Any]]:
-    return [row for book in found.notebooks for row in book["cells"] if row["table"] == experiment]
+def _cells(found: Collected, experiment: str | None) -> list[dict[str, Any]]:
+    return [
+        row
+        for book in found.notebooks
+        for row in book["cells"]
+        if experiment in (None, row["table"])
+    ]
 
 
-def _runs(found: Collected, experiment: str) -> list[tuple[str, dict[str, Any]]]:
+def runs_of(found: Collected, experiment: str) -> list[tuple[str, dict[str, Any]]]:
     """The runs of an experiment, each with its label there."""
     return [(name, run) for run in found.runs for used, name in run["used"] if used == experiment]
 
@@ -119,12 +128,12 @@ def beside(found: Collected, experiment: str, columns: Sequence[str] = ("avg",))
     return _shown(shown) if shown else table(found, experiment)
 
 
-def headline(found: Collected, experiments: dict[str, str]) -> str:
-    """The mean column of some tables as Markdown, ours beside the paper's: for the README, which a
-    test holds to this. experiments: a heading by experiment id."""
+def headline(found: Collected, experiments: dict[str, str], scale: str = "reduced") -> str:
+    """The mean column of some tables as Markdown, ours of one scale beside the paper's: for the
+    README, which a test holds to this. experiments: a heading by experiment id."""
     parts = []
     for experiment, heading in experiments.items():
-        rows = _built(found, experiment)
+        rows = _built(found.where(scale=scale), experiment)
         rows = rows[(rows.column == "avg") & rows.ours.notna()].set_index("method")
         paper = [f"{row.published:.1f} ± {row.published_std:.1f}" for row in rows.itertuples()]
         ours = [f"{row.ours:.1f} ± {row.ours_std:.1f}" for row in rows.itertuples()]
@@ -155,7 +164,7 @@ def rules(found: Collected, experiment: str, dataset: str) -> pd.DataFrame | Htm
     """Mean accuracy under each score rule, mean and deviation over seeds: a row a label."""
     rows = [
         {"method": label, "rule": rule, "value": score["avg"]}
-        for label, run in _runs(_of(found, dataset), experiment)
+        for label, run in runs_of(of_one_scale(found, dataset, experiment), experiment)
         for rule, score in run["scores"].items()
     ]
     if not rows:
@@ -173,7 +182,7 @@ def rules(found: Collected, experiment: str, dataset: str) -> pd.DataFrame | Htm
 
 def numbers(found: Collected, experiment: str, dataset: str) -> pd.DataFrame | Html:
     """Our numbers of what the paper draws and does not print: means over seeds, a row a label."""
-    rows = _cells(_of(found, dataset), experiment)
+    rows = _cells(of_one_scale(found, dataset, experiment), experiment)
     return wide(rows).round(3) if rows else nothing()
 
 
@@ -201,7 +210,8 @@ def ranks(found: Collected, experiment: str, column: str = "avg") -> Picture | H
 
 def _orders(built: pd.DataFrame, column: str) -> list[Picture]:
     order = verdicts.order(built)
-    return _each(order[order.column == column], lambda rows: plots.order(rows, column))
+    order = order[(order.column == column) & (order.methods > 1)]
+    return _each(order, lambda rows: plots.order(rows, column))
 
 
 def _shown(things: Sequence[Picture | Html]) -> Picture | Html:
@@ -214,13 +224,17 @@ def _shown(things: Sequence[Picture | Html]) -> Picture | Html:
 
 def curves(found: Collected, experiment: str, dataset: str, x: Any) -> Picture | Html:
     """Accuracy while training, over rounds or bytes."""
-    frame = _of(found, dataset).curves(experiment)
+    frame = of_one_scale(found, dataset, experiment).curves(experiment)
     return nothing() if frame.empty else plots.curves(frame, x=x)
 
 
 def _means(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
     """Mean accuracy of each arm and seed: label, seed, value."""
-    rows = [row for row in _cells(_of(found, dataset), experiment) if row["column"] == "avg"]
+    rows = [
+        row
+        for row in _cells(of_one_scale(found, dataset, experiment), experiment)
+        if row["column"] == "avg"
+    ]
     frame = pd.DataFrame(rows, columns=["method", "seed", "value"])
     return frame.rename(columns={"method": "label"})
 
@@ -245,7 +259,7 @@ def by_domain(found: Collected, experiment: str, dataset: str) -> Picture | Html
     rule = str(_paper(found).reporting["score_rule"].value)
     rows = [
         {"method": label, "seed": run["seed"], "column": column, "value": value}
-        for label, run in _runs(_of(found, dataset), experiment)
+        for label, run in runs_of(of_one_scale(found, dataset, experiment), experiment)
         for column, value in run["scores"].get(rule, {}).items()
     ]
     return ablations.by_domain(rows) if rows else nothing()
@@ -253,13 +267,13 @@ def by_domain(found: Collected, experiment: str, dataset: str) -> Picture | Html
 
 def radar(found: Collected, experiment: str, dataset: str) -> Picture | Html:
     """Accuracy of each arm domain by domain around a centre."""
-    rows = _cells(_of(found, dataset), experiment)
+    rows = _cells(of_one_scale(found, dataset, experiment), experiment)
     return ablations.radar(rows) if rows else nothing()
 
 
 def picture(found: Collected, dataset: str, name: str) -> Html:
     """A figure that the executed notebooks of a data set hold."""
-    books = [book for book in _of(found, dataset).notebooks if f"picture-{name}" in book]
+    books = [b for b in of_one_scale(found, dataset).notebooks if f"picture-{name}" in b]
     return Collected(books).picture(name) if books else nothing()
 
 
@@ -268,7 +282,7 @@ def in_and_out(
 ) -> Picture | Html:
     """Accuracy out of and in the clients' domains against a varied setting, a picture each.
     reference: an arm that has not got the setting, drawn as a level line."""
-    frame = pd.DataFrame(_cells(_of(found, dataset), experiment))
+    frame = pd.DataFrame(_cells(of_one_scale(found, dataset, experiment), experiment))
     pictures = []
     for column in ("out of domain", "in domain") if len(frame) else ():
         rows = frame[frame.column == column]
@@ -288,7 +302,7 @@ def traffic(found: Collected, experiment: str, dataset: str) -> Picture | Html:
     """What travelled in the whole run, all clients together, by kind of message."""
     rows = [
         {"label": label, "seed": run["seed"], "kind": kind, "bytes": sent}
-        for label, run in _runs(_of(found, dataset), experiment)
+        for label, run in runs_of(of_one_scale(found, dataset, experiment), experiment)
         for kind, sent in run["bytes"].items()
     ]
     return plots.traffic(pd.DataFrame(rows), log=True) if rows else nothing()
@@ -296,7 +310,8 @@ def traffic(found: Collected, experiment: str, dataset: str) -> Picture | Html:
 
 def embedding(found: Collected, dataset: str, *by: Any) -> Picture | Html:
     """Test representations in the plane, of the first seed: a picture for domains, for classes."""
-    books = [book["embedding"] for book in _of(found, dataset).notebooks if book.get("embedding")]
+    kept = of_one_scale(found, dataset).notebooks
+    books = [book["embedding"] for book in kept if book.get("embedding")]
     return _shown([plots.embedding(pd.DataFrame(books[0]), by=one) for one in by if books])
 
 
@@ -305,7 +320,7 @@ def embedding(found: Collected, dataset: str, *by: Any) -> Picture | Html:
 
 def counts(found: Collected, dataset: str) -> pd.DataFrame | Html:
     """Images by domain, split and class."""
-    books = found.where(dataset=dataset).notebooks
+    books = of_one_scale(found, dataset).notebooks
     if not books:
         return nothing()
     frame = pd.DataFrame(books[0]["counts"])

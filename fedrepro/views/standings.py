@@ -14,7 +14,7 @@ from fedrepro.papers import Experiment
 from fedrepro.study import Study
 from fedrepro.views.notebook import show
 from fedrepro.views.picture import COLOURS, GRID, Picture, label_axes, picture
-from fedrepro.views.recorded import nothing
+from fedrepro.views.recorded import nothing, of_one_scale, runs_of
 from fedrepro.views.scraps import Collected
 from fedrepro.views.tables import Html
 
@@ -46,7 +46,7 @@ def _diverged(frame: pd.DataFrame) -> list[str]:
 
 
 def _frame(found: Collected, experiment: str, dataset: str) -> pd.DataFrame:
-    books = found.where(dataset=dataset).notebooks
+    books = of_one_scale(found, dataset, experiment).notebooks
     frame = pd.DataFrame([row for book in books for row in _rows(book, experiment)])
     if frame.empty:
         raise FedReproError(f"no notebook of the common protocol holds {experiment} on {dataset}")
@@ -111,9 +111,9 @@ def chosen(found: Collected, experiment: str) -> pd.DataFrame | Html:
     if not recorded_on(found, experiment):
         return nothing()
     rows: dict[tuple[str, str], dict[str, object]] = {}
-    for run in found.runs:
-        for used, label in run["used"]:
-            if used == experiment and run.get("tries"):
+    for dataset in recorded_on(found, experiment):
+        for label, run in runs_of(of_one_scale(found, dataset, experiment), experiment):
+            if run.get("tries"):
                 tries = run["tries"]
                 best = max(tries, key=tries.__getitem__)
                 shown = {value: round(accuracy, 1) for value, accuracy in tries.items()}

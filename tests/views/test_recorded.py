@@ -295,6 +295,25 @@ def test_scales_do_not_mix_in_a_figure():
     assert "61.0" in words(recorded.grid(found, "figure-5", "office10", "figure-5-best"))
 
 
+def test_scale_paper_takes_a_figure_over_once_it_holds_every_row():
+    books = seeds("figure-5", {"mu=0.1, delta=0.1": 30.0, "mu=0.1, delta=0.5": 31.0})
+    part = seeds("figure-5", {"mu=0.1, delta=0.1": 60.0}, scale="paper")
+    other = seeds("figure-3", {"CE": 20.0}, scale="paper")
+    found = Found([*part, *other, *books], "fedpall")
+    assert recorded.numbers(found, "figure-5", "office10").avg.tolist() == [31.0, 32.0]
+    assert recorded.numbers(found, "figure-3", "office10").avg.tolist() == [21.0]
+
+
+def test_one_row_at_scale_paper_stands_in_the_table_beside_those_at_reduced(found):
+    one = book(0, "paper")
+    one["cells"] = [row for row in one["cells"] if row["method"] == "ADCOL"]
+    both = Found([*found.notebooks, one], "adcol")
+    html = recorded.table(both, "table-4").html
+    assert "order of methods only" in html and "1 of at least 3 seeds" in html
+    assert recorded.headline(both, {"table-4": "O"}) == recorded.headline(found, {"table-4": "O"})
+    assert words(recorded.ranks(both, "table-4")) == words(recorded.ranks(found, "table-4"))
+
+
 def test_what_is_not_run_has_its_reason():
     html = recorded.blocked("mpft").html
     assert "table-1-subset50: Accuracy in and out of domain, 50 classes" in html

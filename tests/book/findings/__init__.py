@@ -22,7 +22,8 @@ def check(page, point):
 
 @cache
 def found(paper):
-    return recorded.notebooks(paper)
+    """The recorded notebooks at scale reduced, of which points speak that name no other."""
+    return recorded.notebooks(paper).where(scale="reduced")
 
 
 @cache
