@@ -18,6 +18,9 @@ class Diverged(FedReproError):
         self.seed = seed
         self.round = round
 
+    def __reduce__(self) -> tuple[type[Diverged], tuple[str, int, int]]:
+        return type(self), (str(self), self.seed, self.round)  # from a process to the next
+
 
 def first_mistake(error: ValidationError) -> str:
     """The first complaint of a pydantic validation: where, what was given, what is wrong."""

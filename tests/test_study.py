@@ -1,6 +1,7 @@
 """A paper's experiments from the store: arms, cells, curves, wrong parameters."""
 
 import math
+import pickle
 import shutil
 
 import pandas as pd
@@ -131,7 +132,8 @@ def test_a_run_that_diverged_is_not_trained_again_until_it_is_deleted(tmp_path, 
     asked = few(tmp_path, ["SOLO"])
     with pytest.raises(Diverged, match=r"is no number .*delete .* to train it again") as caught:
         asked.results("table-1")
-    assert (caught.value.seed, caught.value.round) == (0, 1)
+    passed_on = pickle.loads(pickle.dumps(caught.value))
+    assert (passed_on.seed, passed_on.round) == (0, 1) and str(passed_on) == str(caught.value)
     for folder in tmp_path.iterdir():
         shutil.rmtree(folder)
     assert [result.label for result in asked.results("table-1")] == ["SOLO"]
