@@ -195,32 +195,6 @@ def fedpall_mix(
     return mixed * kept.to(z.device, z.dtype)
 
 
-def rucr_mix(
-    features: Tensor,
-    prototypes: Tensor,
-    present: Tensor,
-    generator: torch.Generator,
-    per_class: int = 100,
-    low: float = 0.35,
-    high: float = 0.95,
-) -> tuple[Tensor, Tensor]:
-    """RUCR's rectification data: lam G_k + (1 - lam) z/|z|, z a random sample of any class.
-
-    features (n, d); prototypes (K, d) as `unit_mean` gives them, present (K,). Returns per_class
-    mixtures of each class that has a prototype, in the order of classes, and their labels. lam is
-    uniform in [low, high], rounded to two decimals. Within a class no sample comes twice before
-    all came once. Draws: (K, n) for the samples, (K, per_class) for lam.
-    """
-    classes, n = len(prototypes), len(features)
-    order = torch.rand(classes, n, generator=generator).argsort(dim=1)
-    chosen = order[:, torch.arange(per_class) % n].to(features.device)
-    lam = low + (high - low) * torch.rand(classes, per_class, generator=generator)
-    lam = lam.to(features.device, features.dtype).mul(100).round().div(100)[:, :, None]
-    mixed = lam * prototypes[:, None] + (1 - lam) * F.normalize(features, dim=1)[chosen]
-    kept = present.nonzero()[:, 0]
-    return mixed[kept].flatten(0, 1), kept.repeat_interleave(per_class)
-
-
 # What the functions above are made of.
 
 

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from scipy.stats import kstest
 from torch.func import grad, vmap
 
 from fedrepro.losses import prototype_mse
-from fedrepro.prototypes import beta_draws, class_means, fedpall_mix, mix_other_class, rucr_mix
+from fedrepro.prototypes import beta_draws, class_means, fedpall_mix, mix_other_class
 from tests.test_losses import dispatched
 from tests.test_prototypes import draw, generator, tensor
 
@@ -145,32 +144,9 @@ def test_fedpall_mask_of_independent_places():
     )
 
 
-def test_rucr_mix_by_hand():
-    # Prototypes lie in the first half of the space, directions of features in the second.
-    prototypes = F.pad(tensor([0.5], [0.0], [0.25]), (0, 4))
-    features = F.pad(4.0 * torch.eye(4, dtype=torch.float64), (1, 0))
-    mixed, labels = rucr_mix(
-        features, prototypes, torch.tensor([1, 0, 1]), generator(1), per_class=6
-    )
-    assert labels.tolist() == [0] * 6 + [2] * 6
-    for row, label in zip(mixed, labels, strict=True):
-        lam = row[0] / prototypes[label, 0]
-        assert 0.35 <= lam <= 0.95 and torch.isclose(lam, lam.mul(100).round() / 100)
-        assert (row[1:] > 0).sum() == 1 and torch.isclose(row[1:].sum(), 1 - lam)
-    used = [rows[:, 1:].argmax(dim=1) for rows in (mixed[:6], mixed[6:])]
-    for order in used:
-        assert sorted(order[:4].tolist()) == [0, 1, 2, 3]
-        assert torch.equal(order[4:], order[:2])
-    assert not torch.equal(*used)
-
-
 def test_mixtures_follow_their_generator():
     z, labels, prototypes = draw(9, 5), torch.arange(9) % 3, draw(3, 5, seed=1)
-    present = torch.ones(3)
     for seed, same in ((0, True), (1, False)):
         a = fedpall_mix(z, labels, prototypes, generator())
         b = fedpall_mix(z, labels, prototypes, generator(seed))
-        assert torch.equal(a, b) == same
-        a, _ = rucr_mix(z, prototypes, present, generator())
-        b, _ = rucr_mix(z, prototypes, present, generator(seed))
         assert torch.equal(a, b) == same
