@@ -121,7 +121,7 @@ def test_an_arm_that_diverges_is_named_in_its_row_and_the_others_have_numbers(
     assert shown.loc[("FedAvg", "avg")].verdict == "no verdict"  # scale smoke, as the others
 
     assert "FedAvg" not in set(notebook.runs(asked, ["table-1"]).run)
-    assert "table-1, FedAvg is left out: FedAvg, seed 0: " in capsys.readouterr().out
+    assert "left out of table-1: FedAvg: FedAvg, seed 0: " in capsys.readouterr().out
 
 
 def test_a_run_that_diverged_is_not_trained_again_until_it_is_deleted(tmp_path, monkeypatch):

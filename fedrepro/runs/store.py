@@ -217,7 +217,8 @@ class Store:
                     if self.find(folder.name, probe) is None
                 }
                 for folder in left:
-                    _must_not_have_diverged(folder)
+                    if (folder / DIVERGED).exists():
+                        raise _diverged(folder)
                 if left:
                     self._train(left, federation, device, progress or default_progress(), probe)
                 found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
@@ -269,7 +270,7 @@ class Store:
             folder = next(f for f, spec in wanted.items() if spec.seed == end.seed)
             said = {"message": str(end), "seed": end.seed, "round": end.round}
             files.write_json(folder / DIVERGED, said)
-            raise
+            raise _diverged(folder) from None
         for folder, training, checkpoint in zip(wanted, trainings, checkpoints, strict=True):
             if probe is not None:
                 measured = probe.measure(training)
@@ -279,12 +280,11 @@ class Store:
             shutil.rmtree(folder / "clients", ignore_errors=True)
 
 
-def _must_not_have_diverged(folder: Path) -> None:
-    """Raise again what a run ended with: the same seed would take the same way."""
-    if (folder / DIVERGED).exists():
-        said = files.read_json(folder / DIVERGED)
-        message = f"{said['message']} (delete {folder} to train it again)"
-        raise Diverged(message, said["seed"], said["round"])
+def _diverged(folder: Path) -> Diverged:
+    """What a run ended with. It is not trained again: the same seed would take the same way."""
+    said = files.read_json(folder / DIVERGED)
+    message = f"{said['message']} (delete {folder} to train it again)"
+    return Diverged(message, said["seed"], said["round"])
 
 
 def _write_results(folder: Path, training: Training, domains: list[str]) -> None:

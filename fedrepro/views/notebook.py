@@ -86,9 +86,10 @@ def runs(study: Study, experiments: Sequence[str]) -> pd.DataFrame:
     """Train or find every run; a row a run: where it is kept, rounds, last mean accuracy, time.
     Above it a line for each whose training diverged."""
     rows: dict[str, dict[str, Any]] = {}
+    ended: dict[str, list[str]] = {}
     for name in experiments:
         for label, end in study.diverged(name).items():
-            print(f"{name}, {label} is left out: {end}")
+            ended.setdefault(f"{label}: {end}", []).append(name)
         for result in study.results(name):
             summary = result.summary()
             rows.setdefault(
@@ -102,6 +103,8 @@ def runs(study: Study, experiments: Sequence[str]) -> pd.DataFrame:
                     "MB a client": round(result.curve()["bytes"].iloc[-1] / 1e6, 3),
                 },
             )
+    for said, names in ended.items():
+        print(f"left out of {', '.join(names)}: {said}")
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run id")
 
 
