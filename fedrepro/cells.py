@@ -182,15 +182,6 @@ def _sampling(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> V
         yield result.label, "size_GB", _gigabytes(paper, result, "avg", goal)
 
 
-def _clients(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
-    """Clients of each domain, in the one printed row."""
-    data = results[0].record.data
-    owners = [client["domain"] for client in data["clients"]]
-    row = paper.table(experiment.table or experiment.id).methods[0]
-    for domain in data["domains"]:
-        yield row, domain, owners.count(domain)
-
-
 def _grid(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
     """Each arm's mean accuracy in the row and column it says."""
     first = paper.table(experiment.table or experiment.id).columns[0]
@@ -298,7 +289,6 @@ _KINDS: dict[str, Callable[[Paper, Experiment, Sequence[Run]], Values]] = {
     "speedup": _speedup,
     "seconds": _seconds,
     "sampling": _sampling,
-    "clients": _clients,
     "grid": _grid,
     "targets": _each_target,
     "differences": _differences,
@@ -309,7 +299,7 @@ _KINDS: dict[str, Callable[[Paper, Experiment, Sequence[Run]], Values]] = {
 }
 
 
-_NOT_ARMS = ("speedup", "clients", "targets", "differences", "relative")
+_NOT_ARMS = ("speedup", "targets", "differences", "relative")
 
 
 def wide(rows: Sequence[Row]) -> pd.DataFrame:

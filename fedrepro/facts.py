@@ -109,6 +109,17 @@ def _counts(sources: Sources) -> Values:
             yield sources.row(name), column, float(len(part)), more
 
 
+def _clients(sources: Sources) -> Values:
+    """Clients of each domain, in the one printed row."""
+    federation = federation_of(sources.protocol.data, sources.root)
+    owners = [client.domain for client in federation.clients]
+    row = sources.paper.table(sources.experiment.table or sources.experiment.id).methods[0]
+    for domain in federation.domains:
+        marks = list(federation.deviations.get(domain, ()))
+        more = {"standin": domain in federation.standins, "marks": marks}
+        yield row, domain, float(owners.count(domain)), more
+
+
 def _shares(sources: Sources) -> Values:
     """Percent of each client's training images that are of a class."""
     counts = federation_of(sources.protocol.data, sources.root).counts()
@@ -227,6 +238,7 @@ def _encoder_marks(sources: Sources) -> list[str]:
 
 _KINDS: dict[str, Callable[[Sources], Values]] = {
     "counts": _counts,
+    "clients": _clients,
     "shares": _shares,
     "distances": _distances,
     "sizes": _sizes,

@@ -41,8 +41,14 @@ def test_fewer_images_than_features() -> None:
     assert np.isfinite(frechet(x, y)) and frechet(x, y) > 0
 
 
-def found(experiment: str, dataset: str = "minidigits", scale: str = "smoke", **more: object):
-    rows = study("adcol", dataset, scale, **more).cells(experiment)
+def found(
+    experiment: str,
+    dataset: str = "minidigits",
+    scale: str = "smoke",
+    paper: str = "adcol",
+    **more: object,
+):
+    rows = study(paper, dataset, scale, **more).cells(experiment)
     return {(row["method"], row["column"]): row for row in rows}
 
 
@@ -61,6 +67,16 @@ def test_sizes_of_sources_are_those_before_clients_get_theirs() -> None:
     rows = found("table-3-sizes")
     assert rows["minidigits / mini-scanned", "train"]["value"] == 1437
     assert rows["minidigits / mini-scanned", "test"]["value"] == 360
+
+
+def test_the_clients_of_each_domain_are_the_printed_ones(real_data, tmp_path) -> None:
+    given = {"data_root": real_data, "runs_dir": tmp_path, "paper": "i2pfl"}
+    rows = found("table-2-pacs", "pacs", "paper", **given)
+    printed = {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4}
+    assert {domain: row["value"] for (_, domain), row in rows.items()} == printed
+    assert {method for method, _ in rows} == {"clients"} and not list(tmp_path.iterdir())
+    rows = found("table-2", "digits4-standin", "paper", **given)
+    assert [domain for (_, domain), row in rows.items() if row["standin"]] == ["syn-standin"]
 
 
 def test_shares_of_a_client_are_a_hundred_percent() -> None:

@@ -26,7 +26,7 @@ Kind = Literal[
     "sweep",  # accuracy against one varied setting
     "curves",  # accuracy over rounds or bytes
     "features",  # t-SNE of representations
-    "clients",  # clients of each domain
+    "clients",  # clients of each domain; nothing is trained
     "differences",  # an accuracy, or one less another, in each printed row
     "leakage",  # mutual information of images and uploads in nats, and accuracy
     "grid",  # mean test accuracies, each arm in a row and column of its own
@@ -48,7 +48,10 @@ Kind = Literal[
 ]
 
 # Kinds without arms.
-UNTRAINED = ("counts", "shares", "distances", "sizes", "example", "prototypes", "inversion")
+UNTRAINED = (
+    *("counts", "clients", "shares", "distances", "sizes", "example"),
+    *("prototypes", "inversion"),
+)
 
 
 class _Spec(BaseModel):

@@ -14,7 +14,7 @@ EVERY = [
     (paper.name, experiment.id, dataset, scale)
     for paper in (I2PFL, FEDAPC)
     for experiment in paper.experiments
-    if experiment.state == "runs"
+    if experiment.state == "runs" and experiment.kind not in papers.UNTRAINED
     for dataset in paper.datasets_for(experiment.id)
     for scale in SCALES
 ]
