@@ -33,6 +33,7 @@ MEASURED: Mapping[Scale, tuple[str, int | None]] = {
     "reduced": ("mobilenetv2-imagenet", 1500),
     "paper": ("mobilenetv2-imagenet", None),
 }
+COUNTED = ("counts", "clients", "sizes", "example")  # kinds whose numbers no draw can move
 NOT_INCEPTION = "features of {} in place of Inception v3's: distances of another scale"
 CUT = "{:,} of {:,} images, drawn at random"
 
@@ -92,7 +93,7 @@ def facts(
     ):
         given = {"table": experiment.id, "method": method, "column": column, "value": value}
         plain = {"standin": False, "marks": [], "alternative": False, "alone": True}
-        rows.append({**given, **plain, **more})
+        rows.append({**given, **plain, "counted": experiment.kind in COUNTED, **more})
     return rows
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Any, Literal
 
@@ -70,6 +70,9 @@ NOTES: tuple[str, ...] = (
     "reproduced is left out for them.",
     "A deviation that can move a number (a stand-in client beside it, a subset, smaller source "
     "images) does not refuse the verdict: it is printed with it as a mark.",
+    "What is counted and not trained (images, clients, parameters, bytes) needs one seed and has "
+    "no interval: it is *reproduced* where it is the printed number to its last digit, else "
+    "*higher* or *lower*.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
     "mark.",
     "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
@@ -137,12 +140,14 @@ def verdict(
     standin: bool = False,
     marks: Sequence[str] = (),
     unit: str = "percent",
+    counted: int | None = None,
 ) -> Verdict:
     """The verdict of one cell.
 
     published, published_std: as printed, in ``unit``; published_n: trials behind them. ours: one
     number a seed, same unit; NaN where a seed has no value (target not reached). standin: the
-    column is a stand-in, or an average that contains one.
+    column is a stand-in, or an average that contains one. counted: decimals of the printed number,
+    where ours was counted and not trained.
     """
     kept = tuple(dict.fromkeys(marks))
     if not ours:
@@ -154,8 +159,17 @@ def verdict(
     valid = [value for value in ours if not math.isnan(value)]
     difference = fmean(valid) - published if valid else None
     bounds = interval(published, published_std, published_n, valid)
-    word, why = _decide(len(ours), len(valid), difference, bounds, scale, standin, unit)
+    if counted is not None and difference is not None and scale == "paper" and not standin:
+        word, why = _counted(difference, counted)
+    else:
+        word, why = _decide(len(ours), len(valid), difference, bounds, scale, standin, unit)
     return Verdict(word, difference, bounds, why, kept)
+
+
+def _counted(difference: float, decimals: int) -> tuple[Word, str]:
+    if abs(difference) <= 0.5 * 10**-decimals + ROUNDING:
+        return "reproduced", "counted: the printed number to its last digit"
+    return "higher" if difference > 0 else "lower", "counted: not the printed number"
 
 
 def _decide(
@@ -198,7 +212,8 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
     column (a domain, ``avg`` or a printed column), seed, value (in the column's unit; None or NaN
     where there is none), scale, standin (the column's own data is a stand-in), marks, and alone
     (nothing travelled between clients, so that no other's stand-in can touch it). Rows whose
-    ``table`` names another table are left out. For an experiment with ``relative_to`` values are
+    ``table`` names another table are left out; counted marks values that nothing was trained for.
+    For an experiment with ``relative_to`` values are
     ratios to that row, and so are the published ones here.
 
     Published cells without a run of ours come last with verdict *not run*; our rows without a
@@ -225,6 +240,7 @@ class _Found:
     values: dict[int, float]  # seed -> value, NaN where it has none
     standin: bool
     marks: tuple[str, ...]
+    counted: bool = False
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, _Found]:
@@ -241,7 +257,8 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
         old = cells.get(key, _Found({}, False, ()))
         standin = old.standin or bool(row.get("standin", False))
         marks = (*old.marks, *row.get("marks", ()))
-        cells[key] = _Found({**old.values, int(row["seed"]): value}, standin, marks)
+        values = {**old.values, int(row["seed"]): value}
+        cells[key] = _Found(values, standin, marks, bool(row.get("counted")))
         if row.get("alone"):
             alone.add(key)
     printed = paper.table(table).columns
@@ -250,9 +267,9 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
     for key, found in cells.items():
         if key[3] == "avg":
             standin = found.standin or key[:3] in beside | foreign
-            cells[key] = _Found(found.values, standin, found.marks)
+            cells[key] = replace(found, standin=standin)
         elif key[:3] in beside and not found.standin and key not in alone:
-            cells[key] = _Found(found.values, False, (*found.marks, BESIDE_STANDIN))
+            cells[key] = replace(found, marks=(*found.marks, BESIDE_STANDIN))
     return cells
 
 
@@ -286,6 +303,7 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         standin=found.standin,
         marks=found.marks,
         unit=unit,
+        counted=_decimals(paper.table(table), method, column) if found.counted else None,
     )
     valid = [value for value in values if not math.isnan(value)]
     low, high = judged.interval or (None, None)
@@ -309,6 +327,12 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         "unit": unit,
         "marks": judged.marks,
     }
+
+
+def _decimals(printed: Table, method: str, column: str) -> int:
+    """Digits after the point of a printed number."""
+    cell = printed.cell(method, column)
+    return len(cell.printed.partition("±")[0].partition(".")[2]) if cell is not None else 0
 
 
 def _experiment_dataset(paper: Paper, table: str) -> str:

@@ -167,6 +167,26 @@ def test_standin_column_its_average_and_its_neighbours() -> None:
     assert table.loc[("ADCOL", "SynthDigit"), "marks"] == ("subset",)
 
 
+@pytest.mark.parametrize(
+    ("value", "changed", "word"),
+    [
+        (1.3249, {}, "lower"),  # printed 1.33
+        (1.3251, {}, "reproduced"),
+        (1.3349, {}, "reproduced"),
+        (1.3351, {}, "higher"),
+        (1.33, {"counted": False}, "inconclusive"),
+        (1.33, {"scale": "reduced"}, "not comparable"),
+        (1.33, {"scale": "smoke"}, "no verdict"),
+    ],
+)
+def test_what_is_counted_needs_one_seed_and_the_printed_digits(value, changed, word) -> None:
+    fedpall, row = papers.load("fedpall"), "amplifier parameters (millions)"
+    given = {"dataset": "office10", "counted": True} | changed
+    table = build_table(fedpall, "prose-cost", rows(row, {"value": [value]}, **given))
+    (cell,) = table[table.ours.notna()].to_dict("records")
+    assert cell["verdict"] == word and cell["low"] is None
+
+
 def test_average_over_domains_the_paper_does_not_print_is_not_comparable() -> None:
     mine = rows("ADCOL", {"mini-font": [90.0] * 3, "avg": [80.2] * 3}, dataset="minidigits")
     table = build_table(ADCOL, "table-1", mine)
