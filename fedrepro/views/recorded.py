@@ -95,15 +95,28 @@ def _built(found: Collected, experiment: str) -> pd.DataFrame:
 
 
 def overview(found: Collected) -> pd.DataFrame | Html:
-    """What is recorded: notebooks by data set, scale and seed."""
-    rows = [book["study"] for book in found.notebooks]
-    if not rows:
+    """What is recorded: seeds and different runs by data set and scale; no runs where all is
+    counted."""
+    if not found.notebooks:
         return nothing()
-    frame = pd.DataFrame(rows).assign(runs=[len(book["runs"]) for book in found.notebooks])
-    grouped = frame.sort_values("seed").groupby(["dataset", "scale"], as_index=False)
-    return grouped.agg(
-        seeds=("seed", lambda s: ", ".join(map(str, s))), runs=("runs", "sum")
-    ).set_index("dataset")
+    rows: dict[tuple[str, str], tuple[set[int], set[str]]] = {}
+    for book in found.notebooks:
+        study = book["study"]
+        seeds, runs = rows.setdefault((study["dataset"], study["scale"]), (set(), set()))
+        seeds.add(study["seed"])
+        runs |= {run["run_id"] for run in book["runs"]}
+    frame = pd.DataFrame(
+        [
+            {
+                "dataset": dataset,
+                "scale": scale,
+                "seeds": ", ".join(map(str, sorted(seeds))),
+                "runs": len(runs),
+            }
+            for (dataset, scale), (seeds, runs) in sorted(rows.items())
+        ]
+    )
+    return frame.set_index("dataset")
 
 
 def table(found: Collected, experiment: str) -> Html:

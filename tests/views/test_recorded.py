@@ -71,6 +71,10 @@ def test_figures_of_a_table(found):
 def test_overview_counts_seeds_and_runs(found):
     row = recorded.overview(found).loc["office10"]
     assert row.seeds == "0, 1, 2" and row.runs == 15
+    again = recorded.overview(Collected([*found.notebooks, book(1)])).loc["office10"]
+    assert again.equals(row)  # two notebooks that share their runs
+    counted = recorded.overview(Collected([book(0, "paper", runs=[])])).loc["office10"]
+    assert counted.seeds == "0" and counted.runs == 0
 
 
 def test_execution_facts(found):
@@ -331,7 +335,7 @@ def asked(page):
     ]
     for call in ast.walk(ast.parse("\n".join(code))):
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            given = [*call.args, *(word.value for word in call.keywords)]
+            given = [*call.args, *(word.value for word in call.keywords if word.arg != "scale")]
             yield call.func.attr, [one.value for one in given if isinstance(one, ast.Constant)]
 
 
