@@ -210,11 +210,11 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 
     rows: one mapping per (method, column, seed) with keys dataset, method (the printed row's name),
     column (a domain, ``avg`` or a printed column), seed, value (in the column's unit; None or NaN
-    where there is none), scale, standin (the column's own data is a stand-in), marks, and alone
-    (nothing travelled between clients, so that no other's stand-in can touch it). Rows whose
-    ``table`` names another table are left out; counted marks values that nothing was trained for.
-    For an experiment with ``relative_to`` values are
-    ratios to that row, and so are the published ones here.
+    where there is none), scale, standin (the column's own data is a stand-in), marks, alone
+    (nothing travelled between clients, so that no other's stand-in can touch it) and counted
+    (nothing was trained for it). Rows whose ``table`` names another table are left out. For an
+    experiment with ``relative_to`` values are ratios to that row, and so are the published ones
+    here.
 
     Published cells without a run of ours come last with verdict *not run*; our rows without a
     printed cell keep their numbers with verdict *no verdict*.
