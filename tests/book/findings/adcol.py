@@ -2,7 +2,9 @@
 
 import pytest
 
-from fedrepro import dp, papers
+from fedrepro import dp, metrics, papers, verdicts
+from fedrepro.runs import Record
+from fedrepro.views import recorded
 from tests.book.findings import cells, check, first, found, means
 
 D5 = "digits5-standin"
@@ -54,6 +56,45 @@ def _():
     values = means("adcol", "figure-6", D5)
     assert values["FedAvg"] - values["ADCOL"] == pytest.approx(7, abs=0.5)
     assert values["FedBN"] - values["ADCOL"] == pytest.approx(12, abs=0.5)
+
+
+@check("adcol_results", "One run of ADCOL on Office-Caltech-10")
+def _():
+    full = recorded.notebooks("adcol").where(scale="paper", dataset="office10")
+    ((label, run),) = recorded.runs_of(full, "table-4")
+    assert (label, run["seed"], run["rounds"]) == ("ADCOL", 0, 100)
+    printed = papers.load("adcol").table("table-4").cell("ADCOL", "avg")
+    last = run["scores"]["last"]["avg"]
+    assert (round(last, 1), printed.value, printed.std) == (40.2, 62.6, 0.9)
+    curve = Record(recorded.FOLDER / run["run_id"]).curve
+    accuracy = metrics.accuracies(curve)["avg"]
+    assert accuracy.idxmax() == 16 and round(accuracy.max(), 1) == 48.0
+    later = accuracy.loc[17:]
+    assert later.idxmin() == 43 and round(later.min()) == 19
+    assert (last - later.min()) / (48 - later.min()) > 0.5
+    terms = curve[curve.measure == "term"].groupby(["subject", "round"]).value.mean()
+    assert round(terms["kl"][5], 2) == 0.03
+    later = terms["kl"].loc[25:]
+    assert round(later.min(), 1) == 1.7 and round(later.max(), 1) == 6.6
+    assert terms["ce"].loc[:16].min() < 0.1 and terms["ce"].loc[17:].max() > 1.5
+
+
+@check("adcol_results", "What is counted is as printed")
+def _():
+    full = recorded.notebooks("adcol").where(scale="paper")
+    rows = beside(full, "table-3-sizes")
+    whole = rows[~rows.method.str.contains("SVHN|SynthDigit|MNIST_M")]
+    assert len(whole) == 12 and set(whole.verdict) == {"reproduced"}
+    values = beside(full, "prose-communication-example").set_index("method").ours
+    assert values["discriminator bytes"] == 117_648
+    assert values["discriminator bytes, 5 outputs"] == 68_628
+
+
+def beside(full, experiment):
+    """The cells of a table that have a number of ours."""
+    cells = [row for row in full.cells.to_dict("records") if row["table"] == experiment]
+    rows = verdicts.build_table(papers.load("adcol"), experiment, cells)
+    return rows[rows.ours.notna()]
 
 
 @check("adcol_ablations", "Sharing the predictor changes nothing")
