@@ -20,7 +20,7 @@ from fedrepro.figure_arrays import Figure, obtain
 from fedrepro.inversion import likeness
 from fedrepro.messages import Network, payload_bytes
 from fedrepro.models import discriminator, parameter_count
-from fedrepro.papers import Experiment, Paper
+from fedrepro.papers import COUNTED, Experiment, Paper
 from fedrepro.protocol import Protocol, Scale
 from fedrepro.rng import numpy_stream
 from fedrepro.runs import federation_of
@@ -33,7 +33,6 @@ MEASURED: Mapping[Scale, tuple[str, int | None]] = {
     "reduced": ("mobilenetv2-imagenet", 1500),
     "paper": ("mobilenetv2-imagenet", None),
 }
-COUNTED = ("counts", "clients", "sizes", "example")  # kinds whose numbers no draw can move
 NOT_INCEPTION = "features of {} in place of Inception v3's: distances of another scale"
 CUT = "{:,} of {:,} images, drawn at random"
 

@@ -6,6 +6,7 @@ from fedrepro.papers.paper import Arm, Paper, read_paper
 from fedrepro.papers.registry import experiments, load
 from fedrepro.papers.registry import names as list
 from fedrepro.papers.schema import (
+    COUNTED,
     UNTRAINED,
     Cell,
     Claim,
@@ -17,6 +18,7 @@ from fedrepro.papers.schema import (
 )
 
 __all__ = [
+    "COUNTED",
     "UNTRAINED",
     "Arm",
     "Cell",

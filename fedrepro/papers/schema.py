@@ -47,11 +47,8 @@ Kind = Literal[
     "other",  # a drawing or a number outside the kinds above
 ]
 
-# Kinds without arms.
-UNTRAINED = (
-    *("counts", "clients", "shares", "distances", "sizes", "example"),
-    *("prototypes", "inversion"),
-)
+COUNTED = ("counts", "clients", "sizes", "example")  # kinds whose numbers no draw can move
+UNTRAINED = (*COUNTED, "shares", "distances", "prototypes", "inversion")  # kinds without arms
 
 
 class _Spec(BaseModel):
