@@ -153,7 +153,7 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
         ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row["method"])
     for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
         for rank in rows[key].unique():
-            text = ", ".join(rows.method[rows[key] == rank])
+            text = "\n".join(rows.method[rows[key] == rank])  # one line a method that shares it
             ax.text(side, float(rank), text, ha=align, va="center", size=SMALL)
     tau = float(rows.tau.iloc[0])
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])

@@ -287,6 +287,16 @@ def test_seconds_are_ratios_side_by_side() -> None:
         plots.seconds(built("table-1", {("ADCOL", "mnist"): [90.0]}))
 
 
+def test_methods_that_share_a_rank_stand_in_lines_beside_the_axis() -> None:
+    ours = {"FedAvg": 70.0, "PartialFed": 75.0, "FedProx": 75.0, "SOLO": 60.0}
+    frame = built("table-1", {(m, "avg"): [v] * 3 for m, v in ours.items()}, scale="reduced")
+    figure = plots.order(verdicts.order(frame))  # printed 78.6, 78.6, 78.6 and 69.5
+    assert "FedAvg\nPartialFed\nFedProx" in texts(figure) and "PartialFed\nFedProx" in texts(figure)
+    figure.draw_without_rendering()
+    ax = figure.axes[0]
+    assert all(text.get_window_extent().x0 > ax.bbox.x0 for text in ax.texts)
+
+
 def test_order_joins_the_ranks() -> None:
     ours = {"ADCOL": 70.0, "FedBN": 75.0, "SOLO": 60.0}
     frame = built("table-1", {(m, "avg"): [v] * 3 for m, v in ours.items()}, scale="reduced")
