@@ -76,8 +76,8 @@ def without_numbers(
             "marks": [f"seed {end.seed} diverged in round {end.round}"],
         }
         for arm, end in diverged
-        for column in columns
-        if arms and column == (arm.column or column)
+        for column in ([arm.column] if arm.column else columns)
+        if arms
     ]
 
 

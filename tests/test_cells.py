@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
-from fedrepro.cells import cells
+from fedrepro.cells import cells, without_numbers
+from fedrepro.errors import Diverged
 
 ADCOL = papers.load("adcol")
 
@@ -35,6 +36,16 @@ def test_grid_puts_each_mean_in_its_place() -> None:
     assert places == {("ADCOL", "rate 0.1"): 35.0, ("ADCOL", "rate 1"): 80.0}
     (alone,) = cells(ADCOL, ADCOL.experiment("table-18"), [result("FedBN", 10.0, 20.0)])
     assert (alone["method"], alone["column"], alone["value"]) == ("FedBN", "accuracy", 15.0)
+
+
+def test_a_place_of_its_own_stays_where_training_diverged() -> None:
+    left = [result("ADCOL, rate=0.1", 30.0, 40.0, row="ADCOL", column="rate 0.1")]
+    arm = result("ADCOL, rate=1", row="ADCOL", column="rate 1").arm
+    experiment = ADCOL.experiment("table-8")
+    rows = cells(ADCOL, experiment, left)
+    (lost,) = without_numbers(experiment, rows, [(arm, Diverged("no number", seed=2, round=7))])
+    assert (lost["method"], lost["column"], lost["value"]) == ("ADCOL", "rate 1", None)
+    assert lost["marks"] == ["seed 2 diverged in round 7"] and lost.keys() == rows[0].keys()
 
 
 def test_relative_gain_of_the_printed_means() -> None:

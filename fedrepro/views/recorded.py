@@ -87,7 +87,8 @@ def runs_of(found: Collected, experiment: str) -> list[tuple[str, dict[str, Any]
     return [(name, run) for run in found.runs for used, name in run["used"] if used == experiment]
 
 
-def _built(found: Collected, experiment: str) -> pd.DataFrame:
+def built(found: Collected, experiment: str) -> pd.DataFrame:
+    """A printed table beside our runs, as `verdicts.build_table` gives it."""
     paper = _paper(found)
     table = paper.experiment(experiment).table or experiment
     rows = [{**row, "table": table} for row in _cells(found, experiment)]
@@ -99,24 +100,17 @@ def overview(found: Collected) -> pd.DataFrame | Html:
     counted."""
     if not found.notebooks:
         return nothing()
-    rows: dict[tuple[str, str], tuple[set[int], set[str]]] = {}
-    for book in found.notebooks:
-        study = book["study"]
-        seeds, runs = rows.setdefault((study["dataset"], study["scale"]), (set(), set()))
-        seeds.add(study["seed"])
-        runs |= {run["run_id"] for run in book["runs"]}
-    frame = pd.DataFrame(
-        [
-            {
-                "dataset": dataset,
-                "scale": scale,
-                "seeds": ", ".join(map(str, sorted(seeds))),
-                "runs": len(runs),
-            }
-            for (dataset, scale), (seeds, runs) in sorted(rows.items())
-        ]
-    )
-    return frame.set_index("dataset")
+    rows = [
+        {**book["study"], "run": run}
+        for book in found.notebooks
+        for run in [run["run_id"] for run in book["runs"]] or [None]
+    ]
+    frame = pd.DataFrame(rows).sort_values("seed")
+    grouped = frame.groupby(["dataset", "scale"], as_index=False)
+    return grouped.agg(
+        seeds=("seed", lambda seeds: ", ".join(map(str, seeds.unique()))),
+        runs=("run", "nunique"),
+    ).set_index("dataset")
 
 
 def table(found: Collected, experiment: str) -> Html:
@@ -124,7 +118,7 @@ def table(found: Collected, experiment: str) -> Html:
     folded away, where it was not run."""
     paper = _paper(found)
     caption = f"{paper.short}, {experiment}: {paper.experiment(experiment).caption}"
-    shown = beside_table(_built(found, experiment), caption)
+    shown = beside_table(built(found, experiment), caption)
     return shown if _cells(found, experiment) else nothing(shown.html)
 
 
@@ -134,10 +128,10 @@ def beside(found: Collected, experiment: str, columns: Sequence[str] = ("avg",))
     shown: list[Picture | Html] = []
     for dataset in dict.fromkeys(row["dataset"] for row in _cells(found, experiment)):
         here = found.where(dataset=dataset)
-        built = _built(here, experiment)
-        shown += [table(here, experiment), *_each(built, plots.beside)]
+        rows = built(here, experiment)
+        shown += [table(here, experiment), *_each(rows, plots.beside)]
         for column in columns:
-            shown += _orders(built, column)
+            shown += _orders(rows, column)
     return _shown(shown) if shown else table(found, experiment)
 
 
@@ -146,7 +140,7 @@ def headline(found: Collected, experiments: dict[str, str], scale: str = "reduce
     README, which a test holds to this. experiments: a heading by experiment id."""
     parts = []
     for experiment, heading in experiments.items():
-        rows = _built(found.where(scale=scale), experiment)
+        rows = built(found.where(scale=scale), experiment)
         rows = rows[(rows.column == "avg") & rows.ours.notna()].set_index("method")
         paper = [f"{row.published:.1f} ± {row.published_std:.1f}" for row in rows.itertuples()]
         ours = [f"{row.ours:.1f} ± {row.ours_std:.1f}" for row in rows.itertuples()]
@@ -162,7 +156,7 @@ def across(
 ) -> pd.DataFrame | Html:
     """Our means of one column on two data sets side by side, and the second less the first: what a
     reading of the data is worth. Only methods and scales that both have."""
-    rows = _built(found, experiment)
+    rows = built(found, experiment)
     rows = rows[(rows.column == column) & rows.ours.notna() & rows.dataset.isin(datasets)]
     pair = rows.pivot(index=["scale", "method"], columns="dataset", values="ours")
     pair = pair.reindex(index=list(dict.fromkeys(zip(rows.scale, rows.method, strict=True))))
@@ -213,16 +207,16 @@ def figure(
     found: Collected, experiment: str, draw: Callable[[pd.DataFrame], Picture]
 ) -> Picture | Html:
     """A figure of a table (`plots.beside`, `plots.seconds`)."""
-    return _shown(_each(_built(found, experiment), draw))
+    return _shown(_each(built(found, experiment), draw))
 
 
 def ranks(found: Collected, experiment: str, column: str = "avg") -> Picture | Html:
     """The order of the methods in one column, ours beside the paper's."""
-    return _shown(_orders(_built(found, experiment), column))
+    return _shown(_orders(built(found, experiment), column))
 
 
-def _orders(built: pd.DataFrame, column: str) -> list[Picture]:
-    order = verdicts.order(built)
+def _orders(rows: pd.DataFrame, column: str) -> list[Picture]:
+    order = verdicts.order(rows)
     order = order[(order.column == column) & (order.methods > 1)]
     return _each(order, lambda rows: plots.order(rows, column))
 

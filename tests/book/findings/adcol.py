@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedrepro import dp, metrics, papers, verdicts
+from fedrepro import dp, metrics, papers
 from fedrepro.runs import Record
 from fedrepro.views import recorded
 from tests.book.findings import cells, check, first, found, means
@@ -81,19 +81,13 @@ def _():
 @check("adcol_results", "What is counted is as printed")
 def _():
     full = recorded.notebooks("adcol").where(scale="paper")
-    rows = beside(full, "table-3-sizes")
+    rows = recorded.built(full, "table-3-sizes")
+    rows = rows[rows.ours.notna()]
     whole = rows[~rows.method.str.contains("SVHN|SynthDigit|MNIST_M")]
     assert len(whole) == 12 and set(whole.verdict) == {"reproduced"}
-    values = beside(full, "prose-communication-example").set_index("method").ours
+    values = recorded.built(full, "prose-communication-example").set_index("method").ours
     assert values["discriminator bytes"] == 117_648
     assert values["discriminator bytes, 5 outputs"] == 68_628
-
-
-def beside(full, experiment):
-    """The cells of a table that have a number of ours."""
-    cells = [row for row in full.cells.to_dict("records") if row["table"] == experiment]
-    rows = verdicts.build_table(papers.load("adcol"), experiment, cells)
-    return rows[rows.ours.notna()]
 
 
 @check("adcol_ablations", "Sharing the predictor changes nothing")
