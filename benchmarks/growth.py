@@ -160,8 +160,10 @@ def operations(point: Point, device: torch.device) -> int:
         a, b, c = (operations(size, device) for size in sizes)
         steps = point.clients / DOMAINS - 1
         return round(a + steps * (b - a) + steps * (steps - 1) / 2 * (c - 2 * b + a))
+    run = training(replace(point, rounds=0), device)
+    run.engine.lanes = 1  # type: ignore[attr-defined]  # torch counts in this thread alone
     with FlopCounterMode(display=False) as counter:
-        training(replace(point, rounds=0), device).run(Silent())
+        run.run(Silent())
     return int(counter.get_total_flops())
 
 

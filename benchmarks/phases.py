@@ -131,6 +131,7 @@ def measure(method: str, settings: Settings) -> dict[str, Any]:
     federation = with_tests(settings)
     protocol = settings.protocol(1 + 2 * settings.repeat)
     run = Training(kind, protocol, federation, settings.seed, device)
+    run.engine.lanes = 1  # type: ignore[attr-defined]  # one watch cannot time steps at once
     with watch.around(type(kind)):
         curve = run.run(turns)
     rows = curve[curve.measure == "seconds"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from typing import Protocol as Interface
@@ -100,12 +101,13 @@ def one_round(trainings: Sequence[Training]) -> None:
             owners = [(stage, i) for stage in stages for i in range(len(stage.jobs))]
             jobs = [job for stage in stages for job in stage.jobs]
             begun, taking = time.perf_counter(), 0.0
-            for position, trained in engine.train(method, jobs):
-                _must_be_numbers(method, jobs[position], trained.terms)
-                handed = time.perf_counter()
-                stage, own = owners[position]
-                stage.take(own, trained)
-                taking += time.perf_counter() - handed
+            with closing(engine.train(method, jobs)) as results:  # whatever it has under way ends
+                for position, trained in results:
+                    _must_be_numbers(method, jobs[position], trained.terms)
+                    handed = time.perf_counter()
+                    stage, own = owners[position]
+                    stage.take(own, trained)
+                    taking += time.perf_counter() - handed
             if trainings[0].device.type == "cuda":
                 torch.cuda.synchronize(trainings[0].device)
             share = (time.perf_counter() - begun - taking) / len(stages)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 import torch
@@ -25,12 +26,12 @@ from fedrepro.runs.environment import pick_device
 class Counted(FedAvg):
     """FedAvg that counts how often a client's loss is taken."""
 
-    calls = 0
+    calls = count()  # what each call takes one number of: clients may be trained in threads
 
     def client_loss(
         self, model: LocalModel, batch: Batch, received: Mapping[str, Any]
     ) -> dict[str, Tensor]:
-        Counted.calls += 1
+        next(Counted.calls)
         return super().client_loss(model, batch, received)
 
 
@@ -106,7 +107,7 @@ def main() -> None:
     curve = training.run(Ticks(clock))
     network.load_state_dict(training.server.model)
     users = int((curve.measure == "term").sum())
-    steps = Counted.calls if engine == "reference" else users * -(-work.images // work.batch)
+    steps = next(Counted.calls) if engine == "reference" else users * -(-work.images // work.batch)
     tests = curve[(curve.measure == "seconds") & (curve.subject == "evaluate")]
     later = tests.sort_values("round").value.to_numpy()[1:]
     answer(clock, steps, probe.found(Logits(network)), [], untimed=later.tolist())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import abc
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from typing import Protocol as Interface
@@ -72,14 +73,19 @@ class Trained:
     terms: dict[str, float]
 
 
+# Positions of jobs and their results as they become ready. Who leaves early closes it: that ends
+# what is under way.
+Results = abc.Generator[tuple[int, Trained], None, None]
+
+
 class Engine(Interface):
     """Trains and runs networks given as named tensors."""
 
     name: str
 
-    def train(self, method: Method, jobs: Sequence[Job]) -> Iterator[tuple[int, Trained]]:
-        """Train each job's network; positions and results as they become ready, in any order, so
-        that the caller need not hold all of them."""
+    def train(self, method: Method, jobs: Sequence[Job]) -> Results:
+        """Train each job's network; results come in any order, so that the caller need not hold
+        all of them."""
 
     def features(
         self,

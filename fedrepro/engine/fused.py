@@ -15,7 +15,7 @@ from functools import partial
 import psutil
 import torch
 
-from fedrepro.engine.base import Job, Trained
+from fedrepro.engine.base import Job, Results, Trained
 from fedrepro.engine.forward import ForwardEngine
 from fedrepro.engine.graphs import CudaRecorder, Lane, Recorder, no_recorder
 from fedrepro.engine.reading import Reader, readable, stacking_order
@@ -62,7 +62,7 @@ class FusedEngine(ForwardEngine):
         self._lanes = [Lane(record(), _stream(device, number)) for number in range(lanes)]
         self._stacks: dict[Hashable, Stack] = {}
 
-    def train(self, method: Method, jobs: Sequence[Job]) -> Iterator[tuple[int, Trained]]:
+    def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; the largest stacks that fit, one after another."""
         for pending in self._groups(jobs):
             while pending:

@@ -1,11 +1,18 @@
-"""The plain loop: one client after another, one batch after another. All others are held to it."""
+"""The plain loop: one client after another, one batch after another. All others are held to it.
+
+On a CPU with several cores it runs for some clients at once where their network is small.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,13 +20,15 @@ from torch import Tensor, nn
 
 from fedrepro.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
-from fedrepro.engine.base import Job, Streams, Trained
+from fedrepro.engine.base import Job, Results, Streams, Trained
 from fedrepro.engine.forward import ForwardEngine
 from fedrepro.engine.optimizers import build, remembered
 from fedrepro.engine.received import placed
+from fedrepro.engine.side_by_side import SMALL, best_lanes, side_by_side
 from fedrepro.messages import Message
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.models import FLModel, Output
+from fedrepro.protocol import Protocol
 
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
 RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
@@ -44,18 +53,48 @@ class BoundModel:
 
 
 class ReferenceEngine(ForwardEngine):
-    """One network object, loaded with each client's tensors in turn."""
+    """One network object, loaded with each client's tensors in turn; more of them where clients
+    are trained at once."""
 
     name = "reference"
 
-    def train(self, method: Method, jobs: Sequence[Job]) -> Iterator[tuple[int, Trained]]:
-        """Train each job's network, one after another."""
+    def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
+        super().__init__(module, protocol, device)
+        self.lanes: int | None = None  # clients trained at once; None: as many as pay
+        self._seats: list[ReferenceEngine] = []  # one for each client trained at once
+        self._stopped = threading.Event()  # theirs: nobody waits for what they train
+
+    def train(self, method: Method, jobs: Sequence[Job]) -> Results:
+        """Train each job's network; results in the jobs' order."""
+        self._stopped.clear()
+        lanes = self._lanes(jobs)
+        if lanes > 1:
+            self._seats += [self._seat() for _ in range(lanes - len(self._seats))]
+            train_one = partial(ReferenceEngine._train_one, method=method)
+            yield from side_by_side(train_one, jobs, self._seats[:lanes], self._stopped.set)
+            return
         for position, job in enumerate(jobs):
             with self._multiplying():
-                trained = self._train_one(method, job)
+                trained = self._train_one(job, method)
             yield position, trained
 
-    def _train_one(self, method: Method, job: Job) -> Trained:
+    def _lanes(self, jobs: Sequence[Job]) -> int:
+        """How many clients to train at once."""
+        if self.lanes is not None:
+            return min(self.lanes, len(jobs))
+        size = sum(value.numel() for value in self.module.parameters())
+        if self.device.type != "cpu" or size > SMALL:
+            return 1
+        work = [len(job.samples) * sum(phase.epochs for phase in job.phases) for job in jobs]
+        return best_lanes(work, torch.get_num_threads())
+
+    def _seat(self) -> ReferenceEngine:
+        """This engine with networks of its own."""
+        seat = copy.copy(self)
+        seat.module, seat._others = copy.deepcopy((self.module, self._others))
+        return seat
+
+    def _train_one(self, job: Job, method: Method) -> Trained:
         self._load(job.state)
         self.module.train()
         job = replace(job, received=placed(job.received, self.device))
@@ -97,6 +136,8 @@ class ReferenceEngine(ForwardEngine):
                 second = next(batches, None) if phase.lookahead is not None else index
                 if second is None:
                     break
+                if self._stopped.is_set():
+                    raise CancelledError
                 batch = self._batch(method, job, index, streams)
                 if phase.lookahead is not None:
                     with self._one_step_ahead(loss, model, batch, job, phase.lookahead):
@@ -122,7 +163,8 @@ class ReferenceEngine(ForwardEngine):
         """Leave the loss's gradients in the parameters; return its terms."""
         for value in model.params.values():
             value.grad = None
-        with self._autocast():
+        # Narrow weights are not kept for a second pass: torch keeps those of all threads together.
+        with self._autocast(cache=False):
             terms = loss(model, batch, job.received)
             total = torch.stack(list(terms.values())).sum()
         if model.params:

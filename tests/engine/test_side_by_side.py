@@ -1,0 +1,189 @@
+"""Clients trained at once on a CPU give the plain loop's bits, and end when they are told to."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from fedrepro.engine.reference import ReferenceEngine
+from fedrepro.engine.side_by_side import SMALL, best_lanes, makespan, side_by_side
+from fedrepro.methods.fedavg import FedAvg
+from fedrepro.progress import Silent
+from tests import toys
+from tests.engine.test_fused import assert_same_run, start
+
+
+def plain(**settings):
+    return start(engine="reference", **settings)  # tests have one thread
+
+
+def several(**settings):
+    """Three clients at once, on that thread's core."""
+    run = start(engine="reference", **settings)
+    run.engine.lanes = 3
+    return run
+
+
+# The same bits.
+
+
+@pytest.mark.parametrize("name", toys.ON_IMAGES)
+def test_every_method_has_the_plain_loops_bits(name):
+    both = several(name=name)
+    assert_same_run(plain(name=name), both, tolerance=0)
+    assert len(both.engine._seats) == 3  # it did train several at once
+
+
+@pytest.mark.parametrize("name", ["FedProx", "ADCOL", "MOON", "FedAPC"])
+def test_narrow_products_have_the_plain_loops_bits(name):
+    """Where a loss passes images more than once, each pass narrows the weights anew: torch would
+    share what is kept of them among threads."""
+    settings = {"name": name, "precision": "bf16", "rounds": 2}
+    assert_same_run(plain(**settings), several(**settings), tolerance=0)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
+    whole, broken = several(name="MOON"), several(name="MOON")
+    whole.run(Silent())
+    train = ReferenceEngine._train_one
+
+    def one(self, job, method):
+        if job.round == 2 and job.client == 1:
+            raise KeyboardInterrupt
+        return train(self, job, method)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ReferenceEngine, "_train_one", one)
+        with pytest.raises(KeyboardInterrupt):
+            broken.run(Silent())
+    assert broken.round == 1
+    broken.run(Silent())
+    for name, value in whole.server.model.items():
+        assert torch.equal(value, broken.server.model[name]), name
+
+
+# How many at once.
+
+
+@pytest.mark.parametrize(
+    ("work", "threads", "lanes"),
+    [
+        ([5] * 50, 2, 2),
+        ([5] * 5, 2, 2),  # 15 beside 25 / 1.41
+        ([9, 1], 2, 1),  # the second thread would idle
+        ([5] * 4, 8, 4),  # two threads each
+        ([5] * 5, 4, 3),  # ten, beside ten and 25 / 2; not more lanes than pay
+        ([5] * 5, 1, 1),
+        ([5], 8, 1),
+        ([0, 0], 2, 1),
+        ([], 2, 1),
+    ],
+)
+def test_the_number_of_clients_at_once(work, threads, lanes):
+    assert best_lanes(work, threads) == lanes
+
+
+def test_the_last_is_done_when_each_takes_what_is_next():
+    assert makespan([3, 1, 1, 4], 2) == 6  # 3 | 1, 1, 4
+    assert makespan([3, 1, 1, 4], 1) == 9
+
+
+@pytest.mark.parametrize(
+    ("model", "threads", "lanes"), [("small-cnn", 2, 2), ("small-cnn", 1, 1), ("digit-cnn", 2, 1)]
+)
+def test_small_networks_alone_train_at_once(model, threads, lanes, monkeypatch):
+    run = start(engine="reference", model=model, sizes=(9, 9))
+    weights = sum(p.numel() for p in run.engine.module.parameters())
+    assert (weights > SMALL) == (model == "digit-cnn")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    jobs = [run._job(client, run._download(client), 1) for client in run.clients]
+    assert run.engine._lanes(jobs) == lanes
+
+
+# Tasks and seats.
+
+
+def test_tasks_take_seats_of_their_own_and_end_in_order():
+    taken, busy, most = set(), [], []
+    lock = threading.Lock()
+
+    def do(seat, task):
+        with lock:
+            assert seat not in taken
+            taken.add(seat)
+            busy.append(task)
+            most.append(len(taken))
+        time.sleep(0.02 if task % 3 else 0.05)
+        with lock:
+            taken.remove(seat)
+        return task * 10
+
+    results = list(side_by_side(do, range(9), ["a", "b", "c"], lambda: None))
+    assert results == [(i, 10 * i) for i in range(9)]
+    assert max(most) == 3
+
+
+def test_few_results_wait_at_a_time():
+    begun = []
+    results = side_by_side(lambda seat, task: begun.append(task), range(100), "ab", lambda: None)
+    next(results)
+    time.sleep(0.1)
+    assert len(begun) <= 4 + 1
+    results.close()
+
+
+@pytest.mark.parametrize("leaves", ["caller", "task"])
+def test_nothing_runs_on_where_the_caller_leaves_or_a_task_fails(leaves):
+    stopped, begun = threading.Event(), []
+
+    def do(seat, task):
+        begun.append(task)
+        if task == 1 and leaves == "task":
+            raise ValueError("task 1")
+        if task:
+            assert stopped.wait(60)
+
+    before = torch.get_num_threads(), threading.active_count()
+    torch.set_num_threads(2)
+    results = side_by_side(do, range(50), "ab", stopped.set)
+    assert next(results) == (0, None)
+    assert torch.get_num_threads() == 1
+    if leaves == "caller":
+        results.close()
+    else:
+        with pytest.raises(ValueError, match="task 1"):
+            next(results)
+    assert stopped.is_set()
+    assert max(begun) < 5
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(before[0])
+    assert threading.active_count() == before[1]
+
+
+class Broken(FedAvg):
+    """One of its clients fails, whichever the first thread trains."""
+
+    def client_loss(self, model, batch, received):
+        if threading.current_thread().name.endswith("_0"):
+            raise RuntimeError("broken")
+        return super().client_loss(model, batch, received)
+
+
+def test_a_client_under_way_ends_after_its_batch():
+    """The others have hours to go."""
+    run = several(method=Broken(), sizes=(16, 16, 16), local_epochs=100_000)
+    begun = time.perf_counter()
+    with pytest.raises(RuntimeError, match="broken"):
+        run.one_round()
+    assert time.perf_counter() - begun < 60
+    assert not any(thread.name.startswith("client_") for thread in threading.enumerate())
+
+
+def test_what_comes_after_an_error_trains():
+    run = several(method=Broken(), sizes=(16, 16, 16), rounds=1)
+    with pytest.raises(RuntimeError, match="broken"):
+        run.one_round()
+    run.method = FedAvg()
+    run.one_round()
+    assert run.round == 1
