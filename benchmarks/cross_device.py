@@ -45,7 +45,8 @@ RESULTS, README = HERE / "results", HERE / "README.md"
 MARKS = ("<!-- cross-device: begin -->", "<!-- cross-device: end -->")
 LIBRARY = "library"
 OWN = (LIBRARY, "field")  # run by the Python that runs this
-PEERS = ("pfl", "pfl-torchrun", "flower", "field")
+PEERS = ("pfl", "pfl-torchrun", "flower", "field")  # those measured where nobody names any
+NARROW = ("pfl-bf16", "pfl-torchrun-bf16")  # a peer that can multiply in bf16, doing so
 REQUIRED = {"pfl": ["pfl==0.6.0"], "flower": ["flwr[simulation]>=1.41,<1.43"]}
 PATIENCE = 3 * 3600  # seconds one side may take for one repeat
 
@@ -68,13 +69,20 @@ class Place:
         if name not in self.pythons:
             raise FedReproError(f"not measured; pass --python-{name} PATH or --make-venvs DIR")
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node"]
-        several = [*launcher, str(work.processes)] if side == "pfl-torchrun" else []
+        several = [*launcher, str(work.processes)] if "torchrun" in side else []
         return [self.pythons[name], *several, script, work.text()]
 
 
 def processes(side: str, threads: int) -> int:
     """How many worker processes a side uses; they share the threads."""
-    return threads if side in ("pfl-torchrun", "flower") else 1
+    return threads if "torchrun" in side or side == "flower" else 1
+
+
+def precision(side: str, work: Work) -> str:
+    """What a side's products are computed in: the library's is asked for, a peer's in its name."""
+    if side == LIBRARY:
+        return work.precision
+    return "bf16" if side in NARROW else "float32"
 
 
 def variables(side: str, work: Work) -> dict[str, str]:
@@ -96,7 +104,7 @@ def once(side: str, work: Work, place: Place) -> dict[str, Any]:
     Raises:
         FedReproError: it could not run, or did not do the work.
     """
-    work = replace(work, processes=processes(side, work.threads))
+    work = replace(work, processes=processes(side, work.threads), precision=precision(side, work))
     try:
         done = subprocess.run(
             place.command(side, work),
@@ -263,7 +271,7 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--repeat", type=entry.count, default=5)
     plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     plan.add_argument("--engine", default="reference", choices=sorted(ENGINES))
-    plan.add_argument("--peers", default=",".join(PEERS), help=f"{', '.join(PEERS)}; or none")
+    plan.add_argument("--peers", default=",".join(PEERS), help=f"or {', '.join(NARROW)}, or none")
     plan.add_argument("--python-pfl", help="a Python that has pfl")
     plan.add_argument("--python-flower", help="a Python that has flwr[simulation]")
     plan.add_argument("--make-venvs", type=Path, metavar="DIR", help="install the peers there")
@@ -284,9 +292,9 @@ def parser() -> argparse.ArgumentParser:
 def chosen_peers(text: str) -> list[str]:
     names = [] if text == "none" else text.split(",")
     for name in names:
-        if name not in PEERS:
+        if name not in (*PEERS, *NARROW):
             raise FedReproError(
-                f"no peer is called {name!r}; choose of {', '.join(PEERS)}, or none"
+                f"no peer is called {name!r}; choose of {', '.join((*PEERS, *NARROW))}, or none"
             )
     return names
 

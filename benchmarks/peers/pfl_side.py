@@ -31,6 +31,9 @@ from shared import Clock, Probe, Work, answer, network, user_data
 from torch import Tensor, nn
 
 
+NARROW = {"bf16": torch.bfloat16}
+
+
 class Ticks(TrainingProcessCallback):
     """Notes when each central iteration ends."""
 
@@ -91,7 +94,7 @@ def main() -> None:
             val_cohort_size=0,
         ),
         SimulatedBackend(users, users, [WeightByDatapoints()]),
-        PyTorchModel(net, torch.optim.SGD, central),
+        PyTorchModel(net, torch.optim.SGD, central, amp_dtype=NARROW.get(work.precision)),
         NNTrainHyperParams(
             local_learning_rate=work.lr, local_num_epochs=1, local_batch_size=work.batch
         ),

@@ -29,7 +29,7 @@ class Work:
     """What every side does. folder: holds images.npy, uint8 (users, images, 3, size, size), and
     labels.npy, int64 (users, images). rounds: timed ones, after one that is not.
     processes: of a side that can use several; together they have `threads` threads.
-    precision: the library's; the other sides' is float32."""
+    precision: what products are computed in."""
 
     folder: str
     users: int = 1000

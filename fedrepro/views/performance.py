@@ -271,9 +271,7 @@ def cross_device(folder: Path | None = None) -> Html:
             ratio = file["ratios"].get(side)
             rows.append(
                 {
-                    "side": f"{side} ({file['engine']}, {asked['precision']})"
-                    if side == "library"
-                    else f"{side} (float32)",
+                    "side": _side(side, file),
                     "seconds a round": spread(each, 3) if "error" not in found else found["error"],
                     "time, peer / library": "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio)
                     if ratio
@@ -285,6 +283,14 @@ def cross_device(folder: Path | None = None) -> Html:
                 }
             )
     return table(rows, "Median (least to greatest) of a repeat's mean.")
+
+
+def _side(name: str, file: File) -> str:
+    """A side with what it computes in."""
+    if name == "library":
+        return f"library ({file['engine']}, {file['settings']['precision']})"
+    peer = name.removesuffix("-bf16")
+    return f"{peer} ({'float32' if peer == name else 'bf16'})"
 
 
 def many_clients(folder: Path | None = None) -> Html:

@@ -164,9 +164,23 @@ def test_threads_are_shared_among_a_sides_processes(bench: ModuleType, tiny: Any
     assert place.command("library", work)[-1] == "fused"
 
 
+def test_each_side_computes_in_what_its_name_says(bench: ModuleType, tiny: Any) -> None:
+    narrow = replace(tiny, precision="bf16")
+    for side in ("pfl", "pfl-torchrun", "flower", "field"):
+        assert bench.precision(side, narrow) == "float32"
+    for work in (tiny, narrow):
+        assert bench.precision("pfl-torchrun-bf16", work) == "bf16"
+        assert bench.precision("library", work) == work.precision
+    assert bench.processes("pfl-torchrun-bf16", 4) == 4
+    assert "torch.distributed.run" in bench.Place("reference", {"pfl": "P"}).command(
+        "pfl-torchrun-bf16", narrow
+    )
+
+
 def test_unknown_peers_are_refused(bench: ModuleType) -> None:
     assert bench.chosen_peers("none") == []
     assert bench.chosen_peers("pfl,field") == ["pfl", "field"]
+    assert bench.chosen_peers("pfl-bf16") == ["pfl-bf16"]
     with pytest.raises(FedReproError, match="no peer is called 'fedml'"):
         bench.chosen_peers("pfl,fedml")
 
