@@ -30,7 +30,6 @@ from pfl.model.pytorch import PyTorchModel
 from shared import Clock, Probe, Work, answer, network, user_data
 from torch import Tensor, nn
 
-
 NARROW = {"bf16": torch.bfloat16}
 
 
