@@ -293,6 +293,34 @@ def _side(name: str, file: File) -> str:
     return f"{peer} ({'float32' if peer == name else 'bf16'})"
 
 
+def at_once_rows(file: File) -> list[dict[str, str]]:
+    """Local training of clients at once beside one after another on all cores: a row a network."""
+    rows = []
+    for found in file["results"]:
+        asked, turn, once = found["settings"], found["in turn"], found["at once"]
+        ratios = [a / b for a, b in zip(turn, once, strict=True)]
+        rows.append(
+            {
+                "network": f"{asked['model']} ({asked['precision']})",
+                "parameters": f"{found['parameters']:,}",
+                "in turn (s)": spread(turn, 3),
+                "at once (s)": spread(once, 3),
+                "in turn / at once": spread(ratios, 2),
+                "auto": "at once" if found["parameters"] <= file["small"] else "in turn",
+                "protocol": f"{asked['clients']} clients of {asked['images']} images, "
+                f"{asked['size']} px, batches of {asked['batch']}, repeats: {len(turn)}",
+                "machine": machine(file),
+            }
+        )
+    return rows
+
+
+def at_once(folder: Path | None = None) -> Html:
+    """`at_once_rows` of every stored measurement."""
+    rows = [row for file in stored("at-once-*.json", folder).values() for row in at_once_rows(file)]
+    return table(rows, "Median (least to greatest) of a round; ratios round by round.")
+
+
 def many_clients(folder: Path | None = None) -> Html:
     """Rounds with more clients than memory holds: a row a method."""
     rows = []

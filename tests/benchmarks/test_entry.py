@@ -11,6 +11,7 @@ import torch
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 REFUSED = {
+    "at_once": "--threads 1",
     "cross_device": "--peers nobody",
     "drift": "--domains nowhere",
     "gpu": "--device cuda",

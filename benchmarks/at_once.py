@@ -1,0 +1,108 @@
+"""Seconds of local training on a CPU: clients at once against one after another on all cores.
+
+    python benchmarks/at_once.py [--model small-cnn pfl-cnn ...] [--threads 2] [--repeat 5]
+
+The plain loop trains two made clients a thread in both ways, in turn, on the same machine. It
+shows for which networks the rule of fedrepro/engine/side_by_side.py pays. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedrepro import files
+from fedrepro.engine.side_by_side import SMALL
+from fedrepro.errors import FedReproError
+from fedrepro.methods.fedavg import FedAvg
+from fedrepro.rounds import Training
+from fedrepro.runs.environment import environment
+from fedrepro.views import performance
+
+if __package__:
+    from benchmarks import entry
+    from benchmarks.rounds import RESULTS, Settings, made_federation
+else:  # run as a file: this folder is on the path, the one above may not be
+    import entry
+    from rounds import RESULTS, Settings, made_federation
+
+# Images of a client, their side in pixels, and a batch: about a second a round on two cores.
+WORK = {
+    "small-cnn": (400, 28, 32),
+    "narrow-resnet": (200, 32, 32),
+    "pfl-cnn": (200, 32, 10),
+    "digit-cnn": (100, 28, 32),
+    "resnet10": (64, 32, 32),
+}
+PRECISIONS = ("float32", "bf16")
+
+
+def measure(settings: Settings) -> dict[str, Any]:
+    """Seconds of each timed round in both ways, and the network's parameters.
+
+    Raises:
+        FedReproError: a single thread, on which there is nothing to compare.
+    """
+    if settings.threads < 2:
+        raise FedReproError("clients at once need two threads or more; pass --threads")
+    torch.set_num_threads(settings.threads)
+    device, federation = torch.device(settings.device), made_federation(settings)
+    runs = {}
+    for way, lanes in {"in turn": 1, "at once": settings.threads}.items():
+        protocol = settings.protocol(settings.repeat + 1)
+        runs[way] = Training(FedAvg(), protocol, federation, settings.seed, device)
+        runs[way].engine.lanes = lanes  # type: ignore[attr-defined]
+    seconds: dict[str, list[float]] = {way: [] for way in runs}
+    for number in range(settings.repeat + 1):
+        for way, run in runs.items():
+            begun = time.perf_counter()
+            run.one_round()
+            if number:  # the first one warms up
+                seconds[way].append(time.perf_counter() - begun)
+    weights = runs["in turn"].engine.module.parameters()  # type: ignore[attr-defined]
+    return {"parameters": sum(w.numel() for w in weights), **seconds}
+
+
+def parser() -> argparse.ArgumentParser:
+    plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    plan.add_argument("--model", nargs="+", default=list(WORK), choices=list(WORK))
+    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
+    plan.add_argument("--repeat", type=entry.count, default=5)
+    plan.add_argument("--json", type=Path, help="default: results/at-once-cpu.json")
+    return plan
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    given = parser().parse_args(words)
+    base = Settings(clients=2 * given.threads, threads=given.threads, repeat=given.repeat, rounds=1)
+    before, found = os.getloadavg()[0], []
+    for model in given.model:
+        images, size, batch = WORK[model]
+        for precision in PRECISIONS:
+            settings = replace(
+                base, model=model, images=images, size=size, batch=batch, precision=precision
+            )
+            found.append({"settings": asdict(settings), **measure(settings)})
+            print(f"{model}, {precision}: done", file=sys.stderr, flush=True)
+    content = {
+        "command": entry.command("at_once", sys.argv[1:] if words is None else words),
+        "environment": environment(torch.device("cpu")),
+        "load_average": {"before": before, "after": os.getloadavg()[0]},
+        "small": SMALL,
+        "results": found,
+    }
+    files.write_json(given.json or RESULTS / "at-once-cpu.json", content)
+    for row in performance.at_once_rows(content):
+        print(", ".join(f"{name}: {value}" for name, value in row.items()))
+
+
+if __name__ == "__main__":
+    entry.run(main)
