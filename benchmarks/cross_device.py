@@ -117,7 +117,8 @@ def once(side: str, work: Work, place: Place) -> dict[str, Any]:
         raise FedReproError(f"could not run: {error}") from None
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
     if done.returncode or len(lines) != 1:
-        last = (done.stderr.strip().splitlines() or ["without a word"])[-1]
+        words = [line.strip() for line in done.stderr.splitlines() if any(map(str.isalpha, line))]
+        last = (words or ["without a word"])[-1]
         raise FedReproError(f"ended with status {done.returncode}: {last[:300]}")
     found: dict[str, Any] = json.loads(lines[0][len(MARK) :])
     check(found, work)

@@ -16,8 +16,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 Seat = TypeVar("Seat")
 
-# Parameters up to which clients at once pay. Measured on two cores: small-cnn, narrow-resnet and
-# pfl-cnn are faster so, digit-cnn and resnet10 are not.
+# Parameters up to which clients at once pay. benchmarks/at_once.py on two cores: small-cnn and
+# narrow-resnet gain most, pfl-cnn little; of digit-cnn and resnet10 some lose.
 SMALL = 2_000_000
 
 
