@@ -262,8 +262,8 @@ def sweep_command(
     methods: Methods = None,
     experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
     jobs: Annotated[
-        int, typer.Option(min=1, help="Notebooks at a time; they share the cores evenly.")
-    ] = 1,
+        int | None, typer.Option(min=1, help="Notebooks at a time; default one a core, or a GPU.")
+    ] = None,
     on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
     scheduler: Annotated[
         str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")

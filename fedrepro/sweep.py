@@ -14,6 +14,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from fedrepro.errors import FedReproError, one_line
 from fedrepro.execute import Job, Outcome, allow, execute, stop
 from fedrepro.files import make_folder
@@ -21,6 +23,7 @@ from fedrepro.papers import Paper, load
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
 SMOKE_DATASET = "minidigits"
+ROOM = 4 << 30  # bytes of free memory a notebook is given; ADCOL with digit CNNs holds 1.8 GiB
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
@@ -140,7 +143,7 @@ def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
 def sweep(
     jobs: Sequence[Job],
     *,
-    workers: int = 1,
+    workers: int | None = None,
     resume: bool = False,
     on: str = "local",
     scheduler: str | None = None,
@@ -148,14 +151,16 @@ def sweep(
 ) -> list[Outcome]:
     """Execute the jobs, `workers` at a time, and return how they ended, in their order.
 
-    resume: leave notebooks that are whole. on: `local`, or `dask` with a scheduler's address or a
-    cluster in this process. report is called as each ends. KeyboardInterrupt stops the running
-    notebooks (not those on other machines) and is raised again; finished rounds stay in the store.
+    workers: None for `usual_workers`, or one where a scheduler has others. resume: leave
+    notebooks that are whole. on: `local`, or `dask` with a scheduler's address or a cluster in
+    this process. report is called as each ends. KeyboardInterrupt stops the running notebooks (not
+    those on other machines) and is raised again; finished rounds stay in the store.
     """
     if on not in ("local", "dask"):
         raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
     if scheduler is not None and on != "dask":
         raise FedReproError("a scheduler is used with dask only; add --on dask")
+    workers = workers or (usual_workers(jobs) if scheduler is None else 1)
     run = partial(execute, resume=resume, threads=max(1, _cores() // workers))
     ended: dict[int, Outcome] = {}
     _make_folders(jobs)
@@ -177,6 +182,18 @@ def sweep(
             stop()
             raise
     return [ended[index] for index in range(len(jobs))]
+
+
+def usual_workers(jobs: Sequence[Job]) -> int:
+    """How many notebooks to execute at once: one a core, as far as memory goes, since two
+    processes of one thread do more than one of two threads; on a GPU, one."""
+    from fedrepro.runs.environment import pick_device
+
+    devices = {pick_device(job.parameters.get("device", "auto")).type for job in jobs}
+    if devices != {"cpu"}:
+        return 1
+    fitting = psutil.virtual_memory().available // ROOM
+    return max(1, min(len(jobs), _cores(), fitting))
 
 
 def train_ahead(jobs: Sequence[Job], engine: str) -> None:

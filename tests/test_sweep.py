@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
 from fedrepro import cli, sweep
 from fedrepro.errors import FedReproError
+from fedrepro.execute import Job
 from fedrepro.views.scraps import SENTINEL, finished
 
 PARAMETERS = """experiment = "all"
@@ -289,3 +292,39 @@ def test_dask_runs_the_same_notebooks(notebooks: Path, run: Sweep, tmp_path: Pat
     assert "AssertionError: not this one" in result.stdout
     unreachable = run("--seeds", "0", "--on", "dask", "--scheduler", "tcp://127.0.0.1:9")
     assert unreachable.exit_code == 2 and "no dask scheduler" in unreachable.stderr
+
+
+@pytest.mark.parametrize(
+    ("device", "notebooks", "gib", "workers"),
+    [("cpu", 3, 64, 3), ("cpu", 9, 64, 8), ("cpu", 9, 9, 2), ("cpu", 9, 1, 1), ("cuda", 9, 64, 1)],
+)
+def test_a_notebook_a_core_as_far_as_memory_goes(
+    device: str, notebooks: int, gib: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"device": device}
+    jobs = [Job("adcol", "d", n, Path("n"), Path("o"), given) for n in range(notebooks)]
+    monkeypatch.setattr(sweep, "_cores", lambda: 8)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    free = SimpleNamespace(available=gib << 30)
+    monkeypatch.setattr(sweep.psutil, "virtual_memory", lambda: free)
+    assert sweep.usual_workers(jobs) == workers
+
+
+@pytest.mark.slow
+def test_notebooks_run_at_once_where_nobody_says_how_many(
+    notebooks: Path, run: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits until the other has begun."""
+    meet = (
+        "import time, pathlib\n"
+        f"here = pathlib.Path({str(tmp_path)!r})\n"
+        "(here / f'begun{seed}').touch()\n"
+        "end = time.time() + 90\n"
+        "while not (here / f'begun{1 - seed}').exists():\n"
+        "    assert time.time() < end, 'alone'\n"
+        "    time.sleep(0.05)"
+    )
+    write_notebook(notebooks, GLUE, meet, END)
+    monkeypatch.setattr(sweep, "usual_workers", lambda jobs: len(jobs))
+    result = run("--seeds", "0,1")
+    assert result.exit_code == 0, result.output

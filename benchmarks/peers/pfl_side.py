@@ -104,6 +104,8 @@ def main() -> None:
     context = pytorch_ops.distributed
     if context is None or context.global_rank == 0:
         answer(clock, steps, probe.found(net), ["pfl"])
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # its threads may else abort a process that ends
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def best_lanes(work: Sequence[int], threads: int) -> int:
     """How many clients to train at once on `threads` threads, shared evenly among them.
 
     work: each client's, in the order they are started in. A step of a small network on k threads
-    is taken to be sqrt(k) times as fast as on one, which is what two threads gained.
+    is taken to be sqrt(k) times as fast as on one, about what two threads gained.
     """
 
     def seconds(lanes: int) -> float:
