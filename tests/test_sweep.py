@@ -187,7 +187,7 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
     write_notebook(notebooks, GLUE, wait, END)
     folder = tmp_path / "runs" / "notebooks"
     names = [f"adcol-minidigits-smoke-seed{seed}.ipynb" for seed in (0, 1)]
-    words = ["sweep", "adcol", "--seeds", "0,1", "--runs", str(tmp_path / "runs")]
+    words = ["sweep", "adcol", "--seeds", "0,1", "--jobs", "1", "--runs", str(tmp_path / "runs")]
     child = start(notebooks, words)
     wait_for(lambda: mark.exists() and bool(mark.read_text()))
     child.send_signal(number)
