@@ -262,7 +262,7 @@ def sweep_command(
     methods: Methods = None,
     experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Notebooks at a time; default one a core, or a GPU.")
+        int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
     ] = None,
     on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
     scheduler: Annotated[

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrepro.engine.base import Engine, Job, Results, Trained, in_order
+from fedrepro.engine.base import Engine, Job, Trained, in_order
 from fedrepro.engine.fused import FusedEngine
 from fedrepro.engine.reference import ReferenceEngine
 from fedrepro.errors import FedReproError
@@ -20,7 +20,6 @@ __all__ = [
     "FusedEngine",
     "Job",
     "ReferenceEngine",
-    "Results",
     "Trained",
     "in_order",
     "resolve",

@@ -67,7 +67,7 @@ class ReferenceEngine(ForwardEngine):
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results in the jobs' order."""
         self._stopped.clear()
-        lanes = self._lanes(jobs)
+        lanes = self._lanes_for(jobs)
         if lanes > 1:
             self._seats += [self._seat() for _ in range(lanes - len(self._seats))]
             train_one = partial(ReferenceEngine._train_one, method=method)
@@ -78,7 +78,7 @@ class ReferenceEngine(ForwardEngine):
                 trained = self._train_one(job, method)
             yield position, trained
 
-    def _lanes(self, jobs: Sequence[Job]) -> int:
+    def _lanes_for(self, jobs: Sequence[Job]) -> int:
         """How many clients to train at once."""
         if self.lanes is not None:
             return min(self.lanes, len(jobs))
