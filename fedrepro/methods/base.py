@@ -32,6 +32,7 @@ def hyper(
     default: Any,
     *,
     source: str,
+    status: str = "",
     alternatives: Sequence[Any] = (),
     low: float | None = None,
     high: float | None = None,
@@ -46,6 +47,7 @@ def hyper(
         default=default,
         metadata={
             "source": source,
+            "status": status,
             "alternatives": tuple(alternatives),
             "low": low,
             "high": high,

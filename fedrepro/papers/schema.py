@@ -16,6 +16,7 @@ from fedrepro.errors import FedReproError, one_line
 from fedrepro.protocol import Protocol, Scale, parse_protocol
 
 State = Literal["runs", "blocked", "planned"]
+Status = Literal["stated", "code", "inferred", "decided"]
 Kind = Literal[
     "accuracy",  # a table of test accuracies
     "rounds",  # rounds until a target accuracy
@@ -132,10 +133,12 @@ class Table(_Spec):
 
 
 class Setting(_Spec):
-    """One value, where it comes from, and what else it could have been."""
+    """One value, where it comes from, and what else it could have been. status: whether the paper
+    states it, public code has it, it is inferred from other facts, or we decided it."""
 
     value: Any
     source: str = Field(min_length=5)
+    status: Status | None = None
     alternatives: tuple[Any, ...] = ()
 
 
