@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrepro.data.allocation import POOLED, Allocation, Pieces, make_allocation
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.embeddings import embed_domain, embedder, text_heads
-from fedrepro.data.splits import Split, limit_test, make_split
+from fedrepro.data.splits import Split, limit_test, make_split, tested_sample
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import DataSpec
 
@@ -53,7 +53,8 @@ class Federation:
     words, its head (K, d) for each source domain.
     domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
-    deviations: domain -> what differs from the papers' data there.
+    deviations: domain -> what differs from the papers' data there. test_images: of each test set,
+    in its order, the domains it comes from and the images' indices there (unknown where pooled).
     """
 
     dataset: str
@@ -66,6 +67,18 @@ class Federation:
     standins: tuple[str, ...]
     deviations: dict[str, tuple[str, ...]]
     texts: dict[str, Tensor] = field(default_factory=dict)
+    test_images: dict[str, Pieces] = field(default_factory=dict)
+
+    def tested_on(self, most: int | None, seed: int) -> Federation:
+        """The same with a fixed sample of at most so many test images of each domain."""
+        tests, deviations = dict(self.tests), dict(self.deviations)
+        for domain, whole in self.tests.items():
+            if most is not None and len(whole) > most:
+                part = torch.from_numpy(tested_sample(domain, len(whole), most, seed))
+                tests[domain] = Samples(whole.images[part], whole.labels[part])
+                clause = f"{domain}: {most:,} of {len(whole):,} tested before the last five rounds"
+                deviations[domain] = (*deviations.get(domain, ()), clause)
+        return replace(self, tests=tests, deviations=deviations)
 
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
@@ -82,17 +95,18 @@ class Federation:
     def _parts(self) -> Iterator[tuple[str, str, str, Samples]]:
         for client in self.clients:
             yield client.domain, client.name, "train", client.train
-        for domain, samples in self._validations().items():
+        for domain, samples in self.validations().items():
             yield domain, "", "validation", samples
         for domain, samples in self.tests.items():
             yield domain, "", "test", samples
 
-    def _validations(self) -> dict[str, Samples]:
+    def validations(self) -> dict[str, Samples]:
+        """The held-out images of the domains that have some."""
         return {c.domain: c.validation for c in self.clients if c.validation is not None}
 
     def to(self, device: torch.device | str) -> Federation:
         """The same federation on a device; a shared validation set is moved once."""
-        validation = {d: s.to(device) for d, s in self._validations().items()}
+        validation = {d: s.to(device) for d, s in self.validations().items()}
         clients = tuple(
             replace(c, train=c.train.to(device), validation=validation.get(c.domain))
             for c in self.clients
@@ -144,6 +158,7 @@ def build_federation(
         standins=standins,
         deviations=deviations,
         texts={} if encoder is None else text_heads(encoder, arrays),
+        test_images={} if pooled else allocation.tests,
     )
 
 

@@ -207,6 +207,12 @@ def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -
     return Split(split.domain, split.train, kept, f"{split.rule}, {limit} test images")
 
 
+def tested_sample(domain: str, images: int, most: int, seed: int) -> Indices:
+    """The positions, rising, of the test images that are tested where not all are."""
+    rng = numpy_stream(seed, "split", domain_key(domain), round=2)
+    return np.sort(rng.choice(images, most, replace=False))
+
+
 def domain_key(name: str) -> int:
     """A number for a domain's own random streams, so that no domain shifts another's draws."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")

@@ -14,13 +14,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from filelock import FileLock
 from safetensors.numpy import load_file, save_file
 from sklearn.decomposition import PCA
+from torch import Tensor
 
 from fedrepro import engine as engines
 from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
+from fedrepro.data.splits import tested_sample
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
@@ -128,6 +131,19 @@ class Record:
         """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
         index into data["domains"]."""
         return load_file(self.folder / "features.safetensors")
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Predicted class of every test image at the rounds a score rule may read; empty in a
+        record made before they were kept.
+
+        ``predicted/round/subject/network/domain`` (m,), subject as in the curve, network
+        ``server`` or a client; ``labels/domain`` (m,); ``images/domain/source`` (m,): the images'
+        indices in that source, source by source in the order of the test set (absent where domains
+        are pooled); ``sample/domain``: the positions that are tested where not all are.
+        """
+        path = self.folder / "predictions.safetensors"
+        return load_file(path) if path.exists() else {}
 
     def measured(self, probe: str) -> dict[str, Any]:
         """What a probe of that name measured."""
@@ -262,7 +278,8 @@ class Store:
             facts = environment(place) | ({"seeds_together": seeds} if len(seeds) > 1 else {})
             files.write_json(folder / "config.json", config)
             files.write_json(folder / "environment.json", facts)
-            files.write_json(folder / "data.json", data_facts(federation))
+            said = replace(federation, deviations=trainings[-1].few_tests.deviations)
+            files.write_json(folder / "data.json", data_facts(said))
             checkpoints.append(FileCheckpoint(folder))
         try:
             run_together(trainings, progress, checkpoints)
@@ -275,7 +292,7 @@ class Store:
             if probe is not None:
                 measured = probe.measure(training)
                 files.write_json(folder / f"{probe.name}.json", measured)
-            _write_results(folder, training, list(federation.domains))
+            _write_results(folder, training)
             checkpoint.remove()
             shutil.rmtree(folder / "clients", ignore_errors=True)
 
@@ -287,8 +304,9 @@ def _diverged(folder: Path) -> Diverged:
     return Diverged(message, said["seed"], said["round"])
 
 
-def _write_results(folder: Path, training: Training, domains: list[str]) -> None:
-    curve = training.curve()
+def _write_results(folder: Path, training: Training) -> None:
+    curve, domains = training.curve(), list(training.federation.domains)
+    predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
     arrays = {
         "features": compact(features.float().numpy()),
@@ -296,8 +314,25 @@ def _write_results(folder: Path, training: Training, domains: list[str]) -> None
         "domain": np.array([domains.index(d) for d in of]),
     }
     files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
+    files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
     files.write(folder / "done", lambda file: file.write_text(""))
+
+
+def predicted_of(training: Training) -> dict[str, Tensor]:
+    """See `Record.predictions`."""
+    federation, named = training.federation, {}
+    for name, value in training.predicted.items():
+        named[f"predicted/{name}"] = value
+    spec = training.protocol
+    for domain, samples in federation.tests.items():
+        named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16)
+        for source, indices in federation.test_images.get(domain, ()):
+            named[f"images/{domain}/{source}"] = torch.from_numpy(indices.astype("int32"))
+        if spec.tested_at is not None and len(samples) > spec.tested_at:
+            sample = tested_sample(domain, len(samples), spec.tested_at, spec.data.split_seed)
+            named[f"sample/{domain}"] = torch.from_numpy(sample.astype("int32"))
+    return named
 
 
 def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

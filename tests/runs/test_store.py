@@ -50,6 +50,7 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
         "data.json",
         "curve.parquet",
         "features.safetensors",
+        "predictions.safetensors",
         "done",
     }
     assert record.config["method"]["name"] == "FedAvg"
