@@ -275,7 +275,8 @@ class Store:
                     folder / "clients",
                 )
             )
-            facts = environment(place) | ({"seeds_together": seeds} if len(seeds) > 1 else {})
+            facts = environment(place) | {"memory_format": str(trainings[-1].engine.format)}
+            facts |= {"seeds_together": seeds} if len(seeds) > 1 else {}
             files.write_json(folder / "config.json", config)
             files.write_json(folder / "environment.json", facts)
             said = replace(federation, deviations=trainings[-1].few_tests.deviations)
