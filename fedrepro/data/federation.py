@@ -53,7 +53,8 @@ class Federation:
     words, its head (K, d) for each source domain.
     domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
-    deviations: domain -> what differs from the papers' data there.
+    deviations: domain -> what differs from the papers' data there. subsets: domains of which images
+    of the release are left out.
     """
 
     dataset: str
@@ -66,6 +67,7 @@ class Federation:
     standins: tuple[str, ...]
     deviations: dict[str, tuple[str, ...]]
     texts: dict[str, Tensor] = field(default_factory=dict)
+    subsets: tuple[str, ...] = ()
 
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
@@ -132,7 +134,8 @@ def build_federation(
             for name, a in arrays.items()
         }
     pooled = any(client.domain == POOLED for client in allocation.clients)
-    standins, deviations = _marks(arrays, splits, pooled)
+    standins = tuple(name for name, a in arrays.items() if a.standin)
+    subsets = tuple(name for name, a in arrays.items() if a.subset)
     return Federation(
         dataset=spec.dataset,
         size=spec.size if encoder is None else encoder.size,
@@ -141,9 +144,10 @@ def build_federation(
         clients=_clients(allocation, arrays, pooled),
         tests=_gather_all(arrays, allocation.tests, pooled),
         hashes=_hashes(arrays, splits, allocation),
-        standins=standins,
-        deviations=deviations,
+        standins=(POOLED,) if pooled and standins else standins,
+        deviations=_deviations(arrays, splits, pooled),
         texts={} if encoder is None else text_heads(encoder, arrays),
+        subsets=(POOLED,) if pooled and subsets else subsets,
     )
 
 
@@ -197,16 +201,15 @@ def _hashes(
     return {**data, **cuts, "allocation": allocation.hash}
 
 
-def _marks(
+def _deviations(
     arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], pooled: bool
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    standins = tuple(name for name, a in arrays.items() if a.standin)
+) -> dict[str, tuple[str, ...]]:
     clauses = {name: a.deviations + _leak(splits[name]) for name, a in arrays.items()}
     deviations = {name: part for name, part in clauses.items() if part}
     if not pooled:
-        return standins, deviations
+        return deviations
     together = tuple(clause for part in deviations.values() for clause in part)
-    return (POOLED,) if standins else (), {POOLED: together} if together else {}
+    return {POOLED: together} if together else {}
 
 
 def _leak(split: Split) -> tuple[str, ...]:

@@ -190,7 +190,8 @@ def departures(study: Study) -> pd.DataFrame:
     rows = [("scale", study.scale, _scale_reason(study))]
     rows += [(key, str(value), "changed by hand") for key, value in study.changes.items()]
     for domain, clauses in federation.deviations.items():
-        rows += [(f"data: {domain}", "deviation", clause) for clause in clauses]
+        kind = "subset" if domain in federation.subsets else "deviation"
+        rows += [(f"data: {domain}", kind, clause) for clause in clauses]
     sources = study.paper.sources(study.dataset, study.scale)
     unsettled = sources[sources.source.str.contains("|".join(OPEN))]
     rows += list(unsettled[["setting", "value", "source"]].itertuples(index=False, name=None))

@@ -119,8 +119,16 @@ def test_marks_are_letters_explained_below() -> None:
 
 def test_stand_ins_are_found_at_other_scales_too() -> None:
     values = {(m, c): [70.0] for m in ("ADCOL", "SOLO") for c in ("mnist", "synthdigits-standin")}
-    (section,) = sections(table(values, scale="reduced"))
-    assert section.standins == {"SynthDigit"}
+    frame = table(values, scale="reduced")
+    assert sections(frame)[0].standins == {"SynthDigit"}
+    frame["why"], frame["marks"] = "a stand-in", [()] * len(frame)  # words decide nothing
+    assert sections(frame)[0].standins == {"SynthDigit"}
+
+
+def test_an_average_over_other_domains_is_no_stand_in() -> None:
+    frame = table({("ADCOL", "mini-font"): [70.0], ("ADCOL", "avg"): [70.0]})
+    assert (frame[frame.seeds > 0].set_index("column").verdict["avg"]) == "not comparable"
+    assert sections(frame)[0].standins == frozenset()
 
 
 def test_text_is_escaped() -> None:
