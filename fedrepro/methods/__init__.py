@@ -77,7 +77,7 @@ def create(name: str, **values: Any) -> Method:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every method: name, reference, version and fields with default, source, alternatives."""
+    """Every method: name, reference, version and fields, as `Method.describe` has them."""
     return [
         {
             "name": name,
