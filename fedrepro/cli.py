@@ -180,8 +180,6 @@ def methods(as_json: Json = False) -> None:
 
     rows = registry.describe()
     if as_json:
-        for row in rows:
-            row["fields"] = [{k: f[k] for k in text.FIELD_KEYS} for f in row["fields"]]
         typer.echo(text.as_json(rows, text.METHOD_KEYS))
         return
     for row in rows:

@@ -77,13 +77,16 @@ def create(name: str, **values: Any) -> Method:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every method: name, reference, version and fields, as `Method.describe` has them."""
+    """Every method: name, reference, version and fields with default, source, alternatives."""
     return [
         {
             "name": name,
             "paper": get(name).reference,
             "version": get(name).version,
-            "fields": get(name).describe(),
+            "fields": [
+                {key: row[key] for key in ("name", "default", "source", "alternatives")}
+                for row in get(name).describe()
+            ],
         }
         for name in names()
     ]

@@ -227,14 +227,12 @@ class Experiment(_Spec):
     """A table, a figure or a printed claim: what it needs and whether it can be run today.
 
     dataset: the protocol it follows; several by commas where it is run on each alike, the printed
-    one first.
-    clients_each: by scale, clients in every domain: of the protocol's table, or of the data set
-    where it has none.
-    named_only: scales at which it runs where it is named, and is no part of ``all``. rows: our data
-    sets, and the printed row (or how it begins) their numbers stand in. compared: by data set, the
-    (paper, table, column) whose order of methods stands beside ours. steps: by scale, gradient
-    steps of kind ``inversion``. A blocked experiment that has arms runs where it is named and its
-    data are there.
+    one first. clients_each: by scale, clients in every domain: of the protocol's table, or of the
+    data set where it has none. named_only: scales at which it runs where it is named, and is no
+    part of ``all``. rows: our data sets, and the printed row (or how it begins) their numbers stand
+    in. compared: by data set, the (paper, table, column) whose order of methods stands beside ours.
+    steps: by scale, gradient steps of kind ``inversion``. A blocked experiment that has arms runs
+    where it is named and its data are there.
     """
 
     id: str

@@ -193,7 +193,7 @@ def departures(study: Study) -> pd.DataFrame:
         kind = "subset" if domain in federation.subsets else "deviation"
         rows += [(f"data: {domain}", kind, clause) for clause in clauses]
     sources = study.paper.sources(study.dataset, study.scale)
-    unsettled = sources[sources.status.isin(OPEN)]
+    unsettled = sources[sources.status.isin(OPEN) & (sources.setting != "data.dataset")]
     rows += list(unsettled[["setting", "value", "source"]].itertuples(index=False, name=None))
     return pd.DataFrame(rows, columns=["what", "value", "why"]).set_index("what")
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 # Keys of the objects that --json prints: other tools read them.
 METHOD_KEYS = ("name", "paper", "fields")
-FIELD_KEYS = ("name", "default", "source", "alternatives")
 EXPERIMENT_KEYS = ("paper", "id", "dataset", "caption", "state", "reason")
 CELL_KEYS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
