@@ -45,12 +45,13 @@ def test_departures_are_read_from_flags(smoke, monkeypatch):
     )
     monkeypatch.setattr(type(smoke), "federation", lambda self: federation)
     sources = smoke.paper.sources(smoke.dataset, smoke.scale)
-    shown = [("data.split", "1", status, status, "") for status in get_args(Status)]
+    words = "not stated, a project decision, inferred"  # they decide nothing
+    shown = [("data.split", status, status, words, "") for status in get_args(Status)]
     sources = pd.DataFrame(shown, columns=sources.columns)
     monkeypatch.setattr(type(smoke.paper), "sources", lambda self, *_: sources)
     rows = notebook.departures(smoke)
     assert rows.loc["data: a", "value"] == "subset" and rows.loc["data: b", "value"] == "deviation"
-    assert list(rows.why["data.split"]) == ["inferred", "decided"]
+    assert list(rows.value["data.split"]) == ["inferred", "decided"]
 
 
 def test_accuracy_cells_are_the_last_round_of_each_domain(smoke):
