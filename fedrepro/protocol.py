@@ -18,6 +18,8 @@ from pydantic import (
 from fedrepro.errors import FedReproError, first_mistake
 
 Scale = Literal["smoke", "reduced", "paper"]
+# What settles a value: the paper says it, public code has it, other facts imply it, or we chose it.
+Status = Literal["stated", "code", "inferred", "decided"]
 
 
 class _Spec(BaseModel):

@@ -55,6 +55,7 @@ class Federation:
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
     deviations: domain -> what differs from the papers' data there. test_images: of each test set,
     in its order, the domains it comes from and the images' indices there (unknown where pooled).
+    subsets: domains of which images of the release are left out.
     """
 
     dataset: str
@@ -68,6 +69,7 @@ class Federation:
     deviations: dict[str, tuple[str, ...]]
     texts: dict[str, Tensor] = field(default_factory=dict)
     test_images: dict[str, Pieces] = field(default_factory=dict)
+    subsets: tuple[str, ...] = ()
 
     def tested_on(self, most: int | None, seed: int) -> Federation:
         """The same with a fixed sample of at most so many test images of each domain."""
@@ -146,7 +148,8 @@ def build_federation(
             for name, a in arrays.items()
         }
     pooled = any(client.domain == POOLED for client in allocation.clients)
-    standins, deviations = _marks(arrays, splits, pooled)
+    standins = tuple(name for name, a in arrays.items() if a.standin)
+    subsets = tuple(name for name, a in arrays.items() if a.subset)
     return Federation(
         dataset=spec.dataset,
         size=spec.size if encoder is None else encoder.size,
@@ -155,10 +158,11 @@ def build_federation(
         clients=_clients(allocation, arrays, pooled),
         tests=_gather_all(arrays, allocation.tests, pooled),
         hashes=_hashes(arrays, splits, allocation),
-        standins=standins,
-        deviations=deviations,
+        standins=(POOLED,) if pooled and standins else standins,
+        deviations=_deviations(arrays, splits, pooled),
         texts={} if encoder is None else text_heads(encoder, arrays),
         test_images={} if pooled else allocation.tests,
+        subsets=(POOLED,) if pooled and subsets else subsets,
     )
 
 
@@ -212,16 +216,15 @@ def _hashes(
     return {**data, **cuts, "allocation": allocation.hash}
 
 
-def _marks(
+def _deviations(
     arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], pooled: bool
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    standins = tuple(name for name, a in arrays.items() if a.standin)
+) -> dict[str, tuple[str, ...]]:
     clauses = {name: a.deviations + _leak(splits[name]) for name, a in arrays.items()}
     deviations = {name: part for name, part in clauses.items() if part}
     if not pooled:
-        return standins, deviations
+        return deviations
     together = tuple(clause for part in deviations.values() for clause in part)
-    return (POOLED,) if standins else (), {POOLED: together} if together else {}
+    return {POOLED: together} if together else {}
 
 
 def _leak(split: Split) -> tuple[str, ...]:

@@ -53,36 +53,54 @@ class ADCOL(Method):
     mu: float = hyper(
         1.0,
         source="Sec. 5.4 calls 1 a good default; Sec. 5.1 tunes it per data set and names no value",
+        status="stated",
         alternatives=(10.0, 0.1, 0.01, 0.001),
         low=0,
     )
     discriminator_hidden: tuple[int, ...] = hyper(
-        (512, 512), source="Sec. 5.1: 3-layer MLP, hidden 512", alternatives=((), (512,))
+        (512, 512),
+        source="Sec. 5.1: 3-layer MLP, hidden 512",
+        status="stated",
+        alternatives=((), (512,)),
     )
     discriminator_activation: bool = hyper(
-        True, source="Sec. B.15: False is the linear function of Table 19", alternatives=(False,)
+        True,
+        source="Sec. B.15: False is the linear function of Table 19",
+        status="stated",
+        alternatives=(False,),
     )
     discriminator_batch_norm: bool = hyper(
         False,
         source="Sec. 5.1 names BatchNorm for head and predictor, none here; FL-bench and FedPall "
         "code put it after both hidden layers",
+        status="inferred",
         alternatives=(True,),
     )
     discriminator_epochs: int = hyper(
         1,
         source="Alg. 1, lines 7-9 show one pass; the paper names no number",
+        status="inferred",
         alternatives=(3,),
         low=1,
     )
     discriminator_lr: float = hyper(
-        0.01, source="Alg. 1 uses one symbol for both learning rates", alternatives=(0.001,), low=0
+        0.01,
+        source="Alg. 1 uses one symbol for both learning rates",
+        status="inferred",
+        alternatives=(0.001,),
+        low=0,
     )
     discriminator_momentum: float = hyper(
-        0.9, source="Sec. 5.1 names one optimiser; FL-bench code has 0", alternatives=(0.0,), low=0
+        0.9,
+        source="Sec. 5.1 names one optimiser; FL-bench code has 0",
+        status="inferred",
+        alternatives=(0.0,),
+        low=0,
     )
     sampling: float = hyper(
         1.0,
         source="Sec. 5.1: no sampling by default; Table 15 varies it",
+        status="stated",
         alternatives=(0.2, 0.4, 0.6, 0.8),
         low=0.001,
         high=1,
@@ -92,18 +110,21 @@ class ADCOL(Method):
         source="Sec. 3.4, step 3 feeds the data after training and names no mode; FedPall code has "
         "this one, in which the clients' KL term shows them to D; in the other the paper's network "
         "on Office-Caltech-10 diverges in round 2",
+        status="code",
         alternatives=(False,),
     )
-    bn_policy: BNPolicy = hyper("local", source="nothing is averaged (Alg. 1)")
+    bn_policy: BNPolicy = hyper("local", source="nothing is averaged (Alg. 1)", status="stated")
     share_predictor: bool = hyper(
         False,
         source="Sec. B.10: True is Table 14's variant; its BatchNorm goes too where bn_policy says",
+        status="stated",
         alternatives=(True,),
         later=True,
     )
     discriminators: int = hyper(
         1,
         source="Sec. B.6, Eq. 18: so many past discriminators share the KL term (Table 10)",
+        status="stated",
         alternatives=(2, 10, 20),
         low=1,
         later=True,
@@ -111,6 +132,7 @@ class ADCOL(Method):
     discriminator_network: Literal["mlp", "resnet50"] = hyper(
         "mlp",
         source="Sec. B.6: resnet50 is Table 9's; how it reads a vector is not stated",
+        status="stated",
         alternatives=("resnet50",),
         later=True,
     )
@@ -118,6 +140,7 @@ class ADCOL(Method):
         False,
         source="Sec. B.14: True is Table 18's round, D as wide as the clients drawn; whether D "
         "starts anew with other clients is not stated (it goes on here)",
+        status="stated",
         alternatives=(True,),
         later=True,
     )
@@ -125,14 +148,18 @@ class ADCOL(Method):
         None,
         source="Sec. B.12, trusted server: DP-SGD on D within this budget for the whole run; None "
         "is no privacy",
+        status="stated",
         alternatives=(2.0, 5.0, 10.0),
         low=0,
         later=True,
     )
-    delta: float = hyper(0.01, source="Sec. B.12: at most 0.01", low=0, high=1, later=True)
+    delta: float = hyper(
+        0.01, source="Sec. B.12: at most 0.01", status="stated", low=0, high=1, later=True
+    )
     clip: float = hyper(
         1.0,
         source="Sec. B.12: default parameters, no number; not stated",
+        status="decided",
         alternatives=(0.1, 10.0),
         low=0,
         later=True,
@@ -141,6 +168,7 @@ class ADCOL(Method):
         None,
         source="Sec. B.12, curious server: normalised representations with noise of scale "
         "1/epsilon a value; the normalisation is not stated (to [0, 1] here, and D reads them so)",
+        status="stated",
         alternatives=(2.0, 5.0, 10.0),
         low=0,
         later=True,
@@ -148,6 +176,7 @@ class ADCOL(Method):
     local_noise: Noise = hyper(
         "laplace",
         source="Sec. B.12 writes Gau(0, 1/epsilon), then describes a Laplace distribution",
+        status="inferred",
         alternatives=("gaussian",),
         later=True,
     )

@@ -74,28 +74,28 @@ class Paper(PaperFile):
         return build_protocol(dataset, layers, _scale(scale))
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
-        """Every setting as text: columns setting, value, source, alternatives. Where a data set or
-        a scale departs from the paper, the paper's value heads the alternatives."""
-        rows: dict[str, tuple[Any, str, list[Any]]] = {
-            "data.dataset": (dataset, "chosen for the run", [])
-        }
+        """Every setting as text: columns setting, value, status, source, alternatives. Where a data
+        set or a scale departs from the paper, the paper's value heads the alternatives."""
+        chosen = Setting(value=dataset, status="decided", source="chosen for the run")
+        rows = {"data.dataset": chosen}
         for layer in self._layers(self._base(dataset), dataset, scale):
-            for key, setting in layer.items():
-                rows[key] = (setting.value, setting.source, list(setting.alternatives))
+            rows |= layer
         base = self.protocols[self._base(dataset)]
-        for key, (value, source, others) in rows.items():
-            if key in base and value != base[key].value:
-                rows[key] = (value, source, [base[key].value, *others])
+        for key, setting in rows.items():
+            if key in base and setting.value != base[key].value:
+                others = (base[key].value, *setting.alternatives)
+                rows[key] = setting.model_copy(update={"alternatives": others})
         own = self.method_settings_on.get(self._base(dataset), {})
         for method in dict.fromkeys([*self.method_settings, *own]):
             settings = self.settings_of(method, self._base(dataset))
-            rows |= {f"{method}.{key}": _row(setting) for key, setting in settings.items()}
-        rows |= {f"report.{key}": _row(setting) for key, setting in self.reporting.items()}
+            rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
+        rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
         text = [
-            (key, _text(value), source, ", ".join(_text(other) for other in others))
-            for key, (value, source, others) in rows.items()
+            (key, _text(s.value), s.status, s.source, ", ".join(map(_text, s.alternatives)))
+            for key, s in rows.items()
         ]
-        return pd.DataFrame(text, columns=["setting", "value", "source", "alternatives"])
+        columns = ["setting", "value", "status", "source", "alternatives"]
+        return pd.DataFrame(text, columns=columns)
 
     def arms(self, name: str, dataset: str | None = None, scale: str = "paper") -> list[Arm]:
         """The arms of an experiment on a data set (default: the experiment's own).
@@ -210,10 +210,6 @@ def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
         if item.id == name:
             return item
     raise FedReproError(f"no {what} {name!r}; choose from {', '.join(item.id for item in items)}")
-
-
-def _row(setting: Setting) -> tuple[Any, str, list[Any]]:
-    return setting.value, setting.source, list(setting.alternatives)
 
 
 def _text(value: Any) -> str:

@@ -24,6 +24,7 @@ from fedrepro import engine as engines
 from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.splits import tested_sample
+from fedrepro.data.manifest import default_manifest
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
@@ -114,7 +115,10 @@ class Record:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        return files.read_json(self.folder / "data.json")
+        facts = files.read_json(self.folder / "data.json")
+        # Records from before `subsets` was written: a domain that may be cut, and deviates.
+        cut = [d for d in default_manifest().cut_domains() if d in facts["deviations"]]
+        return {"subsets": cut, **facts}
 
     @cached_property
     def curve(self) -> pd.DataFrame:
@@ -355,6 +359,7 @@ def data_facts(federation: Federation) -> dict[str, Any]:
         "domains": list(federation.domains),
         "hashes": dict(federation.hashes),
         "standins": list(federation.standins),
+        "subsets": list(federation.subsets),
         "deviations": {k: list(v) for k, v in federation.deviations.items()},
         "clients": [{"name": c.name, "domain": c.domain} for c in federation.clients],
         "counts": json.loads(counts.to_json(orient="records")),

@@ -69,7 +69,8 @@ def test_reduced_keeps_the_real_data_and_its_preparation(dataset: str) -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_setting_in_effect_has_its_value_and_a_source(dataset: str, scale: str) -> None:
     sources = ADCOL.sources(dataset, scale)
-    assert list(sources.columns) == ["setting", "value", "source", "alternatives"]
+    assert list(sources.columns) == ["setting", "value", "status", "source", "alternatives"]
+    assert set(sources.status) <= {"stated", "code", "inferred", "decided"}
     assert sources.setting.is_unique and (sources.source.str.len() >= 5).all()
     listed = sources.set_index("setting").value
     for key, value in leaves(ADCOL.protocol(dataset, scale).model_dump()):
@@ -85,7 +86,8 @@ def test_a_departure_names_the_papers_value() -> None:
     assert sources.loc["model", "alternatives"] == "adcol-resnet50"
     assert sources.loc["rounds", "alternatives"].startswith("100")
     assert sources.loc["report.score_rule", "value"] == "last"
-    assert "not stated" in sources.loc["report.score_rule", "source"]
+    assert sources.loc["optimizer.lr", "status"] == "stated"
+    assert sources.loc["rounds", "status"] == "decided"  # the scale's own
 
 
 @pytest.mark.parametrize(("name", "dataset", "scale"), EVERY)

@@ -60,6 +60,17 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
     assert record.protocol == toys.protocol()
 
 
+def test_subsets_are_recorded_and_known_of_older_records(tmp_path, monkeypatch):
+    federation = replace(toys.federation(), subsets=("a",))
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
+    assert obtain(tmp_path / "new").data["subsets"] == ["a"]
+    for deviations, subsets in (({"svhn": ["words"], "usps": ["a subset"]}, ["svhn"]), ({}, [])):
+        old = tmp_path / f"old-{len(deviations)}"
+        old.mkdir()
+        files.write_json(old / "data.json", {"deviations": deviations})
+        assert store_module.Record(old).data["subsets"] == subsets
+
+
 def test_kept_features_are_the_networks_own(tmp_path):
     """PCA keeps distances: what is read back must lie as far apart as what the network gave."""
     record = obtain(tmp_path)
