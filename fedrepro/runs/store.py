@@ -23,8 +23,8 @@ from torch import Tensor
 from fedrepro import engine as engines
 from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
-from fedrepro.data.splits import tested_sample
 from fedrepro.data.manifest import default_manifest
+from fedrepro.data.splits import tested_sample
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
@@ -283,8 +283,8 @@ class Store:
             facts |= {"seeds_together": seeds} if len(seeds) > 1 else {}
             files.write_json(folder / "config.json", config)
             files.write_json(folder / "environment.json", facts)
-            said = replace(federation, deviations=trainings[-1].few_tests.deviations)
-            files.write_json(folder / "data.json", data_facts(said))
+            marked = replace(federation, deviations=trainings[-1].few_tests.deviations)
+            files.write_json(folder / "data.json", data_facts(marked))
             checkpoints.append(FileCheckpoint(folder))
         try:
             run_together(trainings, progress, checkpoints)
