@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from typing import Protocol as Interface
 
+import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
@@ -82,6 +83,7 @@ class Engine(Interface):
     """Trains and runs networks given as named tensors."""
 
     name: str
+    format: torch.memory_format  # that images and weights lie in
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results come in any order, so that the caller need not hold
