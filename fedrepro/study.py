@@ -195,7 +195,7 @@ class Study:
             tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
         if diverged is not None and not tries:
             raise diverged
-        return tried[max(tries, key=tries.__getitem__)], tries
+        return tried[metrics.best_value(tries)], tries
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         return self._records(arm, [self.seed if seed is None else seed], probe)[0]
