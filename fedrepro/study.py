@@ -180,15 +180,17 @@ class Study:
 
         A value under which training diverges is not among them, unless all do: then Diverged.
         """
-        tuning = self.paper.experiment(experiment).tuning
+        tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}
         tried, tries = {}, {}
+        short = {"rounds": tuning.rounds} if tuning.rounds else {}
         diverged: Diverged | None = None
         for value in tuning.values[arm.protocol.scale]:
             trial = arm.trial(tuning.setting, value)
             try:
-                record = self._record(trial, seed=tuning.seed)
+                run = replace(trial, protocol=trial.protocol.changed(**short))
+                record = self._record(run, seed=tuning.seed)
             except Diverged as error:
                 diverged = error
                 continue
