@@ -73,10 +73,9 @@ class ADCOL(Method):
     )
     discriminator_epochs: int = hyper(
         1,
-        source="Alg. 1, lines 7-9 show one pass, and App. B.12 says that few steps do; for many: "
-        "App. B.15, Fig. 8 (D reaches zero training loss) and App. B.9, Table 13 (4.5 hours more "
-        "than FedAvg in 100 rounds, 160 s a round, far more than one pass over the 3,700 vectors "
-        "of Digits); no number is named",
+        source="not stated; Alg. 1, lines 7-9 show one pass, and App. B.12 says that few steps do; "
+        "for many: App. B.15, Fig. 8 (D reaches zero training loss) and App. B.9, Table 13 (160 s "
+        "a round more than FedAvg, far more than one pass over the 3,700 vectors of Digits)",
         status="inferred",
         alternatives=(3, 30),
         low=1,
