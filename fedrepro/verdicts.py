@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pandas as pd
 from scipy import stats
 
+from fedrepro.metrics import ROUNDING
 from fedrepro.papers import Paper
 from fedrepro.papers.schema import Table
 
@@ -31,7 +32,6 @@ Word = Literal[
 TOLERANCE = 2.0  # percentage points
 MIN_SEEDS = 3
 CONFIDENCE = 0.95
-ROUNDING = 1e-9  # differences of printed decimals are not exact in binary
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
@@ -353,7 +353,7 @@ def order(table: pd.DataFrame) -> pd.DataFrame:
     for _, group in both.groupby(["table", "dataset", "scale", "column"], sort=False):
         ranked = group.copy()
         lower = bool(ranked.unit.isin(LOWER_IS_BETTER).all())
-        ranked["rank_ours"] = ranked.ours.astype(float).rank(ascending=lower)
+        ranked["rank_ours"] = ranked.ours.astype(float).round(9).rank(ascending=lower)
         ranked["rank_published"] = ranked.published.astype(float).rank(ascending=lower)
         ranked["methods"] = len(ranked)
         ranked["tau"] = (

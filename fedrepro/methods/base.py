@@ -174,6 +174,9 @@ class Phase:
     loss: str = "client_loss"
 
 
+CLOSING = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm's statistics alone follow
+
+
 @dataclass(frozen=True)
 class Method:
     """Base of all methods: federated averaging's defaults, each of which a method may replace."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedrepro.losses import cross_entropy, fedpall_contrast, kl_from_uniform, kl_to_uniform
 from fedrepro.messages import Message, network_of, tensor_of
 from fedrepro.methods.base import (
+    CLOSING,
     Batch,
     BNPolicy,
     LocalModel,
@@ -20,7 +21,6 @@ from fedrepro.methods.base import (
     TrainedClient,
     Upload,
     hyper,
-    nothing,
 )
 from fedrepro.models import TensorInfo, build_model, discriminator
 from fedrepro.protocol import OptimizerSpec, Protocol
@@ -131,9 +131,7 @@ class FedPall(Method):
         return ("trained",)
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
-        local = Phase("local", protocol.local_epochs)
-        closing = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm alone follows
-        return (local, closing) if self.closing_pass else (local,)
+        return (*super().phases(protocol), *([CLOSING] if self.closing_pass else []))
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)

@@ -19,6 +19,7 @@ from fedrepro.papers.schema import (
     Setting,
     Settings,
     Table,
+    Tuning,
     build_protocol,
 )
 from fedrepro.protocol import Protocol, Scale
@@ -42,9 +43,9 @@ class Arm:
     column: str | None = None
     tuned: tuple[str, ...] = ()
 
-    def trial(self, setting: str, value: Any) -> Arm:
+    def trial(self, setting: str | None, value: Any) -> Arm:
         """This arm with one of the values that are tried for a setting of the protocol."""
-        if self.tuned:
+        if self.tuned or setting is None:
             return replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
         return replace(self, protocol=self.protocol.changed(**{setting: value}))
 
@@ -133,6 +134,18 @@ class Paper(PaperFile):
         reused = self.arm_specs(experiment.arms_of)
         kept = [spec for spec in reused if spec.label not in experiment.without]
         return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
+
+    def tuning_of(self, name: str, dataset: str, arm: Arm) -> Tuning | None:
+        """What is tuned of an experiment's arm on a data set, if anything. With another's arms
+        comes their tuning."""
+        experiment = self.experiment(name)
+        tuning, base = experiment.tuning, self._base_of(experiment, dataset)
+        if tuning is None and experiment.arms_of is not None:
+            return self.tuning_of(experiment.arms_of, dataset, arm)
+        if tuning is None or not (tuning.setting or arm.tuned):
+            return None
+        here = arm.protocol.scale in tuning.values and base in (tuning.protocols or (base,))
+        return tuning if here else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets an experiment accepts: those that follow its protocol, and the embedded

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro import metrics
 from fedrepro.errors import FedReproError
 from fedrepro.papers import registry
 from fedrepro.study import Result, Study, study
@@ -137,7 +138,7 @@ def score_rules(results: Sequence[Result]) -> pd.DataFrame:
     rows = {
         result.label: {
             **{rule: score["avg"] for rule, score in result.summary()["scores"].items()},
-            "best round": int(result.curve()["avg"][::-1].idxmax()),
+            "best round": metrics.best_tested(result.curve()["avg"]),
             "rounds": len(result.curve()),
         }
         for result in results
