@@ -7,11 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from fedrepro.metrics import ROUNDING
 from fedrepro.protocol import EarlyStop
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 LAST = 5  # rounds at a run's end that the rule `last5` reads
-ROUNDING = 1e-9  # means of equal accuracies differ by less
 Row = tuple[int, str, str, str, str, float]
 
 
