@@ -44,8 +44,8 @@ def by_method() -> Html:
     """A row a method: how many cases agree, the largest difference, against what, as read."""
     found = [(case, gap) for case, gap in measured() if not case.differs]
     rows = []
-    for name in dict.fromkeys(case.method for case, _ in found):
-        own = [(case, gap) for case, gap in found if case.method == name]
+    for name in sorted({case.trained for case, _ in found}, key=str.lower):
+        own = [(case, gap) for case, gap in found if case.trained == name]
         cases = [case for case, _ in own]
         worst = max(gap for _, gap in own)
         cells = (str(len(own)), f"{worst:.1e}", _sources(cases), _reading(cases))
@@ -57,12 +57,24 @@ def by_method() -> Html:
 def differing() -> Html:
     """A row a case that does not agree: by how much, with which code, and why."""
     rows = [
-        (escape(case.method), escape(case.name), f"{gap:.1e}", _sources([case]), reason(case))
+        (escape(case.trained), escape(case.name), f"{gap:.1e}", _sources([case]), reason(case))
         for case, gap in measured()
         if case.differs
     ]
     head = ("method", "case", "difference", "against", "why")
     return _table("Cases that differ", head, rows)
+
+
+def every_case() -> Html:
+    """A row a case: the largest difference, what it may be, and as read."""
+    rows = [
+        (
+            *(escape(case.trained), escape(case.name), f"{gap:.1e}"),
+            *("differs" if case.differs else f"{case.tolerance:.0e}", _reading([case])),
+        )
+        for case, gap in measured()
+    ]
+    return _table("Every case", ("method", "case", "difference", "allowed", "as read"), rows)
 
 
 def reason(case: Any) -> str:
@@ -91,8 +103,9 @@ def _source(source: dict[str, Any]) -> str:
     repository, commit = source["repository"], source["commit"]
     address = f"https://github.com/{repository}/tree/{commit}"
     link = f'<a href="{escape(address)}">{escape(repository)}@{escape(commit[:7])}</a>'
-    kind = "" if source["kind"] == "official code" else f" ({source['kind']})"
-    return f"{link} {escape(source['file'] + kind)}"
+    kind = "" if source["kind"] == "official code" else source["kind"]
+    more = [part for part in (source["file"], kind, source.get("note")) if part]
+    return f"{link} {escape('; '.join(more))}"
 
 
 def _reading(cases: Sequence[Any]) -> str:

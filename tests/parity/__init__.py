@@ -52,10 +52,14 @@ class Case:
     differs: str
 
     @property
+    def trained(self) -> str:
+        """The name of the method; FedAvg's case stands in FedBN's file."""
+        return self.reading.get("protocol", {}).get("method", self.method)
+
+    @property
     def built(self) -> Method:
         """The method as the case reads it."""
-        name = self.reading.get("protocol", {}).get("method", self.method)
-        return methods.create(name, **self.reading["fields"])
+        return methods.create(self.trained, **self.reading["fields"])
 
 
 def cases() -> list[Case]:

@@ -65,7 +65,7 @@ def test_the_page_shows_what_was_measured():
             assert f"<td>{gap:.1e}</td>" in others and page.reason(case) in others
         else:
             assert gap <= case.tolerance
-    for name in {case.method for case in CASES}:
-        worst = max(gap for c, gap in page.measured() if c.method == name and not c.differs)
+    for name in {case.trained for case in CASES}:
+        worst = max(gap for c, gap in page.measured() if c.trained == name and not c.differs)
         line = next(line for line in agreeing.splitlines() if f'"row">{name}<' in line)
         assert f"<td>{worst:.1e}</td>" in line
