@@ -134,4 +134,4 @@ def _table(label: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Ht
         for name, *cells in rows
     )
     html = f"<thead><tr>{titles}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
-    return Html(framed(label, "protocol", f"{label}.", html), label.lower())
+    return Html(framed(label, "parity", f"{label}.", html), label.lower())
