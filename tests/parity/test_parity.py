@@ -75,5 +75,5 @@ def test_the_page_shows_what_was_measured():
 
 def test_a_checkout_without_them_is_one_line(monkeypatch):
     monkeypatch.setattr(page, "PLACE", Path("tests/nowhere"))
-    with pytest.raises(FedReproError, match="no golden numbers in .*nowhere"):
+    with pytest.raises(FedReproError, match=r"no golden numbers in .*nowhere"):
         page.measured.__wrapped__()
