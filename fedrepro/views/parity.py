@@ -16,7 +16,7 @@ from typing import Any
 
 from fedrepro.book import source_root
 from fedrepro.errors import FedReproError
-from fedrepro.views.tables import LEFT, Html, framed
+from fedrepro.views.tables import LEFT, Html, _framed
 
 NAME = "fedrepro_golden_numbers"  # of the folder as a package: `tests` may be anyone's
 PLACE = Path("tests/parity")
@@ -134,4 +134,4 @@ def _table(label: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Ht
         for name, *cells in rows
     )
     html = f"<thead><tr>{titles}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
-    return Html(framed(label, "parity", f"{label}.", html), label.lower())
+    return Html(_framed(label, "parity", f"{label}.", html), label.lower())

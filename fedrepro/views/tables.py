@@ -32,7 +32,7 @@ LEFT = "text-align: left"
 CAPTION = "display: inline-block; position: sticky; left: 0; max-width: min(40rem, 82vw)"
 
 
-def framed(label: str, kind: str, caption: str, rows: str) -> str:
+def _framed(label: str, kind: str, caption: str, rows: str) -> str:
     """A table in a box of its own that scrolls, by keyboard too. caption, rows: HTML."""
     return (
         f'<div class="table-scroll" style="overflow-x: auto" tabindex="0" role="region" '
@@ -96,7 +96,7 @@ def _section_html(section: Section, caption: str) -> str:
     label = f"{caption}, {section.dataset}"
     kind = f"dataframe beside beside-{section.scale or 'none'}"
     title = f"{escape(label)}. {_statement_html(section)}"
-    return framed(label, kind, title, rows) + _notes_html(section, marks)
+    return _framed(label, kind, title, rows) + _notes_html(section, marks)
 
 
 def _parts(section: Section) -> tuple[str, ...]:
@@ -264,7 +264,7 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     body = "\n".join(_group_html(group, rows) for group, rows in groups.items() if rows)
     head = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in wanted)
     title = "Every setting, where its value comes from, and what else it could have been."
-    html = framed("Protocol", "protocol", title, f"<thead><tr>{head}</tr></thead>\n{body}\n")
+    html = _framed("Protocol", "protocol", title, f"<thead><tr>{head}</tr></thead>\n{body}\n")
     return Html(html, f"protocol: {', '.join(groups)}")
 
 
