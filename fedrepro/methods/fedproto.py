@@ -116,6 +116,14 @@ class FedProto(PrototypeMessages, Method):
         source="Tan et al., Eq. 3, is about the images; all code reads its training loader",
         alternatives=(True,),
     )
+    second_pass: bool = hyper(
+        False,
+        source="RethinkFL code passes every batch through the network twice: BatchNorm's running "
+        "statistics follow it twice a step, and nothing else changes",
+        status="code",
+        alternatives=(True,),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average",
         source="RethinkFL code; of no effect where networks are not averaged",
@@ -134,6 +142,9 @@ class FedProto(PrototypeMessages, Method):
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
+        if self.second_pass:
+            with torch.no_grad():
+                model(batch.x)
         distance = prototype_mse(out.features, batch.y, *received_table(received))
         return {"ce": cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}
 
