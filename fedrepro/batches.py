@@ -6,13 +6,21 @@ import torch
 from torch import Tensor
 
 
-def epoch_batches(n: int, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+def epoch_batches(
+    n: int, batch_size: int, generator: torch.Generator, steps: int | None = None
+) -> list[Tensor]:
     """Index batches of one shuffled epoch: int64 (batch_size,), the last one what is left.
 
-    A last batch of one sample joins the one before it: BatchNorm has no statistics for it.
+    A last batch of one sample joins the one before it: BatchNorm has no statistics for it. steps:
+    so many whole batches instead, out of as many shuffles as they need; a batch is all samples
+    where they are fewer.
     """
-    order = torch.randperm(n, generator=generator)
-    return [order[part] for part in slices(n, batch_size)]
+    if steps is None:
+        order = torch.randperm(n, generator=generator)
+        return [order[part] for part in slices(n, batch_size)]
+    size = min(n, batch_size)
+    shuffles = [torch.randperm(n, generator=generator) for _ in range(-(-steps * size // n))]
+    return list(torch.cat(shuffles)[: steps * size].split(size))
 
 
 def slices(n: int, size: int) -> list[slice]:

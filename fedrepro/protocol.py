@@ -112,6 +112,8 @@ class AllocationSpec(_Spec):
     every_class: every client gets an image of each class of its domain, where chance gave none
     in exchange for one of a class it has twice.
     remainder: a domain's last client takes what is left where that is less than ``per_client``.
+    disjoint: clients lose the training images whose original another domain tests on (MNIST-M is
+    MNIST recoloured).
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -128,6 +130,7 @@ class AllocationSpec(_Spec):
     by_class: bool = False
     every_class: bool = False
     remainder: bool = False
+    disjoint: bool = False
 
 
 class Augmentation(_Spec):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,12 +81,14 @@ def make_allocation(
     spec: AllocationSpec,
     seed: int,
     validation: int | float,
+    shared: Mapping[str, Indices] | None = None,
 ) -> Allocation:
     """Give the training images of all splits to clients, no image twice.
 
     labels: per domain, of all its images. validation: a count, at most so many images per domain,
     drawn from the training images that no client holds (none where nothing is left); or a share
-    of the training images, by class, set aside before clients get theirs.
+    of the training images, by class, set aside before clients get theirs. shared: of domains with
+    images of the same things, which thing each of its images shows, for ``disjoint``.
 
     Raises:
         FedReproError: a specification that cannot be met, naming what is there.
@@ -95,6 +97,9 @@ def make_allocation(
     rules = {"domain": _per_domain, "table": _table, "dirichlet": _dirichlet, "mixed": _mixed}
     given = _Allocator(splits, labels, spec, seed, aside)
     clients = rules[spec.rule](given)
+    tests = {name: split.test for name, split in splits.items()}
+    if spec.disjoint:
+        clients = [_untested(client, tests, shared or {}) for client in clients]
     for client in clients:
         if len(client) < _SMALLEST_CLIENT:
             raise FedReproError(
@@ -102,7 +107,6 @@ def make_allocation(
                 f"needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
             )
     held_out = aside or _left_over(splits, clients, seed, int(validation))
-    tests = {name: split.test for name, split in splits.items()}
     if spec.rule == "mixed":
         mixed = _mix(given, held_out, _MIX_VALIDATION)
         some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
@@ -110,6 +114,25 @@ def make_allocation(
     else:
         after = _alone(held_out), _alone(tests)
     return Allocation(tuple(clients), *after, spec.model_dump_json())
+
+
+def digits_of(shown: Indices, parts: Iterable[Pieces], domain: str) -> Indices:
+    """What the images of a source domain in some pieces show."""
+    found = [shown[indices] for pieces in parts for name, indices in pieces if name == domain]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def _untested(
+    client: ClientShare, tests: Mapping[str, Indices], shared: Mapping[str, Indices]
+) -> ClientShare:
+    """A client less the training images of what a test image of another domain shows."""
+    kept = []
+    for domain, indices in client.train:
+        if domain in shared:
+            tested = [shared[other][tests[other]] for other in shared if other != domain]
+            indices = indices[~np.isin(shared[domain][indices], np.concatenate(tested))]
+        kept.append((domain, indices))
+    return replace(client, train=tuple(kept))
 
 
 def _alone(parts: Mapping[str, Indices]) -> dict[str, Pieces]:

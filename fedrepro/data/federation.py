@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedrepro.data.allocation import POOLED, Allocation, Pieces, make_allocation
+from fedrepro.data.copies import originals, overlap
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.embeddings import embed_domain, embedder, text_heads
 from fedrepro.data.splits import Split, limit_test, make_split, tested_sample
@@ -134,14 +135,11 @@ def build_federation(
         raise FedReproError(
             f"no data set is called {spec.dataset!r}; choose one of {', '.join(DATASETS)}"
         )
-    arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
+    arrays, splits, allocation = _allocated(spec, root, cache)
     encoder = None if spec.encoder is None else embedder(spec.encoder, root, cache)
     classes = {a.classes for a in arrays.values()}
     if len(classes) != 1:
         raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
-    splits = {name: _split(spec, a) for name, a in arrays.items()}
-    labels = {name: a.labels for name, a in arrays.items()}
-    allocation = make_allocation(splits, labels, spec.allocation, spec.split_seed, spec.validation)
     if encoder is not None:
         arrays = {
             name: embed_domain(a, encoder, allocation.used(name), cache)
@@ -164,6 +162,25 @@ def build_federation(
         test_images={} if pooled else allocation.tests,
         subsets=(POOLED,) if pooled and subsets else subsets,
     )
+
+
+def shared_digits(
+    spec: DataSpec, root: Path | None = None, cache: Path | None = None
+) -> pd.DataFrame:
+    """`copies.overlap` of a specification's domains."""
+    arrays, _, allocation = _allocated(spec, root, cache)
+    return overlap(allocation, originals(arrays, root))
+
+
+def _allocated(
+    spec: DataSpec, root: Path | None, cache: Path | None
+) -> tuple[dict[str, DomainArrays], dict[str, Split], Allocation]:
+    arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
+    splits = {name: _split(spec, a) for name, a in arrays.items()}
+    labels = {name: a.labels for name, a in arrays.items()}
+    shared = originals(arrays, root) if spec.allocation.disjoint else None
+    cut = spec.allocation, spec.split_seed, spec.validation, shared
+    return arrays, splits, make_allocation(splits, labels, *cut)
 
 
 def _split(spec: DataSpec, arrays: DomainArrays) -> Split:

@@ -112,6 +112,7 @@ class FusedEngine(ForwardEngine):
         return tuple(
             (
                 phase.epochs,
+                phase.steps,
                 phase.lookahead,
                 phase.loss,
                 phase.optimizer or self.protocol.optimizer,
@@ -150,7 +151,7 @@ class FusedEngine(ForwardEngine):
         def steps() -> Iterator[bool]:
             for phase_number, phase in enumerate(jobs[0].phases):
                 for _ in range(phase.epochs):
-                    for step in reader.epoch(pairs=phase.lookahead is not None):
+                    for step in reader.epoch(phase.lookahead is not None, phase.steps):
                         stack.take(phase_number, step)
                         yield True
                 stack.end_phase(phase_number)

@@ -54,10 +54,14 @@ def plan(epoch: Sequence[Sequence[Batches]], batch_size: int) -> Iterator[tuple[
     for position in range(max(whole)):
         here = [c[position] if n > position else None for c, n in zip(shapes, whole, strict=True)]
         yield from ((step, position) for step in _neighbours(here))
-    rests = [c[n] if n < len(c) else None for c, n in zip(shapes, whole, strict=True)]
-    for step in _neighbours(rests):
-        # all clients of the step are at their last position, which may differ from client to client
-        yield step, -1
+    # Counted from a client's end, as the number of its full batches may differ from others'. There
+    # is one rest, or a number of steps of a client with less than a batch.
+    most = max(len(c) - n for c, n in zip(shapes, whole, strict=True))
+    for back in range(-most, 0):
+        rests = [
+            c[back] if n - len(c) <= back else None for c, n in zip(shapes, whole, strict=True)
+        ]
+        yield from ((step, back) for step in _neighbours(rests))
 
 
 def _neighbours(shapes: Sequence[tuple[int, ...] | None]) -> Iterator[Step]:
@@ -98,12 +102,13 @@ class Reader:
         image = self._images[0].numel() * torch.empty((), dtype=dtype).element_size()
         self._block = max(1, BLOCK_BYTES // image)
 
-    def epoch(self, pairs: bool) -> Iterator[Step]:
-        """One shuffled epoch of every client. pairs: steps read two batches; an odd one is left."""
+    def epoch(self, pairs: bool, steps: int | None = None) -> Iterator[Step]:
+        """One shuffled epoch of every client, or so many of its steps. pairs: steps read two
+        batches; an odd one is left."""
         epoch = [
             _paired(batches) if pairs else [(batch,) for batch in batches]
             for batches in (
-                epoch_batches(n, self._batch_size, streams.order)
+                epoch_batches(n, self._batch_size, streams.order, steps)
                 for n, streams in zip(self._counts, self._streams, strict=True)
             )
         ]

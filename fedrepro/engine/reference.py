@@ -131,7 +131,7 @@ class ReferenceEngine(ForwardEngine):
         loss = getattr(method, phase.loss)
         size = job.batch_size or self.protocol.batch_size
         for _ in range(phase.epochs):
-            batches = iter(epoch_batches(len(job.samples), size, streams.order))
+            batches = iter(epoch_batches(len(job.samples), size, streams.order, phase.steps))
             for index in batches:
                 second = next(batches, None) if phase.lookahead is not None else index
                 if second is None:

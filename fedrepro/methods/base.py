@@ -164,6 +164,7 @@ class Phase:
         gradient of the second, taken after a plain step of this size on the first, is applied to
         the point before that step (Per-FedAvg).
     loss: the name of the method's function that is minimised, of `client_loss`'s form.
+    steps: batches in an epoch, whatever the number of images; one pass over them where None.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Phase:
     optimizer: OptimizerSpec | None = None
     lookahead: float | None = None
     loss: str = "client_loss"
+    steps: int | None = None
 
 
 CLOSING = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm's statistics alone follow

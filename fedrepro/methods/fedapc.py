@@ -73,9 +73,16 @@ class FedAPC(PrototypeMessages, Method):
         alternatives=(True,),
     )
     erase: float = hyper(
-        0.5, source="probability; FedDAP code's helper", status="code", low=0, high=1
+        0.5,
+        source="Sec. III-A: erasing; probability, area and shape of FedDAP code's helper, which "
+        "draws once for a whole batch of tensors, here for each image",
+        status="stated",
+        low=0,
+        high=1,
     )
-    crop: int = hyper(4, source="pixels of padding; FedDAP code's helper", status="code", low=0)
+    crop: int = hyper(
+        4, source="Sec. III-A: cropping; padding of FedDAP code's helper", status="stated", low=0
+    )
     flip: bool = hyper(
         True, source="Sec. III-A: flipping; left-right as in FPL code", status="stated"
     )

@@ -34,7 +34,8 @@ class FedDyn(Method):
     w_t), m all clients, and sends mean(w_i) - s/alpha. Kept here are -g_i/alpha and -s/alpha: sums
     of past moves. g_i stays at its client, so the traffic is FedAvg's. Clients count equally, as
     the derivation needs. BatchNorm's running statistics are plainly averaged. What is tested is
-    what the server sends. The authors' code also divides alpha by a client's relative number of
+    what the server sends; the authors' code tests plain means instead, of the round's clients and
+    of all clients' last networks. It also divides alpha by a client's relative number of
     images and clips gradients; neither is in Alg. 1 or here.
 
     "inert": the penalty is written in the received network's parameters, which the local

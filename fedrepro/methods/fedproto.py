@@ -122,6 +122,14 @@ class FedProto(PrototypeMessages, Method):
         status="stated",
         alternatives=(True,),
     )
+    second_pass: bool = hyper(
+        False,
+        source="RethinkFL code passes every batch through the network twice: BatchNorm's running "
+        "statistics follow it twice a step, and nothing else changes",
+        status="code",
+        alternatives=(True,),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average",
         source="RethinkFL code; of no effect where networks are not averaged",
@@ -141,6 +149,9 @@ class FedProto(PrototypeMessages, Method):
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)
+        if self.second_pass:
+            with torch.no_grad():
+                model(batch.x)
         distance = prototype_mse(out.features, batch.y, *received_table(received))
         return {"ce": cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}
 

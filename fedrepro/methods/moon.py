@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy, model_contrast
@@ -30,7 +31,8 @@ class MOON(Method):
     the received network over the temperature, q with that of the network this client ended its last
     round with; Li et al. 2021, Eq. 3 and Alg. 1. The previous network stays at its client, and so
     is no traffic. In the first round it is the received one: the term is mu log 2 and moves
-    nothing, as in the authors' code, which has no term there.
+    nothing, as in the authors' code, which has no term there, unless one of the two is in training
+    mode and the other is not.
 
     z is the feature of the protocol's network: after a projection head where that has one (the
     authors add one of 256 values), else the encoder's output, as in all five papers here. Two
@@ -68,6 +70,22 @@ class MOON(Method):
         status="code",
         alternatives=(True,),
     )
+    previous_in_training_mode: bool | None = hyper(
+        None,
+        source="the previous network alone; None: as the received one. FedPall code: in training "
+        "mode beside a received one in evaluation mode, so that the first round has a contrast",
+        status="code",
+        alternatives=(True, False),
+        later=True,
+    )
+    second_pass: bool = hyper(
+        False,
+        source="RethinkFL code passes every batch through the network twice: BatchNorm's running "
+        "statistics follow it twice a step, and nothing else changes",
+        status="code",
+        alternatives=(True,),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average", source="authors' code", status="code", alternatives=BN_POLICIES[1:]
     )
@@ -77,10 +95,12 @@ class MOON(Method):
         # What does not travel, such as local BatchNorm, is the client's own in both.
         shared = {**previous, **tensors_of(received, "model")}
         out = model(batch.x)
-        ahead, behind = (
-            model.run(tensors, batch.x, training=self.references_in_training_mode).features
-            for tensors in (shared, previous)
-        )
+        if self.second_pass:
+            with torch.no_grad():
+                model(batch.x)
+        mode, other = self.references_in_training_mode, self.previous_in_training_mode
+        ahead = model.run(shared, batch.x, training=mode).features
+        behind = model.run(previous, batch.x, training=mode if other is None else other).features
         return {
             "ce": cross_entropy(out.logits, batch.y),
             "contrast": self.mu * model_contrast(out.features, ahead, behind, self.temperature),

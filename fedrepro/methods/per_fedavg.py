@@ -42,10 +42,19 @@ class PerFedAvg(Method):
     )
     adapt_epochs: int = hyper(
         1,
-        source="the method's test (Fallah et al., Eq. 3); ADCOL does not say",
-        status="stated",
+        source="not stated by ADCOL; FL-bench code; PFLlib code takes one batch (adapt_steps 1)",
+        status="code",
         alternatives=(0,),
         low=0,
+    )
+    adapt_steps: int | None = hyper(
+        None,
+        source="steps of an adaptation epoch; None: the whole epoch. Fallah et al., Eq. 3: one "
+        "gradient step; PFLlib code: on one batch",
+        status="code",
+        alternatives=(1,),
+        low=1,
+        later=True,
     )
     bn_policy: BNPolicy = hyper(
         "average", source="as FedAvg (FedPall code)", status="code", alternatives=BN_POLICIES[1:]
@@ -58,7 +67,8 @@ class PerFedAvg(Method):
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
         if self.adapt_epochs == 0:
             return ()
-        return (Phase("adapt", self.adapt_epochs, optimizer=OptimizerSpec(lr=self.alpha)),)
+        step = OptimizerSpec(lr=self.alpha)
+        return (Phase("adapt", self.adapt_epochs, optimizer=step, steps=self.adapt_steps),)
 
     def judged_by(self, layout: dict[str, TensorInfo]) -> tuple[str, ...]:  # type: ignore[override]
         return ("personal",) if self.adapt_epochs else super().judged_by(layout)

@@ -21,6 +21,7 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.prototype_messages import class_features
 from fedrepro.models import FLModel, Output, TensorInfo
 from fedrepro.protocol import OptimizerSpec, Protocol
 from fedrepro.prototypes import class_means, count_weighted_mean, unit_mean
@@ -54,9 +55,10 @@ class RUCR(Method):
     one. Departures from both codes: prototypes are those of the clients' networks after their
     training in the round before, not of the received network, so that the first round is FedAvg;
     rectified predictors are trained on or tested where they are averaged with all else, not
-    averaged by themselves; each image of the client makes one mixture an epoch, with a class drawn
-    anew, where the codes make a fixed number for each class once a round. The authors' code goes
-    on from the predictor as it was before rectification, which "end" does not.
+    averaged by themselves; mixtures are drawn anew in each epoch, their class too, where the codes
+    make a fixed number for each class once a round; their features are the received network's,
+    where the codes mix those of before the round's training, one average earlier. The authors'
+    code goes on from the predictor as it was before rectification, which "end" does not.
     """
 
     name: ClassVar[str] = "RUCR"
@@ -96,7 +98,8 @@ class RUCR(Method):
     )
     rectify_last: int | None = hyper(
         None,
-        source="FedPall code: every round; the authors' code: the last 20 of 150",
+        source="FedPall code: every round; the authors' code: round r where r >= R - 20 of R = "
+        "150, which are 21 rounds",
         status="code",
         alternatives=(20,),
         low=0,
@@ -107,6 +110,22 @@ class RUCR(Method):
         status="code",
         alternatives=(50,),
         low=1,
+    )
+    rectify_steps: int | None = hyper(
+        None,
+        source="batches of mixtures in such an epoch; None: one mixture an image. FedPall code: 50 "
+        "for each class, in batches of the protocol's size",
+        status="code",
+        alternatives=(8,),
+        low=1,
+        later=True,
+    )
+    prototypes_of_augmented_images: bool = hyper(
+        False,
+        source="prototypes of the images; FedPall code reads the training loader",
+        status="code",
+        alternatives=(True,),
+        later=True,
     )
     rectify_lr: float = hyper(
         0.01, source="both codes, without momentum or decay", status="code", low=0
@@ -142,7 +161,9 @@ class RUCR(Method):
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         epochs = self.rectify_epochs or protocol.local_epochs
         step = OptimizerSpec(lr=self.rectify_lr)
-        rectify = Phase("rectify", epochs, is_predictor, step, loss="rectify")
+        rectify = Phase(
+            "rectify", epochs, is_predictor, step, loss="rectify", steps=self.rectify_steps
+        )
         local = Phase("local", protocol.local_epochs)
         return (rectify, local) if self.rectify_at == "start" else (local, rectify)
 
@@ -188,12 +209,13 @@ class RUCR(Method):
     def download(self, server: Server, client: int) -> Message:
         kinds = ["prototypes", "present", "shares"] + ["anchors"] * (self.anchors == "raw")
         last = self.rectify_last
-        due = last is None or server.round > server.protocol.rounds - last
+        due = last is None or server.round >= server.protocol.rounds - last
         now = torch.tensor(float(due), device=server.device, dtype=server.dtype)
         return {"schedule": now, **{kind: server.tensors[kind] for kind in kinds}}
 
     def upload(self, client: TrainedClient) -> Message:
-        means, counts = class_means(client.features(), client.labels, client.classes)
+        features = class_features(client, False, self.prototypes_of_augmented_images)
+        means, counts = class_means(features, client.labels, client.classes)
         return {"prototypes": means, "counts": counts}
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:

@@ -24,6 +24,7 @@ __all__ = ["notebooks", "show"]
 
 FOLDER = Path(__file__).resolve().parents[2] / "book" / "runs"
 DRIFT = FOLDER / "drift.json"
+SHARED = FOLDER / "shared-digits.json"
 NOTHING = "No run is recorded yet for this."
 
 
@@ -339,6 +340,11 @@ def counts(found: Collected, dataset: str) -> pd.DataFrame | Html:
 def drift() -> pd.DataFrame | Html:
     """Accuracy of a network trained on one embedded domain and tested on another."""
     return pd.read_json(DRIFT, orient="index").round(1) if DRIFT.exists() else nothing()
+
+
+def shared_digits() -> pd.DataFrame | Html:
+    """Test images of one domain whose digit another trains on, in a protocol's data."""
+    return pd.read_json(SHARED).set_index("protocol") if SHARED.exists() else nothing()
 
 
 # What the papers' files say.

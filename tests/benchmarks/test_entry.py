@@ -20,6 +20,7 @@ REFUSED = {
     "phases": "--model nothing",
     "precision": "--precision tf32",
     "rounds": "--images 9 --batch 8",
+    "shared_digits": "--papers nobody",
 }
 
 

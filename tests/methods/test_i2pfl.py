@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.errors import FedReproError
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.models import Output
 from fedrepro.progress import Silent
@@ -269,3 +270,59 @@ def test_each_reading_of_the_alignment_changes_the_network(fields):
         run.one_round()
         networks.append(np.concatenate([v.flatten() for v in run.server.model.values()]))
     assert not np.allclose(*networks)
+
+
+# Augmented prototypes over a client's data.
+
+
+def test_features_are_drawn_to_the_clients_augmented_prototypes():
+    """Of a class the client has; class 1 has none, so that its sample takes no part."""
+    memory = {"augmented": torch.tensor([[1.0, 1.0], [9.0, 9.0]]), "counts": torch.tensor([3, 0])}
+    found = values(augmented_over="client", draws=None, received={**SENT, "memory": memory})
+    assert found["apa"] == (1 + 1) / 2
+
+
+def test_a_client_keeps_the_means_of_its_mixtures():
+    run = Training(
+        methods.create("I2PFL", augmented_over="client", alpha=0.4),
+        toys.protocol(rounds=2),
+        toys.federation((8, 7)),
+        seed=0,
+    )
+    kept = []
+    remember = type(run.method).remember
+
+    def heard(client):
+        start = client.generator.get_state()
+        memory = remember(run.method, client)
+        kept.append((client, start, memory))
+        return memory
+
+    object.__setattr__(run.method, "remember", heard)
+    run.one_round()
+    client, start, memory = kept[0]
+    z, y = client.features(), client.labels
+    lam, partner = run.method.drawn(8, torch.Generator().set_state(start)).unbind(dim=1)
+    wanted = torch.zeros(toys.CLASSES, z.shape[1])
+    for i in range(8):
+        others = [z[j] for k in range(toys.CLASSES) if k != y[i] for j in range(8) if y[j] == k]
+        other = others[int(partner[i] * len(others))]
+        wanted[y[i]] += (lam[i] * z[i] + (1 - lam[i]) * other) / (y == y[i]).sum()
+    torch.testing.assert_close(memory["augmented"], wanted)
+    assert memory["counts"].tolist() == [3, 3, 2]
+    assert torch.equal(run.clients[0].memory["augmented"], memory["augmented"])
+
+
+def test_without_a_memory_the_first_round_has_no_alignment_and_the_second_has():
+    run = Training(
+        methods.create("I2PFL", augmented_over="client"), toys.protocol(), toys.federation(), seed=0
+    )
+    found = run.run(Silent()).query("measure == 'term' and subject == 'apa'")
+    by_round = found.groupby("round").value.sum()
+    assert by_round[1] == 0 and by_round[2] > 0
+    with pytest.raises(FedReproError, match="mixup"):
+        methods.create("I2PFL", augmented_over="client", mixup="images")
+
+
+def test_engines_agree_over_the_clients_data():
+    assert_engines_agree(name="I2PFL", fields={"augmented_over": "client"})

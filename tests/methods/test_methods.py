@@ -346,6 +346,23 @@ def test_per_fedavg_tests_an_adapted_copy_only():
     assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)
 
 
+def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
+    """Fallah et al., Eq. 3: w - alpha grad. Nine images are three batches, one of them read."""
+    run = training("Per-FedAvg", toys.federation((9,)), adapt_steps=1, alpha=0.1)
+
+    @dataclass(frozen=True)
+    class Quadratic(methods.get("Per-FedAvg")):
+        def client_loss(self, model, batch, received):
+            return {"half-square": 0.5 * sum((p**2).sum() for p in model.params.values())}
+
+    for steps, factor in ((1, 0.9), (None, 0.9**2), (5, 0.9**5)):  # a rest of one joins a batch
+        method = Quadratic(alpha=0.1, adapt_steps=steps)
+        job = run._adaptation(run.clients[0], 1, method.before_test(run.protocol, False))
+        name = next(n for n, info in run.layout.items() if not info.is_buffer)
+        after = only(run, job, method).state[name]
+        torch.testing.assert_close(after, factor * job.state[name])
+
+
 def test_all_clients_adapt_in_one_call_before_a_test(monkeypatch):
     run, calls = training("Per-FedAvg"), []
     train = run.engine.train

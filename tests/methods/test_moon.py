@@ -1,6 +1,7 @@
 """MOON: the contrast by hand, what a client remembers, what travels."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from fedrepro.messages import count_bytes
 from fedrepro.methods.base import Batch
 from fedrepro.models import Output
 from fedrepro.progress import Silent
+from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 from tests.methods.test_methods import only, record_messages, training
 
@@ -137,3 +139,53 @@ def test_local_batch_norm_stands_in_both_references():
 
 def test_engines_agree_with_references_in_training_mode():
     assert_engines_agree(name="MOON", fields={"references_in_training_mode": True})
+
+
+class Moody(Plane):
+    """Turns its features by a right angle in training mode."""
+
+    def run(self, tensors, x, training=False):
+        z = x @ tensors["w"].T
+        return Output(z @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]]) if training else z, z)
+
+
+@pytest.mark.parametrize(
+    ("received_mode", "previous_mode", "gap"),
+    # features equal the own one, or stand across it: what p - q is before the temperature
+    [(False, None, 0), (True, None, 0), (False, True, 1), (True, False, -1)],
+)
+def test_one_reference_alone_may_be_in_training_mode(received_mode, previous_mode, gap):
+    """As in FedPall code: then even the first round, where both are one network, has a contrast."""
+    fields = {"references_in_training_mode": received_mode}
+    method = methods.create("MOON", **fields, previous_in_training_mode=previous_mode)
+    eye = [[1.0, 0.0], [0.0, 1.0]]
+    batch = Batch(torch.tensor([[1.0, 0.0]]), torch.tensor([0]))
+    found = method.client_loss(Moody(torch.eye(2)), batch, received(eye, eye))["contrast"]
+    assert found.item() == pytest.approx(math.log(1 + math.exp(-gap / 0.5)))
+
+
+@pytest.mark.parametrize("name", ["MOON", "FedProto"])
+def test_a_second_pass_moves_the_running_statistics_once_more(name):
+    """From r, one step of one batch with statistics s leaves r + 0.1 (s - r), or r + 0.19 (s - r);
+    weights do not feel it."""
+    after = {}
+    for twice in (False, True):
+        run = training(name, toys.federation((4,)), second_pass=twice)
+        client = run.clients[0]
+        phase = replace(run.method.phases(run.protocol)[0], epochs=1)
+        job = replace(run._job(client, run._download(client), 1), phases=[phase])
+        before, after[twice] = job.state, only(run, job).state
+    checked = 0
+    for name, info in run.layout.items():
+        if info.is_bn and info.is_buffer and not info.is_counter:
+            once, twice = (after[n][name] - before[name] for n in (False, True))
+            torch.testing.assert_close(twice, 1.9 * once, rtol=1e-4, atol=1e-6)
+            checked += bool(once.abs().max() > 1e-3)
+        elif not info.is_counter:
+            torch.testing.assert_close(after[True][name], after[False][name])
+    assert checked
+
+
+@pytest.mark.parametrize("name", ["MOON", "FedProto"])
+def test_engines_agree_with_a_second_pass(name):
+    assert_engines_agree(name=name, fields={"second_pass": True})

@@ -1,6 +1,7 @@
 """RUCR on cases worked out by hand, and what of it travels."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from fedrepro.progress import Silent
 from fedrepro.rounds import Training
 from fedrepro.server import Server
 from tests import toys
+from tests.engine.test_fused import assert_engines_agree
 
 D = 16  # tiny-cnn's features
 
@@ -227,7 +229,7 @@ def test_it_waits_for_the_last_rounds():
     run = training(rectify_last=1, rectify_lr=1.0)
     run.one_round()
     rectify = run.method.phases(run.protocol)[:1]
-    for number, due in ((2, False), (3, True)):
+    for number, due in ((1, False), (2, True), (3, True)):  # r >= R - 1 of R = 3, as the authors
         run.server.round = number
         before, result = trained(run, rectify, number)
         assert (result.terms["rectify"] > 0) == due
@@ -256,3 +258,45 @@ def test_a_policy_that_keeps_part_of_the_network_at_home_is_refused():
     assert methods.create("RUCR", bn_policy="first").bn_policy == "first"
     with pytest.raises(FedReproError, match="bn_policy"):
         methods.create("RUCR", bn_policy="local")
+
+
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_rectification_takes_a_number_of_steps(engine):
+    """Of whole batches, however few or many images a client has; all of them where they are fewer
+    than a batch. A step of a loss that is the sum of the predictor's weights moves each by lr."""
+
+    class Sum(methods.get("RUCR")):
+        def rectify(self, model, batch, received):
+            sizes.append(batch.y.shape[-1])
+            return {"rectify": sum(value.sum() for value in model.params.values())}
+
+    for images in (3, 4, 30):
+        sizes = []
+        method = Sum(rectify_steps=5, rectify_epochs=2, rectify_lr=0.5)
+        protocol = toys.protocol(batch_size=4)
+        run = Training(method, protocol, toys.federation((images, 11)), seed=0, engine=engine)
+        for client in run.clients:
+            job = run._job(client, run._download(client), 1)
+            job = job.__class__(**{**vars(job), "phases": method.phases(protocol)[:1]})
+            state = in_order(run.engine.train(method, [job]))[0].state
+            weight = next(n for n, i in run.layout.items() if i.part == "predictor")
+            torch.testing.assert_close(job.state[weight] - state[weight], 0 * state[weight] + 5)
+        assert set(sizes) == {min(images, 4), 4}
+
+
+def test_engines_agree_on_a_number_of_steps():
+    """Clients of more and of less than a batch in one stack."""
+    assert_engines_agree(name="RUCR", fields={"rectify_steps": 5}, sizes=(21, 13, 5))
+
+
+@pytest.mark.parametrize("augmented", [False, True])
+def test_prototypes_of_the_images_or_of_the_training_loaders(augmented):
+    seen = []
+    client = SimpleNamespace(
+        labels=torch.tensor([0, 1]),
+        classes=2,
+        augmentation="crop",
+        features=lambda training, how: seen.append((training, how)) or torch.eye(2),
+    )
+    methods.create("RUCR", prototypes_of_augmented_images=augmented).upload(client)
+    assert seen == [(False, "crop" if augmented else None)]
