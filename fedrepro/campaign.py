@@ -151,7 +151,9 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
 
 def _alive(pid: int, born: float) -> bool:
     try:
-        return abs(psutil.Process(pid).create_time() - born) < 2
+        worker = psutil.Process(pid)
+        ended = worker.status() == psutil.STATUS_ZOMBIE  # nobody has fetched its exit status
+        return not ended and abs(worker.create_time() - born) < 2
     except psutil.Error:
         return False
 
@@ -176,8 +178,9 @@ def campaign(
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
     busy: dict[subprocess.Popen[bytes], Run] = {}
     failed = 0
-    for number in (signal.SIGINT, signal.SIGTERM):  # shells let background jobs ignore the first
-        signal.signal(number, signal.default_int_handler)
+    # Both, since a shell may start a background job deaf to SIGINT.
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
@@ -189,6 +192,8 @@ def campaign(
                 failed += _ended(run, runs, child.returncode, say)
     finally:
         _stop(list(busy))
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
             failed += _ended(run, runs, child.returncode, say)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrepro import methods
 from fedrepro.campaign import Run, status
 from fedrepro.models import build_model
 from fedrepro.papers import Arm
@@ -78,14 +79,19 @@ def _sizes(runs: Sequence[Run], said: Mapping[str, Any]) -> dict[str, float | No
 
 
 def pflop(arm: Arm, images: int, classes: int, size: int) -> float:
-    """An estimate of a run's 1e15 floating point operations: three forward passes for each of the
-    clients' images and epoch. Tests, the server's work, further passes of a method and the trials
-    of a tuned setting are left out. size: as a federation's."""
-    protocol, method = arm.protocol, methods.create(arm.method, **arm.fields)
-    with torch.device("meta"), torch.no_grad():  # shapes alone, no numbers
-        model = build_model(protocol.model, classes, size, **protocol.model_args)
-        shape = (1, size) if protocol.data.encoder else (1, 3, size, size)
-        with FlopCounterMode(display=False) as counter:
-            method.network(model).eval()(torch.zeros(shape))
-    passes = 3 * images * protocol.participation * protocol.local_epochs * protocol.rounds
-    return float(counter.get_total_flops() * passes / 1e15)
+    """An estimate of a run's 1e15 floating point operations: three forward passes of the protocol's
+    network for each of the clients' images and epoch. Tests, the server's work, what a method adds
+    and the trials of a tuned setting are left out. size: as a federation's."""
+    p = arm.protocol
+    passes = 3 * images * p.participation * p.local_epochs * p.rounds
+    embedded = p.data.encoder is not None
+    return _forward(p.model, json.dumps(p.model_args), classes, size, embedded) * passes / 1e15
+
+
+@lru_cache
+def _forward(model: str, given: str, classes: int, size: int, embedded: bool) -> float:
+    """Operations of one image's forward pass."""
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network = build_model(model, classes, size, **json.loads(given)).eval()
+        network(torch.zeros((1, size) if embedded else (1, 3, size, size)))  # shapes, no numbers
+    return float(counter.get_total_flops())
