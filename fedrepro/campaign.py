@@ -26,7 +26,7 @@ import psutil
 import typer
 import yaml
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedrepro import files
 from fedrepro.errors import Diverged, FedReproError, first_mistake, one_line
@@ -86,17 +86,18 @@ def read(path: Path) -> list[Run]:
     """The runs of a list, each once; FedReproError naming the entry for the first mistake."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-        entries = TypeAdapter(list[Entry]).validate_python(raw)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path} cannot be read ({flat}); mend it or --file") from None
-    except ValidationError as error:
-        raise FedReproError(f"{path.name}, entry {first_mistake(error)}") from None
+    if not isinstance(raw, list):
+        raise FedReproError(f"{path} holds no list; write one entry a line, `- {{paper: ...}}`")
     runs: dict[str, Run] = {}
-    for number, entry in enumerate(entries, start=1):
+    for number, given in enumerate(raw, start=1):
         try:
-            for run in _runs(entry):
+            for run in _runs(Entry.model_validate(given)):
                 runs.setdefault(run.key, run)
+        except ValidationError as error:
+            raise FedReproError(f"{path.name}, entry {number}, {first_mistake(error)}") from None
         except FedReproError as error:
             raise FedReproError(f"{path.name}, entry {number}: {error}") from None
     return list(runs.values())

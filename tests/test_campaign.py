@@ -186,8 +186,8 @@ def test_one_campaign_a_folder(tmp_path: Path) -> None:
         ({"experiment": "table-4", "dataset": "office10", "scale": "paper",
           "changes": {"rounds": 2}}, "scale paper is the paper's own protocol"),
         ({"changes": {"rounds": 0}}, "rounds = 0"),
-        ({"seeds": [-1]}, "1.seeds.0 = -1"),
-        ({"sedes": [1]}, "1.sedes"),
+        ({"seeds": [-1]}, "seeds.0 = -1"),
+        ({"sedes": [1]}, "sedes = [1]"),
     ],
 )  # fmt: skip
 def test_a_wrong_list_is_one_line_before_anything_starts(
@@ -197,10 +197,13 @@ def test_a_wrong_list_is_one_line_before_anything_starts(
     result = call(tmp_path)
     assert result.exit_code == 2 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1 and complaint in result.stderr, result.stderr
-    assert "list.yaml, entry " in result.stderr and not (tmp_path / "runs").exists()
+    assert "list.yaml, entry 2" in result.stderr and not (tmp_path / "runs").exists()
 
 
-def test_a_missing_list_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_empty_list_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    with pytest.raises(FedReproError, match="holds no list"):
+        campaign.read(tmp_path / "empty.yaml")
     with pytest.raises(FedReproError, match=r"none\.yaml cannot be read"):
         campaign.read(tmp_path / "none.yaml")
 
