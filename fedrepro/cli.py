@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from fedrepro import campaign
 from fedrepro.errors import FedReproError, one_line
 from fedrepro.views import text
 
@@ -91,6 +92,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
 app.add_typer(data_app, name="data")
+app.command("campaign")(campaign.command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Names = Annotated[
@@ -131,18 +133,11 @@ def data_status(names: Names = None, root: Root = None) -> None:
 
     rows = data.status(names or (), root)
     header = ("domain", "here", "hash", "images", "source", "licence", "path")
-    lines = [
-        (
-            r.domain,
-            "yes" if r.present else "no",
-            r.hash,
-            "-" if r.images is None else str(r.images),
-            r.source or "-",
-            r.licence,
-            "-" if r.path is None else str(r.path),
-        )
-        for r in rows
-    ]
+    lines = []
+    for r in rows:
+        images = "-" if r.images is None else str(r.images)
+        facts = (r.hash, images, r.source or "-", r.licence, str(r.path or "-"))
+        lines.append((r.domain, "yes" if r.present else "no", *facts))
     typer.echo(text.aligned(header, lines))
     for row in rows:
         if row.note:

@@ -196,7 +196,7 @@ def _main() -> None:
     facts = json.loads(sys.stdin.readline())
     # SystemExit lets papermill shut the kernel down, where a plain SIGTERM would leave it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     import papermill
     from nbclient.exceptions import DeadKernelError
 
@@ -218,7 +218,7 @@ def _main() -> None:
         sys.exit(f"{type(error).__name__}: {one_line(error)}")
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Wait for the end of standard input: the parent holds it open as long as it lives."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)

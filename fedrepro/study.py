@@ -163,17 +163,25 @@ class Study:
         return {arm.label: end for arm, end in self._ended(experiment)[1]}
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
-        probe = PROBES.get(self.paper.experiment(experiment).kind)
         results, diverged = [], []
         for arm in self.arms(experiment):
             try:
-                tuned, tries = self._tuned(experiment, arm)
-                results.append(Result(tuned, self._record(tuned, probe), tries))
+                results.append(self.result(experiment, arm))
             except Diverged as end:
                 diverged.append((arm, end))
         if diverged and not results:
             raise diverged[0][1]
         return results, diverged
+
+    def result(self, experiment: str, arm: Arm) -> Result:
+        """The finished run of one of an experiment's arms, trained where the store lacks it.
+
+        Raises:
+            Diverged: its training did.
+        """
+        probe = PROBES.get(self.paper.experiment(experiment).kind)
+        tuned, tries = self._tuned(experiment, arm)
+        return Result(tuned, self._record(tuned, probe), tries)
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, float]]:
         """An arm with its tuned setting, and what each value was worth; as it is without one.

@@ -161,7 +161,7 @@ def sweep(
     if scheduler is not None and on != "dask":
         raise FedReproError("a scheduler is used with dask only; add --on dask")
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
-    run = partial(execute, resume=resume, threads=max(1, _cores() // workers))
+    run = partial(execute, resume=resume, threads=max(1, cores() // workers))
     ended: dict[int, Outcome] = {}
     _make_folders(jobs)
     allow()
@@ -193,7 +193,7 @@ def usual_workers(jobs: Sequence[Job]) -> int:
     if devices != {"cpu"}:
         return 1
     fitting = psutil.virtual_memory().available // ROOM
-    return max(1, min(len(jobs), _cores(), fitting))
+    return max(1, min(len(jobs), cores(), fitting))
 
 
 def train_ahead(jobs: Sequence[Job], engine: str) -> None:
@@ -230,7 +230,7 @@ def _make_folders(jobs: Sequence[Job]) -> None:
         make_folder(folder, "name a writable folder with --runs")
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

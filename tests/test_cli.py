@@ -18,7 +18,7 @@ from fedrepro.views import text
 
 COMMANDS = (
     *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
-    *("run", "sweep", "verdicts", "book", "bench"),
+    *("run", "sweep", "campaign", "verdicts", "book", "bench"),
 )
 CELL = ["paper", "table", "dataset", "method", "column", "published", "published_std"]
 CELL += ["ours", "ours_std", "seeds", "scale", "verdict", "why"]

@@ -303,7 +303,7 @@ def test_a_notebook_a_core_as_far_as_memory_goes(
 ) -> None:
     given = {"device": device}
     jobs = [Job("adcol", "d", n, Path("n"), Path("o"), given) for n in range(notebooks)]
-    monkeypatch.setattr(sweep, "_cores", lambda: 8)
+    monkeypatch.setattr(sweep, "cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     free = SimpleNamespace(available=gib << 30)
     monkeypatch.setattr(sweep.psutil, "virtual_memory", lambda: free)

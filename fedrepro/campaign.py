@@ -1,0 +1,375 @@
+"""Long runs in order of priority: single-threaded processes side by side, stopped and resumed at
+will.
+
+A list says what to train. A worker (`python -m fedrepro.campaign`) trains one run and says how far
+it is in `<runs>/campaign/<key>.json`; the record is where a sweep would look for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
+
+import psutil
+import typer
+import yaml
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedrepro import files
+from fedrepro.errors import Diverged, FedReproError, first_mistake, one_line
+from fedrepro.protocol import Scale
+
+LIST = Path(__file__).resolve().parent.parent / "book" / "campaign.yaml"
+FOLDER = "campaign"  # in the runs folder: how far each run is
+GRACE = 120.0  # seconds a stopped worker has to save its last round
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+
+
+class Entry(BaseModel):
+    """Rows of one experiment, for some seeds: all rows of a seed before the next seed's.
+
+    methods: rows by label, all where None. changes: as `Study` takes them. pflop: a run's
+    1e15 floating point operations, shown by `--list` until a run has read the data and they can be
+    counted. note: for readers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    paper: str
+    experiment: str
+    dataset: str
+    scale: Scale = "paper"
+    methods: tuple[str, ...] | None = None
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    changes: dict[str, Any] = {}
+    pflop: float | None = Field(None, gt=0)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of an entry for one seed. key: names what is trained, however it is listed."""
+
+    entry: Entry
+    row: str
+    seed: int
+    key: str = ""
+
+    def __str__(self) -> str:
+        e = self.entry
+        return f"{e.paper} {e.experiment} {e.dataset} {e.scale}, {self.row}, seed {self.seed}"
+
+    def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
+        """The study that trains it, and its arm there."""
+        from fedrepro.study import study
+
+        e = self.entry
+        where = {"runs_dir": runs, "data_root": root, "changes": e.changes, "device": "cpu"}
+        asked = study(e.paper, e.dataset, e.scale, self.seed, progress=progress, **where)
+        return asked, next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
+
+
+def read(path: Path) -> list[Run]:
+    """The runs of a list, each once; FedReproError naming the entry for the first mistake."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        flat = " ".join(str(error).split())
+        raise FedReproError(f"{path} cannot be read ({flat}); mend it or --file") from None
+    if not isinstance(raw, list):
+        raise FedReproError(f"{path} holds no list; write one entry a line, `- {{paper: ...}}`")
+    runs: dict[str, Run] = {}
+    for number, given in enumerate(raw, start=1):
+        try:
+            for run in _runs(Entry.model_validate(given)):
+                runs.setdefault(run.key, run)
+        except ValidationError as error:
+            raise FedReproError(f"{path.name}, entry {number}, {first_mistake(error)}") from None
+        except FedReproError as error:
+            raise FedReproError(f"{path.name}, entry {number}: {error}") from None
+    return list(runs.values())
+
+
+def _runs(entry: Entry) -> Iterator[Run]:
+    from fedrepro.papers.registry import COMMON, load, names
+
+    _known("paper", entry.paper, [*names(), COMMON])
+    paper = load(entry.paper)
+    _known("experiment", entry.experiment, [e.id for e in paper.experiments])
+    _known("data set", entry.dataset, paper.datasets_for(entry.experiment))
+    rows = [spec.label for spec in paper.arm_specs(entry.experiment)]
+    if not rows:
+        raise FedReproError(f"{entry.experiment} trains nothing; take it out")
+    for row in entry.methods or ():
+        _known("row", row, rows)
+    for seed in entry.seeds:
+        for row in entry.methods or rows:
+            yield replace(run := Run(entry, row, seed), key=_key(run))
+
+
+def _known(what: str, name: str, choices: Sequence[str]) -> None:
+    if name not in choices:
+        near = get_close_matches(name, choices, n=3, cutoff=0.3) or choices
+        raise FedReproError(f"no {what} {name!r}; the nearest: {', '.join(near)}")
+
+
+def _key(run: Run) -> str:
+    from fedrepro import methods
+    from fedrepro.runs import RunSpec
+
+    asked, arm = run.study(None, None)
+    experiment = asked.paper.experiment(run.entry.experiment)
+    config = RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, run.seed).config()
+    nameless = replace(arm, label="", row="", column=None, alternative=False)
+    # The kind decides what is measured besides, leakage say.
+    what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def status(run: Run, runs: Path) -> dict[str, Any]:
+    """What was last said of a run: state, round, rounds, trained and seconds (here), and more."""
+    path = runs / FOLDER / f"{run.key}.json"
+    said = files.read_json(path) if path.exists() else {"state": "waiting"}
+    if said["state"] == "done" and not (runs / said["run_id"] / "done").exists():
+        return said | {"state": "waiting"}
+    if said["state"] == "under way" and not _alive(*said["process"]):
+        return said | {"state": "waiting"}
+    return said
+
+
+def _alive(pid: int, born: float) -> bool:
+    try:
+        worker = psutil.Process(pid)
+        ended = worker.status() == psutil.STATUS_ZOMBIE  # nobody has fetched its exit status
+        return not ended and abs(worker.create_time() - born) < 2
+    except psutil.Error:
+        return False
+
+
+# The parent.
+
+
+def campaign(
+    todo: Sequence[Run],
+    runs: Path,
+    root: Path | None,
+    jobs: int,
+    minutes: float | None,
+    say: Callable[[str], None],
+) -> int:
+    """Train what is not done, the first of the list first; how many runs failed.
+
+    KeyboardInterrupt (SIGTERM too) and the end of the minutes stop the workers, which save.
+    """
+    end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
+    waiting = [run for run in todo if status(run, runs)["state"] != "done"]
+    say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
+    busy: dict[subprocess.Popen[bytes], Run] = {}
+    failed = 0
+    # Both, since a shell may start a background job deaf to SIGINT.
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        while (waiting or busy) and time.monotonic() < end:
+            while waiting and len(busy) < jobs:
+                run = _next(waiting, list(busy.values()))
+                busy[_start(run, runs, root)] = run
+            time.sleep(0.1)
+            for child in [child for child in busy if child.poll() is not None]:
+                run = busy.pop(child)
+                failed += _ended(run, runs, child.returncode, say)
+    finally:
+        _stop(list(busy))
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    for child, run in busy.items():  # the minutes are over
+        if status(run, runs)["state"] != "waiting":
+            failed += _ended(run, runs, child.returncode, say)
+    if waiting or busy:
+        say("the minutes are over: finished rounds are kept; give the same command to go on")
+    return failed
+
+
+def _next(waiting: list[Run], busy: Sequence[Run]) -> Run:
+    """Take the first run that need not wait for the trials of another seed's, else the first."""
+    taken = [(run.entry, run.row) for run in busy]
+    run = next((run for run in waiting if (run.entry, run.row) not in taken), waiting[0])
+    waiting.remove(run)
+    return run
+
+
+def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
+    """A worker. It ends when its standard input does, so with this process, however that ends;
+    Ctrl-C in a terminal does not reach it."""
+    entry = run.entry.model_dump(mode="json")
+    facts = {"entry": entry, "row": run.row, "seed": run.seed, "key": run.key}
+    words = [json.dumps(facts), str(runs), *([] if root is None else [str(root)])]
+    log = files.make_folder(runs / FOLDER, "name a writable folder with --runs") / f"{run.key}.log"
+    with log.open("wb") as complaints:
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedrepro.campaign", *words],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            start_new_session=True,
+            env={**os.environ, **ONE_THREAD},
+        )
+
+
+def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    for worker in workers:
+        worker.terminate()
+    end = time.monotonic() + GRACE
+    for worker in workers:
+        try:
+            worker.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            worker.kill()
+            worker.wait()
+
+
+def _ended(run: Run, runs: Path, code: int, say: Callable[[str], None]) -> int:
+    """Say how a run ended, in one line; 1 if it failed."""
+    said = status(run, runs)
+    if said["state"] == "done":
+        spent = f"{said['seconds'] / 60:.1f} minutes" if said["trained"] else "it was there"
+        say(f"done: {run}: {said['accuracy']:.2f} % in the last round, {spent}")
+        return 0
+    if said["state"] == "waiting":  # it ended without a word
+        log = runs / FOLDER / f"{run.key}.log"
+        said = {"state": "failed", "reason": f"its process ended with status {code}, see {log}"}
+    say(f"{said['state']}: {run}: {said['reason']}")
+    return int(said["state"] != "skipped")
+
+
+def command(
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after so many; default at the list's end.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Only show what is done, under way and waiting.")
+    ] = False,
+    runs: Annotated[Path, typer.Option(help="Folder of the run records.")] = Path("runs"),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default one a core.")
+    ] = None,
+    file: Annotated[Path, typer.Option(help="The list of runs.")] = LIST,
+    root: Annotated[Path | None, typer.Option(help="Folder of the official files.")] = None,
+) -> None:
+    """Train a list of long runs in order of priority.
+
+    Each run has a process of one thread and the lowest priority. Stopped or killed, the same
+    command goes on from the last checkpoints.
+    """
+    from fedrepro.sweep import cores
+    from fedrepro.views.campaign import table
+
+    todo, jobs = read(file), jobs or cores()
+    runs = runs.expanduser().resolve()
+    if show:
+        typer.echo(table(todo, runs, jobs))
+        return
+    folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            failed = campaign(todo, runs, root, jobs, minutes, typer.echo)
+    except Timeout:
+        raise FedReproError(
+            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
+        ) from None
+    if failed:
+        typer.echo(f"{failed} of {len(todo)} runs failed; the same command tries them again")
+        raise typer.Exit(1)
+
+
+# The worker.
+
+
+class _Told:
+    """A worker's ears and mouth: a training's rounds and the signal to stop come in, the run's
+    status goes out."""
+
+    def __init__(self, path: Path) -> None:
+        known = files.read_json(path) if path.exists() else {}
+        me = psutil.Process()
+        self.path, self.stopping = path, False
+        self.said = {k: known.get(k, 0) for k in ("round", "rounds", "trained", "seconds")}
+        self.say(state="under way", process=[me.pid, me.create_time()])
+
+    def say(self, **facts: Any) -> None:
+        self.said |= facts
+        files.write_json(self.path, self.said)
+
+    def stop(self, *_: object) -> None:
+        """The signal's handler: the round loop saves its last whole round on the way out."""
+        if not self.stopping:
+            self.stopping = True
+            raise KeyboardInterrupt
+
+    def start(self, label: str, total: int, done: int) -> None:
+        self.since = time.monotonic()
+        self.say(round=done, rounds=total)
+
+    def round(self, number: int, accuracy: float) -> None:
+        spent, self.since = time.monotonic() - self.since, time.monotonic()
+        trained, seconds = self.said["trained"] + 1, self.said["seconds"] + spent
+        self.say(round=number, trained=trained, seconds=seconds)
+        if self.stopping:  # code that swallows exceptions had the first one
+            raise KeyboardInterrupt
+
+    def finish(self, text: str) -> None: ...
+
+
+def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
+    import torch
+
+    from fedrepro.runs import federation_of
+
+    torch.set_num_threads(1)
+    asked, arm = run.study(runs, root, told)
+    try:
+        data = federation_of(arm.protocol.data, root)
+    except FedReproError as error:
+        told.say(state="skipped", reason=str(error))
+        return
+    told.say(data=[sum(len(c.train) for c in data.clients), len(data.classes), data.size])
+    result = asked.result(run.entry.experiment, arm)
+    accuracy = float(result.curve()["avg"].iloc[-1])
+    told.say(state="done", run_id=result.record.run_id, accuracy=accuracy)
+
+
+def _main(facts: str, folder: str, root: str | None = None) -> None:
+    from fedrepro.execute import end_with_parent
+
+    given = json.loads(facts)
+    run = Run(**{**given, "entry": Entry(**given["entry"])})
+    told = _Told(Path(folder) / FOLDER / f"{run.key}.json")
+    signal.signal(signal.SIGTERM, told.stop)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.nice(19)
+    try:
+        _work(run, Path(folder), None if root is None else Path(root), told)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except FedReproError as error:
+        told.say(state="diverged" if isinstance(error, Diverged) else "failed", reason=str(error))
+    except Exception as error:
+        traceback.print_exc()
+        told.say(state="failed", reason=f"{type(error).__name__}: {one_line(error)}")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

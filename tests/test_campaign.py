@@ -1,0 +1,225 @@
+"""Campaigns: to the end, stopped, killed, and lists that cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+import yaml
+from filelock import FileLock
+from typer.testing import CliRunner, Result
+
+from fedrepro import campaign, cli
+from fedrepro.errors import FedReproError
+from fedrepro.progress import Silent
+from fedrepro.runs import federation_of
+from fedrepro.study import study
+from fedrepro.views.campaign import pflop, table
+from tests.test_rounds import numbers
+
+ROOT = Path(__file__).resolve().parents[1]
+SMOKE = {"paper": "adcol", "experiment": "table-1", "dataset": "minidigits", "scale": "smoke"}
+LONG = {**SMOKE, "methods": ["FedAvg"], "changes": {"rounds": 40}}
+ENDLESS = {**SMOKE, "methods": ["FedAvg"], "changes": {"rounds": 100_000}}
+
+
+class Untrained(Silent):
+    """Progress of what must be there already."""
+
+    def start(self, label: str, total: int, done: int) -> None:
+        raise AssertionError(f"{label} is trained")
+
+
+def write(folder: Path, *entries: dict) -> Path:
+    path = folder / "list.yaml"
+    path.write_text(yaml.safe_dump(list(entries)))
+    return path
+
+
+def words(folder: Path, *more: str) -> list[str]:
+    return ["campaign", "--file", str(folder / "list.yaml"), "--runs", str(folder / "runs"), *more]
+
+
+def call(folder: Path, *more: str) -> Result:
+    return CliRunner().invoke(cli.app, words(folder, *more))
+
+
+def start(folder: Path, rounds: int = 3) -> tuple[subprocess.Popen[str], int]:
+    """A campaign of one run in a process of its own, some rounds later, and its worker's id."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fedrepro.cli", *words(folder)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    (run,) = campaign.read(folder / "list.yaml")
+    deadline = time.monotonic() + 120
+    while (said := campaign.status(run, folder / "runs")).get("round", 0) < rounds:
+        assert time.monotonic() < deadline and child.poll() is None, child.communicate()[0]
+        time.sleep(0.01)
+    return child, said["process"][0]
+
+
+def listed(folder: Path) -> str:
+    return table(campaign.read(folder / "list.yaml"), folder / "runs", 2)
+
+
+def kept(folder: Path) -> list[Path]:
+    return list((folder / "runs").glob("*/checkpoint.safetensors"))
+
+
+def same_as_uninterrupted(folder: Path) -> None:
+    asked = study("adcol", "minidigits", "smoke", only=["FedAvg"], changes=LONG["changes"],
+                  runs_dir=folder / "whole", device="cpu", progress=Silent())  # fmt: skip
+    (result,) = asked.results("table-1")
+    again = pd.read_parquet(folder / "runs" / result.record.run_id / "curve.parquet")
+    pd.testing.assert_frame_equal(numbers(again), numbers(result.record.curve), check_exact=True)
+
+
+def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path: Path) -> None:
+    rows = ["SOLO", "FedAvg"]
+    again = {**SMOKE, "experiment": "table-2-rounds", "methods": ["FedAvg"]}  # the same run
+    write(tmp_path, {**SMOKE, "methods": rows, "note": "both"}, again)
+    assert "waiting" in listed(tmp_path) and "hours of" not in listed(tmp_path)
+    first = call(tmp_path, "--jobs", "2")
+    assert first.exit_code == 0, first.output
+    done = [line for line in first.output.splitlines() if line.startswith("done: ")]
+    assert len(done) == 2 and all("% in the last round" in line for line in done)
+    asked = study("adcol", "minidigits", "smoke", only=rows, runs_dir=tmp_path / "runs",
+                  device="cpu", progress=Untrained())  # fmt: skip
+    assert [result.record.environment["threads"] for result in asked.results("table-1")] == [1, 1]
+    begun = time.monotonic()
+    second = call(tmp_path)
+    assert second.output == "2 of 2 runs are done, 0 to do\n" and second.exit_code == 0
+    assert time.monotonic() - begun < 5, "a worker was started"
+    assert "2 runs: 2 done; 0 PFLOP left, 0 hours of 2 processes" in listed(tmp_path)
+
+
+def test_stopped_in_the_middle_it_keeps_its_rounds_and_goes_on(tmp_path: Path) -> None:
+    write(tmp_path, LONG)
+    child, worker = start(tmp_path)
+    assert "under way (round " in listed(tmp_path)
+    child.send_signal(signal.SIGINT)
+    said = child.communicate(timeout=60)[0]
+    assert child.returncode == 130 and "interrupted: finished rounds are kept" in said
+    assert not psutil.pid_exists(worker) and len(kept(tmp_path)) == 1, "stopped too late?"
+    assert "waiting (round " in listed(tmp_path) and "of 40)" in listed(tmp_path)
+    assert call(tmp_path).exit_code == 0
+    (run,) = campaign.read(tmp_path / "list.yaml")
+    assert campaign.status(run, tmp_path / "runs")["trained"] == 40, "rounds were trained twice"
+    same_as_uninterrupted(tmp_path)
+
+
+def test_a_killed_parent_leaves_no_worker_and_the_next_call_finishes(tmp_path: Path) -> None:
+    write(tmp_path, LONG)
+    child, worker = start(tmp_path)
+    child.kill()
+    child.wait()
+    deadline = time.monotonic() + 60
+    while "under way" in listed(tmp_path):
+        assert time.monotonic() < deadline, "the worker lingers"
+        time.sleep(0.05)
+    assert not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie"
+    assert len(kept(tmp_path)) == 1 and "waiting (round " in listed(tmp_path)
+    assert call(tmp_path).exit_code == 0
+    same_as_uninterrupted(tmp_path)
+
+
+def test_a_killed_worker_is_named_and_tried_again(tmp_path: Path) -> None:
+    write(tmp_path, LONG)
+    child, worker = start(tmp_path)
+    os.kill(worker, signal.SIGKILL)
+    said = child.communicate(timeout=60)[0]
+    assert child.returncode == 1
+    assert "failed: adcol table-1 minidigits smoke, FedAvg, seed 0: its process ended" in said
+    assert call(tmp_path).exit_code == 0
+    same_as_uninterrupted(tmp_path)
+
+
+def test_it_stops_when_the_minutes_are_over(tmp_path: Path) -> None:
+    write(tmp_path, ENDLESS)
+    begun = time.monotonic()
+    stopped = call(tmp_path, "--minutes", "0.05")
+    assert stopped.exit_code == 0 and "the minutes are over" in stopped.output
+    assert 3 < time.monotonic() - begun < 40
+
+
+def test_what_fails_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:
+    diverging = {**SMOKE, "methods": ["FedAvg"], "changes": {"optimizer.lr": 1e30}}
+    missing = {**SMOKE, "dataset": "digits5", "scale": "paper", "methods": ["FedAvg"]}
+    write(tmp_path, missing, diverging, {**SMOKE, "methods": ["SOLO"]})
+    (tmp_path / "empty").mkdir()
+    result = call(tmp_path, "--jobs", "1", "--root", str(tmp_path / "empty"))
+    assert result.exit_code == 1
+    lines = result.output.splitlines()
+    assert [line.split(":")[0] for line in lines[1:4]] == ["skipped", "diverged", "done"], lines
+    assert "is missing under" in lines[1] and "training diverged" in lines[2]
+    assert lines[4:] == ["1 of 3 runs failed; the same command tries them again"]
+    assert "1 skipped, 1 diverged, 1 done" in listed(tmp_path)
+
+
+def test_one_campaign_a_folder(tmp_path: Path) -> None:
+    write(tmp_path, SMOKE)
+    (tmp_path / "runs" / campaign.FOLDER).mkdir(parents=True)
+    with FileLock(tmp_path / "runs" / campaign.FOLDER / ".lock"):
+        result = call(tmp_path)
+    assert result.exit_code == 2 and len(result.stderr.splitlines()) == 1
+    assert "another campaign trains into" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"paper": "adcoll"}, "no paper 'adcoll'; the nearest: adcol"),
+        ({"experiment": "table-l"}, "no experiment 'table-l'; the nearest: table-"),
+        ({"dataset": "minidigit"}, "no data set 'minidigit'; the nearest: minidigits"),
+        ({"methods": ["FedAVG"]}, "no row 'FedAVG'; the nearest: FedAvg"),
+        ({"experiment": "table-3-sizes"}, "table-3-sizes trains nothing"),
+        ({"experiment": "table-4", "dataset": "office10", "scale": "paper",
+          "changes": {"rounds": 2}}, "scale paper is the paper's own protocol"),
+        ({"changes": {"rounds": 0}}, "rounds = 0"),
+        ({"seeds": [-1]}, "seeds.0 = -1"),
+        ({"sedes": [1]}, "sedes = [1]"),
+    ],
+)  # fmt: skip
+def test_a_wrong_list_is_one_line_before_anything_starts(
+    tmp_path: Path, change: dict, complaint: str
+) -> None:
+    write(tmp_path, SMOKE, {**SMOKE, **change})
+    result = call(tmp_path)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and complaint in result.stderr, result.stderr
+    assert "list.yaml, entry 2" in result.stderr and not (tmp_path / "runs").exists()
+
+
+def test_a_missing_or_empty_list_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.yaml").touch()
+    with pytest.raises(FedReproError, match="holds no list"):
+        campaign.read(tmp_path / "empty.yaml")
+    with pytest.raises(FedReproError, match=r"none\.yaml cannot be read"):
+        campaign.read(tmp_path / "none.yaml")
+
+
+def test_the_books_list_holds() -> None:
+    runs = campaign.read(campaign.LIST)
+    first = next(run for run in runs if run.entry.paper == "adcol")
+    assert (first.entry.experiment, first.row) == ("table-4", "SOLO")
+    assert len({run.key for run in runs}) == len(runs)
+
+
+def test_operations_are_three_passes_for_each_image_and_epoch() -> None:
+    asked = study("mpft", "minidigits", "smoke")
+    arm = next(arm for arm in asked.arms("table-1-pacs") if arm.label == "FedAvg")
+    data = federation_of(arm.protocol.data)
+    images, size, classes = sum(len(c.train) for c in data.clients), data.size, len(data.classes)
+    adapter = 2 * (2 * size * (size // 4) + size * classes)
+    rounds = arm.protocol.rounds * arm.protocol.local_epochs
+    assert pflop(arm, images, classes, size) == pytest.approx(3 * adapter * images * rounds / 1e15)
