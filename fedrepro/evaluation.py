@@ -62,10 +62,13 @@ def abroad(
         yield number, "cross-accuracy", client.data.name, domain, "test", accuracy
 
 
-def rows(number: int, subject: str, tests: Sequence[Sequence[Test]]) -> Iterator[Row]:
-    """The curve's rows; a domain with several clients' networks counts as their mean."""
+def rows(
+    number: int, subject: str, tests: Sequence[Sequence[Test]], held_out: bool = True
+) -> Iterator[Row]:
+    """The curve's rows; a domain with several clients' networks counts as their mean. held_out:
+    those of validation images too."""
     results: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for test in (test for one in tests for test in one):
+    for test in (test for one in tests for test in one if held_out or test.split == "test"):
         results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
     for (domain, split), pairs in results.items():
         accuracy, loss = np.mean(pairs, axis=0)

@@ -218,6 +218,8 @@ class Protocol(_Spec):
 
     head: whose frozen head a client's network has, where networks have one: ``common`` the mean of
     all clients', ``own`` its own.
+    weighting: of clients in their average, by images or alike. ``tensors``: MPFT's public code,
+    where tensor j of a network becomes the clients' sum times client j's share of batches.
     participation: share of the clients that train in a round. turns: every client has had its turn
     before one has another, instead of a draw for each round by itself. stay: rounds for which the
     drawn clients stay.
@@ -236,7 +238,7 @@ class Protocol(_Spec):
     local_epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     optimizer: OptimizerSpec = OptimizerSpec()
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: Literal["samples", "uniform", "tensors"] = "samples"
     participation: float = Field(1.0, gt=0, le=1)
     turns: bool = False
     stay: int = Field(1, ge=1)

@@ -111,10 +111,11 @@ class Training:
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.descending = [n for n in initial if method.goes_down(self.layout[n])]
         self.judged = method.judged_by(self.layout)
+        self.watched = method.watched() or self.judged[0]
         self.clients = self._first_clients(initial, heads)
         self.shelf = Shelf(self.device, clients, folder)
         self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
-        self.log = Curve(self.judged[0], protocol.early_stop)
+        self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
         self.round = 0
         self.whole = True  # False once clients' files are ahead of the last whole round
 
@@ -126,7 +127,7 @@ class Training:
             "kept": {n: v for n, v in initial.items() if n not in self.loaded},
             "memory": self.method.first_memory(self.server),
             "twin": dict(initial) if self.method.twin_phases(self.protocol) else {},
-            "trained": dict(initial) if "trained" in self.judged else {},
+            "trained": dict(initial) if "trained" in (*self.judged, self.watched) else {},
         }
         clients = []
         for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
@@ -139,7 +140,6 @@ class Training:
         return run_together([self], progress, [checkpoint])[0]
 
     def one_round(self) -> None:
-        """Go through the next round."""
         one_round([self])
 
     @property
@@ -198,7 +198,7 @@ class Training:
         self.whole = self.whole and not self.twins.in_files
 
     def _take(self, now: _Round, position: int, trained: Trained) -> None:
-        """A client comes back from its training: it sends, and what it keeps is put away."""
+        """A client comes back: it sends, and what it keeps is put away."""
         client = now.chosen[position]
         with self._timed(now.clock, "messages"):
             view = self._view(client, trained, now.jobs[position])
@@ -217,6 +217,9 @@ class Training:
         """All are back: the server learns, and clients' state becomes what they kept."""
         with self._timed(now.clock, "server"):
             self.server.log = {}
+            if self.protocol.weighting == "tensors":
+                counts = [len(client.data.train) for client in now.chosen]
+                now.average.weight_tensors(counts, self.protocol.batch_size)
             self.server.model |= now.average.tensors
             self.method.server_step(self.server, [now.uploads[i] for i in sorted(now.uploads)])
         for position, client in enumerate(now.chosen):
@@ -309,8 +312,8 @@ class Training:
             client.groups = {**client.groups, "kept": client.kept | statistics}
 
     def _evaluate(self, number: int, clock: dict[str, float], rows: list[Row]) -> Iterator[Stage]:
-        """Test every judged network; fills `rows`."""
-        for subject in self.judged:
+        """Test every judged network and the watched one, whose validation counts; fills `rows`."""
+        for subject in dict.fromkeys((*self.judged, self.watched)):
             found: dict[int, list[Test]] = {}
             first = subject == self.judged[0]
 
@@ -332,26 +335,25 @@ class Training:
             else:
                 for position, client in enumerate(self.clients):
                     test(position, self._subject(client, subject))
-            rows.extend(test_rows(number, subject, [found[i] for i in sorted(found)]))
+            held_out = subject == self.watched or not first
+            rows.extend(test_rows(number, subject, [found[i] for i in sorted(found)], held_out))
 
     def _before_test(self, number: int) -> tuple[Phase, ...]:
         return self.method.before_test(self.protocol, number == self.protocol.rounds)
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
-        """The method's training of a throw-away copy before a test. All clients' are asked for
-        in one call, so that an engine can train them together."""
+        """The training of a throw-away copy before a test; all clients' in one call."""
         job = self._job(client, self._download(client), number, phases, "adaptation")
         return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-        """Each domain's first network as the first kind judged is tested, by domain."""
+        """Each domain's first network as it is tested, by domain."""
         if self.judged[0] == "global":
             for domain in self.federation.tests:
                 yield domain, self.server.model
             return
         first = {c.data.domain: c for c in reversed(self.clients)}
-        phases = self._before_test(number)
-        if phases:
+        if phases := self._before_test(number):
             jobs = [self._adaptation(client, number, phases) for client in first.values()]
             trained = in_order(self.engine.train(self.method, jobs))
             yield from zip(first, (t.state for t in trained), strict=True)
@@ -360,13 +362,12 @@ class Training:
                 yield domain, self._subject(client, self.judged[0])
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of up to `per_domain` test images a domain under the judged networks,
-        their labels (m,) and domains, for figures."""
+        """Features (m, d) of test images under the judged networks, labels (m,) and domains."""
         networks = dict(self.tested_networks(self.round))
         return embed(self.engine, self.federation, networks, per_domain)
 
     def curve(self) -> pd.DataFrame:
-        """Everything logged so far, tidy."""
+        """Everything logged so far."""
         return self.log.frame()
 
     # Checkpoints.

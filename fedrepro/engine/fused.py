@@ -114,6 +114,8 @@ class FusedEngine(ForwardEngine):
                 phase.epochs,
                 phase.lookahead,
                 phase.loss,
+                phase.unclipped,
+                phase.apart,
                 phase.optimizer or self.protocol.optimizer,
                 tuple(name for name, info in self.layout.items() if phase.trains(info)),
             )
