@@ -53,7 +53,8 @@ class Federation:
     words, its head (K, d) for each source domain.
     domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
-    deviations: domain -> what differs from the papers' data there.
+    deviations: domain -> what differs from the papers' data there. weights: of the domains in a
+    mean over clients, where it is not their numbers of test images.
     """
 
     dataset: str
@@ -66,6 +67,7 @@ class Federation:
     standins: tuple[str, ...]
     deviations: dict[str, tuple[str, ...]]
     texts: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
 
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
@@ -133,18 +135,33 @@ def build_federation(
         }
     pooled = any(client.domain == POOLED for client in allocation.clients)
     standins, deviations = _marks(arrays, splits, pooled)
+    texts = {} if encoder is None else text_heads(encoder, arrays)
+    own = {d: d for d in arrays}  # the source of each domain
+    if spec.allocation.cut_tests:
+        own = {client.domain: client.train[0][0] for client in allocation.clients}
+        standins = tuple(d for d, source in own.items() if source in standins)
+        deviations = {d: deviations[s] for d, s in own.items() if s in deviations}
     return Federation(
         dataset=spec.dataset,
         size=spec.size if encoder is None else encoder.size,
         classes=classes.pop(),
-        domains=(POOLED,) if pooled else tuple(arrays),
+        domains=(POOLED,) if pooled else tuple(own),
         clients=_clients(allocation, arrays, pooled),
         tests=_gather_all(arrays, allocation.tests, pooled),
         hashes=_hashes(arrays, splits, allocation),
         standins=standins,
         deviations=deviations,
-        texts={} if encoder is None else text_heads(encoder, arrays),
+        texts={d: texts[source] for d, source in own.items() if source in texts},
+        weights=_weights(spec, splits, allocation),
     )
+
+
+def _weights(spec: DataSpec, splits: Mapping[str, Split], allocation: Allocation) -> dict[str, int]:
+    """MPFT's: mixed test sets count as the unmixed ones, cut ones as their training images."""
+    if spec.allocation.cut_tests:
+        return {client.domain: len(client) for client in allocation.clients}
+    mixed = spec.allocation.rule == "mixed"
+    return {name: len(split.test) for name, split in splits.items() if mixed}
 
 
 def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
@@ -152,9 +169,10 @@ def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
     if rule == "class-first" and spec.dataset == "pacs":
         rule = "class-first-floor"
     split = make_split(arrays, rule, spec.split_seed, spec.test_share)
-    if spec.test_limit is None:
-        return split
-    return limit_test(split, arrays.labels, spec.test_limit, spec.split_seed)
+    limit = spec.test_limit
+    if isinstance(limit, dict):
+        limit = limit.get(arrays.name)
+    return split if limit is None else limit_test(split, arrays.labels, limit, spec.split_seed)
 
 
 def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedrepro.errors import FedReproError, one_line
+from fedrepro.papers.authors import Authors
 from fedrepro.protocol import Protocol, Scale, parse_protocol
 
 State = Literal["runs", "blocked", "planned"]
@@ -310,6 +311,7 @@ class PaperFile(_Spec):
     method_settings_on: dict[str, dict[str, Settings]] = {}  # protocol -> what differs there
     experiments: tuple[Experiment, ...]
     tables: tuple[Table, ...]
+    filed: Authors | None = None  # what the authors keep beside the printed numbers
 
     @model_validator(mode="before")
     @classmethod
