@@ -41,6 +41,7 @@ Kind = Literal[
     "shares",  # images by class and client; nothing is trained
     "distances",  # Frechet distance of each source to all together; nothing is trained
     "sizes",  # parameters and messages of networks; nothing is trained
+    "transfers",  # bytes of all clients in the printed rounds; nothing is trained
     "example",  # a worked example of message sizes; nothing is trained
     "prototypes",  # t-SNE of embeddings and prototypes; nothing is trained
     "inversion",  # images searched whose embeddings are prototypes; nothing is trained
@@ -49,7 +50,13 @@ Kind = Literal[
     "other",  # a drawing or a number outside the kinds above
 ]
 
-COUNTED = ("counts", "clients", "sizes", "example")  # kinds whose numbers no draw can move
+COUNTED = (
+    "counts",
+    "clients",
+    "sizes",
+    "transfers",
+    "example",
+)  # kinds whose numbers no draw can move
 UNTRAINED = (*COUNTED, "shares", "distances", "prototypes", "inversion")  # kinds without arms
 
 
