@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -19,6 +20,13 @@ class RunningAverage:
         self._layout = layout
         self._first = first_statistics
         self.tensors: dict[str, Tensor] = {}
+
+    def weight_tensors(self, counts: Sequence[int], batch_size: int) -> None:
+        """Multiply the sum's tensor j by client j's share of all batches: MPFT's code, which pairs
+        the weights with the tensors and not with the clients. counts: of the clients' images."""
+        batches = [math.ceil(count / batch_size) for count in counts]
+        for value, own in zip(self.tensors.values(), batches, strict=False):
+            value.mul_(own / sum(batches))
 
     def add(self, position: int, model: Mapping[str, Tensor], weight: float) -> None:
         """Add a client's tensors with its weight; position 0 is the round's first client."""

@@ -160,11 +160,15 @@ def _speedup(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Va
 
 
 def _seconds(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:
-    """Training time without testing, as a ratio to the reference row where there is one."""
-    spent = {
-        r.label: float(metrics.seconds(r.record.curve).drop("evaluate", errors="ignore").sum())
-        for r in results
-    }
+    """Training time without testing, to the round that is reported where validation picks it, as a
+    ratio to the reference row where there is one."""
+    spent = {}
+    for result in results:
+        curve = result.record.curve
+        if _rule(paper) == "validation":
+            curve = curve[curve["round"] <= max(1, metrics.best_round(curve))]
+        by_phase = metrics.seconds(curve).drop("evaluate", errors="ignore")
+        spent[result.label] = float(by_phase.sum())
     printed = paper.table(experiment.table or experiment.id)
     dataset = results[0].record.data["dataset"] if results else ""
     column = paper.column(printed.id, dataset) or printed.columns[0]
@@ -255,7 +259,8 @@ def _in_out(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Val
         counts = pd.DataFrame(data["counts"])
         tested = counts[counts.split == "test"].groupby("domain").images.sum()
         best = metrics.best_round(curve)
-        found = metrics.in_and_out(curve, data["clients"], tested.to_dict()).loc[best]
+        weights = data.get("weights") or tested.to_dict()
+        found = metrics.in_and_out(curve, data["clients"], weights).loc[best]
         names = ("ood_acc", "ind_acc", "rounds")
         if not _printed_for(paper, experiment, data["dataset"]):
             names = ("out of domain", "in domain", "best round")

@@ -16,12 +16,13 @@ Row = tuple[int, str, str, str, str, float]
 
 
 class Curve:
-    """The rows of a run. subject: the network whose accuracy and validation loss count."""
+    """The rows of a run. subject: the network whose accuracy counts; watched: whose validation loss
+    does, where it is another."""
 
-    def __init__(self, subject: str, stop: EarlyStop | None) -> None:
+    def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
         self.rows: list[Row] = []
         self.accuracy = float("nan")  # mean of the last tests
-        self._subject, self._stop = subject, stop
+        self._subject, self._stop, self._watched = subject, stop, watched or subject
         self._losses: dict[int, float] = {}  # of the held-out images, by round
         self._accuracies: dict[int, float] = {}  # of the tests, by round
 
@@ -32,7 +33,7 @@ class Curve:
         for row in rows:
             self.rows.append(row)
             number, measure, subject, _, split, value = row
-            if subject == self._subject and (measure, split) == ("loss", "validation"):
+            if subject == self._watched and (measure, split) == ("loss", "validation"):
                 losses.setdefault(number, []).append(value)
             if subject == self._subject and (measure, split) == ("accuracy", "test"):
                 accuracies.setdefault(number, []).append(value)

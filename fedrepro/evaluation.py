@@ -79,10 +79,13 @@ def of_rounds(named: Mapping[str, Tensor], rounds: Collection[int]) -> dict[str,
     return {n: v for n, v in named.items() if int(n.partition("/")[0]) in rounds}
 
 
-def rows(number: int, subject: str, tests: Sequence[Sequence[Test]]) -> Iterator[Row]:
-    """The curve's rows; a domain with several clients' networks counts as their mean."""
+def rows(
+    number: int, subject: str, tests: Sequence[Sequence[Test]], held_out: bool = True
+) -> Iterator[Row]:
+    """The curve's rows; a domain with several clients' networks counts as their mean. held_out:
+    those of validation images too."""
     results: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for test in (test for one in tests for test in one):
+    for test in (test for one in tests for test in one if held_out or test.split == "test"):
         results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
     for (domain, split), pairs in results.items():
         accuracy, loss = np.mean(pairs, axis=0)

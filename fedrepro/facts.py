@@ -178,11 +178,35 @@ def _sizes(sources: Sources) -> Values:
     """Counts, rounded to the digits the paper prints."""
     from fedrepro.sizes import sizes  # brings the round loop
 
-    table = sources.paper.table(sources.experiment.table or sources.experiment.id)
+    paper, experiment = sources.paper, sources.experiment
+    table = paper.table(experiment.table or experiment.id)
     for row, value in sizes(sources.protocol, sources.root):
-        cell = table.cell(row, "value")
-        digits = len(cell.printed.partition(".")[2]) if cell is not None else 1
-        yield row, "value", round(value, digits), {"alternative": cell is None}
+        digits = _printed_digits(paper, experiment, row, "value")
+        yield row, "value", round(value, digits), {"alternative": row not in table.methods}
+
+
+def _transfers(sources: Sources) -> Values:
+    """MB of all clients in the printed rounds, at the paper's sizes. The experiment's `rows` name
+    the table whose arms and rounds are taken."""
+    from fedrepro.transfers import transfers  # brings the round loop
+
+    paper, experiment = sources.paper, sources.experiment
+    printed = paper.table(experiment.rows[sources.dataset])
+    arms = [arm for arm in paper.arms(printed.id, sources.dataset) if not arm.alternative]
+    cells = {arm.label: printed.cell(arm.label, "rounds") for arm in arms}
+    rounds = {label: cell.value or 0.0 for label, cell in cells.items() if cell is not None}
+    data = sources.protocol.data.model_copy(update={"encoder": None})
+    federation = federation_of(data, sources.root)
+    column = paper.column(experiment.table or experiment.id, sources.dataset) or sources.dataset
+    megabyte = float(paper.reporting["megabyte_bytes"].value)
+    digits = {a: _printed_digits(paper, experiment, a, column) for a in rounds}
+    for label, sent in transfers(arms, rounds, federation):
+        yield label, column, round(sent / megabyte, digits[label]), {}
+
+
+def _printed_digits(paper: Paper, experiment: Experiment, row: str, column: str) -> int:
+    cell = paper.table(experiment.table or experiment.id).cell(row, column)
+    return len(cell.printed.partition(".")[2]) if cell is not None else 1
 
 
 def _example(sources: Sources) -> Values:
@@ -242,6 +266,7 @@ _KINDS: dict[str, Callable[[Sources], Values]] = {
     "shares": _shares,
     "distances": _distances,
     "sizes": _sizes,
+    "transfers": _transfers,
     "example": _example,
     "prototypes": _prototypes,
     "inversion": _inversion,

@@ -101,10 +101,10 @@ def in_and_out(
 ) -> pd.DataFrame:
     """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
 
-    clients: name and domain of each; tested: test images of a domain. A client's network is taken
-    on its own domain (ind) and in plain mean over the others (ood); both are averaged over clients
-    by their share of their domain's test images. MPFT, Eq. 3, whose exact form is lost: the other
-    reading, out-of-domain images pooled, would make both equal for any one global network.
+    clients: name and domain of each; tested: test images of a domain, or another weight. A client's
+    network is taken on its own domain (ind) and in plain mean over the others (ood); both are
+    averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
+    form is lost in the text at hand; the authors' own result files confirm this one.
     """
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     cross = curve[curve.measure == "cross-accuracy"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -114,6 +114,9 @@ class AllocationSpec(_Spec):
     remainder: a domain's last client takes what is left where that is less than ``per_client``.
     disjoint: clients lose the training images whose original another domain tests on (MNIST-M is
     MNIST recoloured).
+    cut_tests: under rule table, a domain's test images are cut among its clients as its training
+    images are, and each client stands for a domain of its own (MPFT, Table 6). Parts are of one
+    size, rounded up class by class, so that a few images are in two of them.
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -131,6 +134,7 @@ class AllocationSpec(_Spec):
     every_class: bool = False
     remainder: bool = False
     disjoint: bool = False
+    cut_tests: bool = False
 
 
 class Augmentation(_Spec):
@@ -154,7 +158,8 @@ class DataSpec(_Spec):
     split: ``pooled-stratified`` official parts merged, then divided by class, a fifth or
     ``test_share`` of them test (FedBN, FedPall); ``official`` the release's own parts;
     ``official-leaky`` the official training list, but tested on the whole domain, training images
-    included (PACS in the FPL family); ``random-fifth`` a random 1/5 is test (ADCOL);
+    included (PACS in the FPL family); ``pooled-leaky`` pooled-stratified's training part, and that
+    test (PACS in MPFT's files); ``random-fifth`` a random 1/5 is test (ADCOL);
     ``class-first`` the first 80 % of each class is train (FedPall); ``every-tenth`` index mod 10
     in 8, 9 is test (FPL family).
     normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet`` or ``clip``, the mean and
@@ -162,7 +167,7 @@ class DataSpec(_Spec):
     validation: images a domain may take from the training split's unallocated rest (0: none), or
     a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
     theirs.
-    test_limit: cut each domain's test set to this many images (``smoke`` and ``reduced`` only).
+    test_limit: cut each domain's test set to this many images, or those of the domains named.
     crop, flip, rotate, erase: see Augmentation.
     encoder: a frozen network whose embeddings take the images' place (`data.embeddings`).
     """
@@ -178,6 +183,7 @@ class DataSpec(_Spec):
         "pooled-stratified",
         "official",
         "official-leaky",
+        "pooled-leaky",
         "random-fifth",
         "class-first",
         "every-tenth",
@@ -186,7 +192,7 @@ class DataSpec(_Spec):
     test_share: float | None = Field(None, gt=0, lt=1)
     allocation: AllocationSpec = AllocationSpec()
     validation: int | float = Field(500, ge=0)
-    test_limit: int | None = Field(None, ge=1)
+    test_limit: Annotated[int, Field(ge=1)] | dict[str, int] | None = None
     normalise: Literal["half", "none", "imagenet", "clip"] = "half"
     crop: int = Field(0, ge=0)
     flip: bool = False
@@ -223,6 +229,8 @@ class Protocol(_Spec):
 
     head: whose frozen head a client's network has, where networks have one: ``common`` the mean of
     all clients', ``own`` its own.
+    weighting: of clients in their average, by images or alike. ``tensors``: MPFT's public code,
+    where tensor j of a network becomes the clients' sum times client j's share of batches.
     participation: share of the clients that train in a round. turns: every client has had its turn
     before one has another, instead of a draw for each round by itself. stay: rounds for which the
     drawn clients stay.
@@ -243,7 +251,7 @@ class Protocol(_Spec):
     local_epochs: int = Field(ge=1)
     batch_size: int = Field(ge=2)
     optimizer: OptimizerSpec = OptimizerSpec()
-    weighting: Literal["samples", "uniform"] = "samples"
+    weighting: Literal["samples", "uniform", "tensors"] = "samples"
     participation: float = Field(1.0, gt=0, le=1)
     turns: bool = False
     stay: int = Field(1, ge=1)

@@ -83,10 +83,11 @@ class Training:
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.descending = [n for n in initial if method.goes_down(self.layout[n])]
         self.judged = method.judged_by(self.layout)
+        self.watched = method.watched() or self.judged[0]
         self.clients = self._first_clients(initial, heads)
         self.shelf = Shelf(self.device, clients, folder)
         self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
-        self.log = Curve(self.judged[0], protocol.early_stop)
+        self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
         self.predicted: dict[str, Tensor] = {}  # `evaluation.predictions`, of `Curve.scored` rounds
         self.round = 0
         self.whole = True  # False once clients' files are ahead of the last whole round
@@ -99,7 +100,7 @@ class Training:
             "kept": {n: v for n, v in initial.items() if n not in self.loaded},
             "memory": self.method.first_memory(self.server),
             "twin": dict(initial) if self.method.twin_phases(self.protocol) else {},
-            "trained": dict(initial) if "trained" in self.judged else {},
+            "trained": dict(initial) if "trained" in (*self.judged, self.watched) else {},
         }
         clients = []
         for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
@@ -112,7 +113,6 @@ class Training:
         return run_together([self], progress, [checkpoint])[0]
 
     def one_round(self) -> None:
-        """Go through the next round."""
         one_round([self])
 
     @property
@@ -172,7 +172,7 @@ class Training:
         self.whole = self.whole and not self.twins.in_files
 
     def _take(self, now: Round, position: int, trained: Trained) -> None:
-        """A client comes back from its training: it sends, and what it keeps is put away."""
+        """A client comes back: it sends, and what it keeps is put away."""
         client = now.chosen[position]
         with self._timed(now.clock, "messages"):
             view = self._view(client, trained, now.jobs[position])
@@ -191,6 +191,9 @@ class Training:
         """All are back: the server learns, and clients' state becomes what they kept."""
         with self._timed(now.clock, "server"):
             self.server.log = {}
+            if self.protocol.weighting == "tensors":
+                counts = [len(client.data.train) for client in now.chosen]
+                now.average.weight_tensors(counts, self.protocol.batch_size)
             self.server.model |= now.average.tensors
             self.method.server_step(self.server, [now.uploads[i] for i in sorted(now.uploads)])
         for position, client in enumerate(now.chosen):
@@ -283,8 +286,8 @@ class Training:
             client.groups = {**client.groups, "kept": client.kept | statistics}
 
     def _evaluate(self, number: int, now: Round) -> Iterator[Stage]:
-        """Test every judged network."""
-        for subject in self.judged:
+        """Test every judged network and the watched one, whose validation counts."""
+        for subject in dict.fromkeys((*self.judged, self.watched)):
             yield from self._test(number, subject, now)
 
     def _test(self, number: int, subject: str, now: Round) -> Iterator[Stage]:
@@ -313,7 +316,8 @@ class Training:
             for position, client in enumerate(self.clients):
                 test(position, self._subject(client, subject))
         ordered = [found[i] for i in sorted(found)]
-        now.tested += test_rows(number, subject, ordered)
+        held_out = subject == self.watched or subject != self.judged[0]
+        now.tested += test_rows(number, subject, ordered, held_out)
         for one in ordered:
             now.predicted |= predictions(number, subject, one)
 
@@ -321,20 +325,18 @@ class Training:
         return self.method.before_test(self.protocol, number == self.protocol.rounds)
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
-        """The method's training of a throw-away copy before a test. All clients' are asked for
-        in one call, so that an engine can train them together."""
+        """The training of a throw-away copy before a test; all clients' in one call."""
         job = self._job(client, self._download(client), number, phases, "adaptation")
         return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-        """Each domain's first network as the first kind judged is tested, by domain."""
+        """Each domain's first network as it is tested, by domain."""
         if self.judged[0] == "global":
             for domain in self.federation.tests:
                 yield domain, self.server.model
             return
         first = {c.data.domain: c for c in reversed(self.clients)}
-        phases = self._before_test(number)
-        if phases:
+        if phases := self._before_test(number):
             jobs = [self._adaptation(client, number, phases) for client in first.values()]
             trained = in_order(self.engine.train(self.method, jobs))
             yield from zip(first, (t.state for t in trained), strict=True)
@@ -343,13 +345,12 @@ class Training:
                 yield domain, self._subject(client, self.judged[0])
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of up to `per_domain` test images a domain under the judged networks,
-        their labels (m,) and domains, for figures."""
+        """Features (m, d) of test images under the judged networks, labels (m,) and domains."""
         networks = dict(self.tested_networks(self.round))
         return embed(self.engine, self.federation, networks, per_domain)
 
     def curve(self) -> pd.DataFrame:
-        """Everything logged so far, tidy."""
+        """Everything logged so far."""
         return self.log.frame()
 
     # Checkpoints.

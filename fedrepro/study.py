@@ -257,8 +257,16 @@ class Study:
         return Result(arm, self._record(arm))
 
     def federation(self) -> Federation:
-        """The clients and test sets that all experiments on this data set share."""
-        return federation_of(self.protocol().data, self.data_root)
+        """The clients and test sets that all experiments on this data set share: of images where an
+        encoder's weights are missing, as what is counted needs none."""
+        data = self.protocol().data
+        try:
+            return federation_of(data, self.data_root)
+        except FedReproError:
+            if data.encoder is None:
+                raise
+            plain = data.model_copy(update={"encoder": None})
+            return federation_of(plain, self.data_root)
 
     def protocol(self) -> Protocol:
         """The protocol behind the arms, before an arm's own changes."""

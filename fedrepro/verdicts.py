@@ -17,6 +17,7 @@ from scipy import stats
 
 from fedrepro.metrics import ROUNDING
 from fedrepro.papers import Paper
+from fedrepro.papers.authors import contradicts
 from fedrepro.papers.schema import Table
 
 Word = Literal[
@@ -38,7 +39,7 @@ BESIDE_STANDIN = "trained beside a stand-in client"
 COLUMNS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why"),
-    *("difference", "low", "high", "unit", "marks", "standin"),
+    *("difference", "low", "high", "unit", "marks", "standin", "authors", "contradicted"),
 )
 ORDER_COLUMNS = (
     *("paper", "table", "dataset", "scale", "column", "method"),
@@ -280,7 +281,7 @@ def _published(
 ) -> tuple[float | None, float | None, str]:
     """Printed mean, std where it runs over trials, unit; a ratio where the experiment is one."""
     cell, unit = printed.cell(method, column), printed.unit_of(column)
-    reference = next((e.relative_to for e in paper.experiments if e.table == printed.id), None)
+    reference = _reference(paper, printed.id)
     value = cell.value if cell is not None else None
     if reference is not None:
         base = printed.cell(reference, column)
@@ -329,7 +330,27 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         "unit": unit,
         "marks": judged.marks,
         "standin": found.standin,
+        **_authors(paper, table, method, column),
     }
+
+
+def _authors(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
+    """What the authors' own files hold of a cell, a ratio where the experiment is one, and whether
+    that contradicts the printed number."""
+    cell = paper.table(table).cell(method, column)
+    if paper.filed is None or cell is None:
+        return {"authors": None, "contradicted": False}
+    value = paper.filed.value(table, method, column)
+    differs = contradicts(value, cell.printed)
+    reference = _reference(paper, table)
+    if reference is not None and value is not None:
+        base = paper.filed.value(table, reference, column)
+        value = value / base if base else None
+    return {"authors": value, "contradicted": differs}
+
+
+def _reference(paper: Paper, table: str) -> str | None:
+    return next((e.relative_to for e in paper.experiments if e.table == table), None)
 
 
 def _decimals(printed: Table, method: str, column: str) -> int:

@@ -58,7 +58,7 @@ class Allocation:
             for domain, indices in client.train:
                 digest.update(f"|{domain}|".encode())
                 update_with(digest, indices)
-        mixed = {domain: pieces for domain, pieces in self.tests.items() if len(pieces) > 1}
+        mixed = {d: p for d, p in self.tests.items() if [source for source, _ in p] != [d]}
         for what, parts in (("validation", self.validation), ("test", mixed)):
             for domain in sorted(parts):
                 digest.update(f"|{what}|{domain}|".encode())
@@ -83,7 +83,7 @@ def make_allocation(
     validation: int | float,
     shared: Mapping[str, Indices] | None = None,
 ) -> Allocation:
-    """Give the training images of all splits to clients, no image twice.
+    """Give the training images of all splits to clients, no image twice but under ``cut_tests``.
 
     labels: per domain, of all its images. validation: a count, at most so many images per domain,
     drawn from the training images that no client holds (none where nothing is left); or a share
@@ -93,6 +93,8 @@ def make_allocation(
     Raises:
         FedReproError: a specification that cannot be met, naming what is there.
     """
+    if spec.cut_tests:
+        return _cut(splits, labels, spec, seed, validation)
     aside = _set_aside(splits, labels, seed, validation)
     rules = {"domain": _per_domain, "table": _table, "dirichlet": _dirichlet, "mixed": _mixed}
     given = _Allocator(splits, labels, spec, seed, aside)
@@ -277,6 +279,42 @@ def _table(given: _Allocator) -> list[ClientShare]:
             label = name if len(chunks) == 1 else f"{name}-{i}"
             shares.append(ClientShare(label, name, ((name, chunk),)))
     return shares
+
+
+def _cut(
+    splits: Mapping[str, Split],
+    labels: Mapping[str, NDArray[np.int64]],
+    spec: AllocationSpec,
+    seed: int,
+    validation: int | float,
+) -> Allocation:
+    """Training and test images of each domain in parts, a client and a domain for each."""
+    if spec.rule != "table" or not isinstance(validation, float):
+        raise FedReproError("cut_tests needs rule table and a share of images for validation")
+    clients: list[ClientShare] = []
+    held: dict[str, Pieces] = {}
+    tests: dict[str, Pieces] = {}
+    for domain in (name for name in splits if spec.clients.get(name)):
+        split, count = splits[domain], spec.clients[domain]
+        train, test = (parts(i, labels[domain], count) for i in (split.train, split.test))
+        for number in range(count):
+            name = f"{domain}-{number + 1}"
+            kept, away = divide(name, train[number], labels[domain], validation, seed)
+            clients.append(ClientShare(name, name, ((domain, kept),)))
+            held[name], tests[name] = ((domain, np.sort(away)),), ((domain, test[number]),)
+    return Allocation(tuple(clients), held, tests, spec.model_dump_json())
+
+
+def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
+    """So many parts of one size, rounded up class by class; the last one ends with its class, and
+    so shares a few images with the one before (MPFT's code). labels: of all the domain's images."""
+    dealt: list[list[Indices]] = [[] for _ in range(count)]
+    for members in (indices[labels[indices] == k] for k in np.unique(labels[indices])):
+        size = -(-len(members) // count)
+        for number in range(count):
+            start = number * size if number < count - 1 else len(members) - size
+            dealt[number].append(members[start : start + size])
+    return [np.concatenate(pieces) for pieces in dealt]
 
 
 def _mixed(given: _Allocator) -> list[ClientShare]:

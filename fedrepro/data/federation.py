@@ -56,7 +56,8 @@ class Federation:
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
     deviations: domain -> what differs from the papers' data there. test_images: of each test set,
     in its order, the domains it comes from and the images' indices there (unknown where pooled).
-    subsets: domains of which images of the release are left out.
+    subsets: domains of which images of the release are left out. weights: of the domains in a mean
+    over clients, where it is not their numbers of test images.
     """
 
     dataset: str
@@ -71,6 +72,7 @@ class Federation:
     texts: dict[str, Tensor] = field(default_factory=dict)
     test_images: dict[str, Pieces] = field(default_factory=dict)
     subsets: tuple[str, ...] = ()
+    weights: dict[str, int] = field(default_factory=dict)
 
     def tested_on(self, most: int | None, seed: int) -> Federation:
         """The same with a fixed sample of at most so many test images of each domain."""
@@ -148,19 +150,28 @@ def build_federation(
     pooled = any(client.domain == POOLED for client in allocation.clients)
     standins = tuple(name for name, a in arrays.items() if a.standin)
     subsets = tuple(name for name, a in arrays.items() if a.subset)
+    deviations = _deviations(arrays, splits, pooled)
+    texts = {} if encoder is None else text_heads(encoder, arrays)
+    own = {d: d for d in arrays}  # the source of each domain
+    if spec.allocation.cut_tests:
+        own = {client.domain: client.train[0][0] for client in allocation.clients}
+        standins = tuple(d for d, source in own.items() if source in standins)
+        subsets = tuple(d for d, source in own.items() if source in subsets)
+        deviations = {d: deviations[s] for d, s in own.items() if s in deviations}
     return Federation(
         dataset=spec.dataset,
         size=spec.size if encoder is None else encoder.size,
         classes=classes.pop(),
-        domains=(POOLED,) if pooled else tuple(arrays),
+        domains=(POOLED,) if pooled else tuple(own),
         clients=_clients(allocation, arrays, pooled),
         tests=_gather_all(arrays, allocation.tests, pooled),
         hashes=_hashes(arrays, splits, allocation),
         standins=(POOLED,) if pooled and standins else standins,
-        deviations=_deviations(arrays, splits, pooled),
-        texts={} if encoder is None else text_heads(encoder, arrays),
+        deviations=deviations,
+        texts={d: texts[source] for d, source in own.items() if source in texts},
         test_images={} if pooled else allocation.tests,
         subsets=(POOLED,) if pooled and subsets else subsets,
+        weights=_weights(spec, splits, allocation),
     )
 
 
@@ -183,14 +194,23 @@ def _allocated(
     return arrays, splits, make_allocation(splits, labels, *cut)
 
 
+def _weights(spec: DataSpec, splits: Mapping[str, Split], allocation: Allocation) -> dict[str, int]:
+    """MPFT's: mixed test sets count as the unmixed ones, cut ones as their training images."""
+    if spec.allocation.cut_tests:
+        return {client.domain: len(client) for client in allocation.clients}
+    mixed = spec.allocation.rule == "mixed"
+    return {name: len(split.test) for name, split in splits.items() if mixed}
+
+
 def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
     rule: str = spec.split
     if rule == "class-first" and spec.dataset == "pacs":
         rule = "class-first-floor"
     split = make_split(arrays, rule, spec.split_seed, spec.test_share)
-    if spec.test_limit is None:
-        return split
-    return limit_test(split, arrays.labels, spec.test_limit, spec.split_seed)
+    limit = spec.test_limit
+    if isinstance(limit, dict):
+        limit = limit.get(arrays.name)
+    return split if limit is None else limit_test(split, arrays.labels, limit, spec.split_seed)
 
 
 def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:

@@ -115,6 +115,8 @@ class FusedEngine(ForwardEngine):
                 phase.steps,
                 phase.lookahead,
                 phase.loss,
+                phase.unclipped,
+                phase.apart,
                 phase.optimizer or self.protocol.optimizer,
                 tuple(name for name, info in self.layout.items() if phase.trains(info)),
             )

@@ -72,16 +72,19 @@ def step_together(
     gradients: Named,
     memory: Mapping[str, Named],
     rates: Tensor | None,
+    late: Named | None = None,
 ) -> None:
     """One step of stacked clients (clients, ...), in place.
 
     memory: tensors by parameter and torch's word; zeros before the first step. rates (clients,):
-    None where all of them are spec.lr.
+    None where all of them are spec.lr. late: added to the gradients once these were shortened.
     """
     if not gradients:
         return
     if spec.clip is not None:
         gradients = _shortened(gradients, spec.clip)
+    if late:
+        gradients = {n: g + late[n] if n in late else g for n, g in gradients.items()}
     if spec.kind == "adamw":
         for name, gradient in gradients.items():
             _adamw(spec, weights[name], gradient, memory[name], rates)

@@ -125,8 +125,12 @@ class ReferenceEngine(ForwardEngine):
         for name, value in params.items():
             value.requires_grad_(phase.trains(self.layout[name]))
         moving = {name: value for name, value in params.items() if value.requires_grad}
-        spec = phase.optimizer or self.protocol.optimizer
-        optimizer = build(spec, moving, memory, job.round) if moving else None
+        groups = [
+            (spec, {name: moving[name] for name in names})
+            for spec, names in phase.groups(self.protocol.optimizer, moving)
+            if names
+        ]
+        optimizers = [build(spec, own, memory, job.round) for spec, own in groups]
         model = BoundModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
         size = job.batch_size or self.protocol.batch_size
@@ -142,34 +146,44 @@ class ReferenceEngine(ForwardEngine):
                 if phase.lookahead is not None:
                     with self._one_step_ahead(loss, model, batch, job, phase.lookahead):
                         batch = self._batch(method, job, second, streams)
-                        terms = self._gradients(loss, model, batch, job)
+                        terms, late = self._gradients(loss, model, batch, job)
                     index = second
                 else:
-                    terms = self._gradients(loss, model, batch, job)
-                if spec.clip is not None:
-                    nn.utils.clip_grad_norm_(moving.values(), spec.clip)
-                if optimizer is not None:
+                    terms, late = self._gradients(loss, model, batch, job, phase.unclipped)
+                for spec, own in groups:
+                    if spec.clip is not None:
+                        nn.utils.clip_grad_norm_(own.values(), spec.clip)
+                for name, gradient in late.items():
+                    place = moving[name]
+                    place.grad = gradient if place.grad is None else place.grad.add_(gradient)
+                for optimizer in optimizers:
                     optimizer.step()
                 for term, value in terms.items():
                     seen[term] += len(index)
                     part = value.detach() * len(index)
                     sums[term] = sums[term] + part if term in sums else part
-        if optimizer is not None:
-            memory |= remembered(spec, optimizer, moving)
+        for (spec, own), optimizer in zip(groups, optimizers, strict=True):
+            memory |= remembered(spec, optimizer, own)
 
     def _gradients(
-        self, loss: Loss, model: BoundModel, batch: Batch, job: Job
-    ) -> dict[str, Tensor]:
-        """Leave the loss's gradients in the parameters; return its terms."""
+        self, loss: Loss, model: BoundModel, batch: Batch, job: Job, late: Sequence[str] = ()
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Leave the loss's gradients in the parameters; return its terms, and by parameter the
+        gradients of those terms that come late, which are left out."""
         for value in model.params.values():
             value.grad = None
         # Narrow weights are not kept for a second pass: torch keeps those of all threads together.
         with self._autocast(cache=False):
             terms = loss(model, batch, job.received)
-            total = torch.stack(list(terms.values())).sum()
+            total = torch.stack([v for name, v in terms.items() if name not in late]).sum()
         if model.params:
-            total.backward()
-        return terms
+            total.backward(retain_graph=bool(late))
+        if not (model.params and late):
+            return terms, {}
+        rest = torch.stack([terms[name] for name in late]).sum()
+        found = torch.autograd.grad(rest, list(model.params.values()), allow_unused=True)
+        pairs = zip(model.params, found, strict=True)
+        return terms, {name: gradient for name, gradient in pairs if gradient is not None}
 
     @contextlib.contextmanager
     def _one_step_ahead(

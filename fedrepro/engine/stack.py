@@ -164,7 +164,14 @@ class Stack:
             for buffer in self.momentum.values():
                 buffer.zero_()
             return
-        keys = {key for name in course.stepped for key in slots(course.optimizer, name)}
+        groups = course.phase.groups(course.optimizer, course.moving)
+        keys = {
+            key
+            for spec, names in groups
+            for name in names
+            if name in course.stepped
+            for key in slots(spec, name)
+        }
         for held, taken in zip(self._held, self._steps[number], strict=True):
             held |= keys if taken else set()
 
@@ -174,7 +181,7 @@ class Stack:
         """One step of clients start..stop. Reads its inputs, writes the stack's own tensors."""
         weights = {n: self.tensors[n][start:stop] for n in course.moving}
         first = inputs if course.phase.lookahead is None else inputs[: len(inputs) // 2]
-        gradients, terms = self._gradients(course, weights, start, stop, first)
+        gradients, late, terms = self._gradients(course, weights, start, stop, first)
         if course.phase.lookahead is not None:
             size = course.phase.lookahead
             ahead = {
@@ -182,12 +189,14 @@ class Stack:
                 for n, value in weights.items()
             }
             second = inputs[len(first) :]
-            gradients, terms = self._gradients(course, ahead, start, stop, second)
+            gradients, late, terms = self._gradients(course, ahead, start, stop, second)
         course.stepped |= set(gradients)
         course.terms |= set(terms)
-        memory = {n: self._memory(course.optimizer, n, start, stop) for n in gradients}
-        now = None if rates is None else rates[start:stop]
-        step_together(course.optimizer, weights, gradients, memory, now)
+        for number, (spec, names) in enumerate(course.phase.groups(course.optimizer, weights)):
+            own = {n: gradients[n] for n in names if n in gradients}
+            memory = {n: self._memory(spec, n, start, stop) for n in own}
+            now = None if rates is None or number else rates[start:stop]
+            step_together(spec, weights, own, memory, now, late)
         samples = inputs[-1].shape[1]  # of the last batch
         for name, value in terms.items():
             if name not in self.sums:
@@ -196,8 +205,9 @@ class Stack:
 
     def _gradients(
         self, course: _Course, weights: Named, start: int, stop: int, batch: Sequence[Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Gradients by parameter, where the loss reaches it, and loss terms (clients,).
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+        """Gradients by parameter, where the loss reaches it, those of the terms that come after
+        clipping, and loss terms (clients,).
 
         batch: x, y and, where the method's loss draws, its draws, each (clients, b, ...).
         """
@@ -205,19 +215,27 @@ class Stack:
         # Statistics are written in place, client by client, as each network alone would do.
         fixed = {n: v[start:stop] for n, v in self.tensors.items() if n not in leaves}
         tensors = self.received.rows(start, stop)
-        work = partial(self._loss, getattr(self._method, course.phase.loss))
+        work = partial(self._loss, getattr(self._method, course.phase.loss), course.phase.unclipped)
         losses, terms = vmap(work, in_dims=(0, 0, 0, self.received.dims))(
             leaves, fixed, tuple(batch), tensors
         )
         # The clients do not touch each other, so the sum's gradient is each one's own.
         values = list(leaves.values())
-        found = torch.autograd.grad(losses.sum(), values, allow_unused=True) if values else ()
-        gradients = {n: g for n, g in zip(leaves, found, strict=True) if g is not None}
-        return gradients, {name: value.detach() for name, value in terms.items()}
+        late = course.phase.unclipped
+
+        def gradients(total: Tensor, again: bool = False) -> dict[str, Tensor]:
+            found = torch.autograd.grad(total, values, retain_graph=again, allow_unused=True)
+            return {n: g for n, g in zip(leaves, found, strict=True) if g is not None}
+
+        now = gradients(losses.sum(), bool(late)) if values else {}
+        rest = torch.stack([terms[name].sum() for name in late]).sum() if late else None
+        after = gradients(rest) if values and rest is not None else {}
+        return now, after, {name: value.detach() for name, value in terms.items()}
 
     def _loss(
         self,
         loss: Callable[[LocalModel, Batch, Message], dict[str, Tensor]],
+        late: Sequence[str],
         leaves: Named,
         fixed: Named,
         batch: tuple[Tensor, ...],
@@ -234,7 +252,7 @@ class Stack:
                 Batch(*batch),
                 self.received.message(received),
             )
-            return torch.stack(list(terms.values())).sum(), terms
+            return torch.stack([v for name, v in terms.items() if name not in late]).sum(), terms
 
     def _memory(self, spec: OptimizerSpec, name: str, start: int, stop: int) -> dict[str, Tensor]:
         """What the optimisers of clients start..stop remember of a parameter (views)."""

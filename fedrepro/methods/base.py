@@ -8,7 +8,7 @@ here and acted on by the round loop and the engine, which know no method by name
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from typing import Protocol as Interface
@@ -165,6 +165,8 @@ class Phase:
         the point before that step (Per-FedAvg).
     loss: the name of the method's function that is minimised, of `client_loss`'s form.
     steps: batches in an epoch, whatever the number of images; one pass over them where None.
+    unclipped: terms of the loss whose gradient is added after the others' was shortened.
+    apart: parameters by name with a steady optimiser and a gradient length of their own.
     """
 
     name: str
@@ -174,6 +176,17 @@ class Phase:
     lookahead: float | None = None
     loss: str = "client_loss"
     steps: int | None = None
+    unclipped: tuple[str, ...] = ()
+    apart: tuple[tuple[str, OptimizerSpec], ...] = ()
+
+    def groups(
+        self, default: OptimizerSpec, moving: Iterable[str]
+    ) -> list[tuple[OptimizerSpec, tuple[str, ...]]]:
+        """The moving parameters by their optimiser, the phase's own first."""
+        alone = {name: spec for name, spec in self.apart if name in moving}
+        rest = tuple(name for name in moving if name not in alone)
+        own = (self.optimizer or default, rest)
+        return [own, *((spec, (name,)) for name, spec in alone.items())]
 
 
 CLOSING = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm's statistics alone follow
@@ -226,6 +239,11 @@ class Method:
         whole = all(self.loads(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
+    def watched(self) -> str | None:
+        """The networks whose validation loss stops a run early and picks its round, if they are
+        others than those tested."""
+        return None
+
     # Local training.
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
@@ -273,7 +291,9 @@ class Method:
 
     def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
         """Weights of the clients' shared tensors in their average, from numbers of images: n_i /
-        sum n, or 1/N where the protocol says so."""
+        sum n, or 1/N where the protocol says so; 1 where it weights tensors instead."""
+        if protocol.weighting == "tensors":
+            return [1.0] * len(counts)
         if protocol.weighting == "uniform":
             return [1 / len(counts)] * len(counts)
         return [count / sum(counts) for count in counts]

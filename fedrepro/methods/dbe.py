@@ -17,11 +17,13 @@ from fedrepro.methods.base import (
     BNPolicy,
     LocalModel,
     Method,
+    Phase,
     TrainedClient,
     Upload,
     hyper,
 )
 from fedrepro.models import FLModel, Output, TensorInfo
+from fedrepro.protocol import Protocol
 from fedrepro.server import Server
 
 
@@ -70,7 +72,8 @@ class DBE(Method):
     regulariser. m stays with its client and starts at 0. Zhang et al. 2023 and the authors' code.
     Each client's network is tested on its own domain.
 
-    m has the protocol's optimiser, where that code takes plain gradient steps. What round 1 trained
+    m has the protocol's optimiser unless it is given a rate, where that code takes plain gradient
+    steps. What round 1 trained
     serves g alone, but its networks are counted as sent. g is sent to each client once. Where z
     ends in BatchNorm a batch's mean is that layer's bias, and so all that the regulariser reaches.
     """
@@ -104,12 +107,38 @@ class DBE(Method):
         status="code",
         alternatives=("averaged",),
     )
+    mean_lr: float | None = hyper(
+        None,
+        source="None: m is one of the network's parameters; MPFT code: AdamW of its own at a "
+        "steady 0.001, its gradient shortened by itself",
+        status="decided",
+        alternatives=(0.001,),
+        low=1e-6,
+        later=True,
+    )
+    stops_by: Literal["personal", "common"] = hyper(
+        "personal",
+        source="the networks that are tested; MPFT code leaves m out of the validation loss",
+        status="decided",
+        alternatives=("common",),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average", source="as FedAvg", status="inferred", alternatives=BN_POLICIES[1:]
     )
 
     def network(self, module: FLModel) -> FLModel:
         return ShiftedModel(module, self.momentum)
+
+    def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+        spec = protocol.optimizer
+        own = {"warmup": 0, "cosine": None, "lr": self.mean_lr}
+        apart = (("client_mean", spec.model_copy(update=own)),) if self.mean_lr else ()
+        return (Phase("local", protocol.local_epochs, apart=apart),)
+
+    def watched(self) -> str | None:
+        # The server's network has 0 for m.
+        return "global" if self.stops_by == "common" else None
 
     def shares(self, tensor: TensorInfo) -> bool:
         return tensor.part != "own"

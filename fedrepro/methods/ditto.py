@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
@@ -29,7 +29,8 @@ class Ditto(Method):
 
     v <- v - lr (grad CE(v) + lambda (v - w)), Li et al. 2021, Alg. 1: plain gradient steps on
     CE + lambda/2 ||v - w||^2, taken before the client trains w. Only w travels. v is what is
-    tested, each client's on its own domain.
+    tested, each client's on its own domain. Where a length is given, CE's gradient alone is
+    shortened to it.
     """
 
     name: ClassVar[str] = "Ditto"
@@ -59,6 +60,21 @@ class Ditto(Method):
         status="code",
         low=1e-6,
     )
+    personal_clip: float | None = hyper(
+        None,
+        source="Li et al. 2021, Alg. 1: none; MPFT code: 1, of CE alone, before the pull is added",
+        status="stated",
+        alternatives=(1.0,),
+        low=1e-6,
+        later=True,
+    )
+    stops_by: Literal["personal", "common"] = hyper(
+        "personal",
+        source="the networks that are tested; MPFT code watches w's validation loss",
+        status="decided",
+        alternatives=("common",),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average",
         source="as FedAvg; v has statistics of its own",
@@ -68,8 +84,10 @@ class Ditto(Method):
 
     def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         epochs = self.personal_epochs or protocol.local_epochs
-        plain = OptimizerSpec(lr=self.personal_lr or protocol.optimizer.lr)
-        return (Phase("personal", epochs, optimizer=plain, loss="personal_loss"),)
+        clip, rate = self.personal_clip, self.personal_lr or protocol.optimizer.lr
+        plain = OptimizerSpec(lr=rate, clip=clip)
+        late = () if clip is None else ("pull",)
+        return (Phase("personal", epochs, optimizer=plain, loss="personal_loss", unclipped=late),)
 
     def personal_loss(
         self, model: LocalModel, batch: Batch, received: Message
@@ -84,3 +102,6 @@ class Ditto(Method):
 
     def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         return ("twin",)
+
+    def watched(self) -> str | None:
+        return "global" if self.stops_by == "common" else None

@@ -130,6 +130,14 @@ class FedProto(PrototypeMessages, Method):
         alternatives=(True,),
         later=True,
     )
+    prototypes_of: Literal["features", "inputs"] = hyper(
+        "features",
+        source="Tan et al., Eq. 3; inputs: MPFT code sends means of the frozen embeddings, which "
+        "the adapted features of a test are compared with",
+        status="stated",
+        alternatives=("inputs",),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average",
         source="RethinkFL code; of no effect where networks are not averaged",
@@ -161,6 +169,8 @@ class FedProto(PrototypeMessages, Method):
             server.model |= {kind: server.tensors[kind] for kind in HELD}
 
     def sent_features(self, client: TrainedClient) -> Tensor:
+        if self.prototypes_of == "inputs":
+            return client.inputs.to(next(iter(client.state.values())).dtype)
         augmented = self.prototypes_of_augmented_images
         return class_features(client, self.prototypes_in_training_mode, augmented)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from torch import Tensor
 
 from fedrepro.losses import cross_entropy, proximal
 from fedrepro.messages import Message, tensors_of
-from fedrepro.methods.base import BN_POLICIES, Batch, BNPolicy, LocalModel, Method, hyper
+from fedrepro.methods.base import BN_POLICIES, Batch, BNPolicy, LocalModel, Method, Phase, hyper
+from fedrepro.protocol import Protocol
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,31 @@ class FedProx(Method):
         alternatives=(10.0, 1.0, 0.1, 0.001),
         low=0,
     )
+    clipped: Literal["loss", "ce"] = hyper(
+        "loss",
+        source="what a protocol's clipping shortens: the whole gradient; MPFT code: CE's alone",
+        status="decided",
+        alternatives=("ce",),
+        later=True,
+    )
+    stops_by: Literal["common", "trained"] = hyper(
+        "common",
+        source="the network that is tested; MPFT code averages after it has taken the validation "
+        "loss, so of the clients' networks as they were trained",
+        status="decided",
+        alternatives=("trained",),
+        later=True,
+    )
     bn_policy: BNPolicy = hyper(
         "average", source="as FedAvg (FedBN code)", status="code", alternatives=BN_POLICIES[1:]
     )
+
+    def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+        late = ("prox",) if self.clipped == "ce" else ()
+        return (Phase("local", protocol.local_epochs, unclipped=late),)
+
+    def watched(self) -> str | None:
+        return "trained" if self.stops_by == "trained" else None
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         sent = tensors_of(received, "model")

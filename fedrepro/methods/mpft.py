@@ -69,6 +69,15 @@ class MPFT(Method):
         low=0.0001,
         high=1,
     )
+    starts: int = hyper(
+        1,
+        source="k-means: scikit-learn's today; 10 when the paper was written, which is what its "
+        "code took without naming it",
+        status="inferred",
+        alternatives=(10,),
+        low=1,
+        later=True,
+    )
     server_lr: float = hyper(
         0.001,
         source="Sec. C.1; an earlier script has 0.00001",
@@ -163,7 +172,7 @@ class MPFT(Method):
             return z.mean(dim=0, keepdim=True)
         if self.prototypes == "random":
             return z[torch.randperm(len(z), generator=generator)[:count].to(z.device)]
-        means = KMeans(count, random_state=0, n_init="auto").fit(z.cpu().numpy())
+        means = KMeans(count, random_state=0, n_init=self.starts).fit(z.cpu().numpy())
         return torch.from_numpy(means.cluster_centers_).to(z)
 
     # The server.

@@ -250,12 +250,15 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def read_paper(path: Path) -> Paper:
-    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; one line on the
-    first mistake."""
+    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; beside them
+    ``<name>.authors.yaml`` where there is one. One line on the first mistake."""
     tables = path.with_name(f"{path.stem}.tables.yaml")
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:
         raw |= _read_yaml(tables)
+    authors = path.with_name(f"{path.stem}.authors.yaml")
+    if authors.exists():
+        raw["filed"] = _read_yaml(authors)
     try:
         return Paper.model_validate(raw)
     except ValidationError as error:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedrepro.errors import FedReproError, one_line
+from fedrepro.papers.authors import Authors
 from fedrepro.protocol import Protocol, Scale, Status, parse_protocol
 
 State = Literal["runs", "blocked", "planned"]
@@ -39,6 +40,7 @@ Kind = Literal[
     "shares",  # images by class and client; nothing is trained
     "distances",  # Frechet distance of each source to all together; nothing is trained
     "sizes",  # parameters and messages of networks; nothing is trained
+    "transfers",  # bytes of all clients in the printed rounds; nothing is trained
     "example",  # a worked example of message sizes; nothing is trained
     "prototypes",  # t-SNE of embeddings and prototypes; nothing is trained
     "inversion",  # images searched whose embeddings are prototypes; nothing is trained
@@ -47,7 +49,13 @@ Kind = Literal[
     "other",  # a drawing or a number outside the kinds above
 ]
 
-COUNTED = ("counts", "clients", "sizes", "example")  # kinds whose numbers no draw can move
+COUNTED = (
+    "counts",
+    "clients",
+    "sizes",
+    "transfers",
+    "example",
+)  # kinds whose numbers no draw can move
 UNTRAINED = (*COUNTED, "shares", "distances", "prototypes", "inversion")  # kinds without arms
 
 
@@ -311,6 +319,7 @@ class PaperFile(_Spec):
     method_settings_on: dict[str, dict[str, Settings]] = {}  # protocol -> what differs there
     experiments: tuple[Experiment, ...]
     tables: tuple[Table, ...]
+    filed: Authors | None = None  # what the authors keep beside the printed numbers
 
     @model_validator(mode="before")
     @classmethod

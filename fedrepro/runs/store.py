@@ -363,6 +363,7 @@ def data_facts(federation: Federation) -> dict[str, Any]:
         "deviations": {k: list(v) for k, v in federation.deviations.items()},
         "clients": [{"name": c.name, "domain": c.domain} for c in federation.clients],
         "counts": json.loads(counts.to_json(orient="records")),
+        **({"weights": federation.weights} if federation.weights else {}),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedrepro import papers
 from fedrepro.errors import FedReproError
 from fedrepro.views.picture import (
     COLOURS,
@@ -134,3 +135,19 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
     ax.grid(color=GRID)
     legend_above(figure, ax, 2, title="test accuracy (%)")
     return figure
+
+
+def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[str] = ()) -> Picture:
+    """The same chart of what the authors' own files hold of a printed table: all rows, some, or all
+    but some. FedReproError where there is no such file."""
+    found = papers.load(paper).filed
+    if found is None or table not in found.domains:
+        raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
+    kept = found.domains[table]
+    chosen = [row for row in kept.rows if row not in without and (not rows or row in rows)]
+    cells = [
+        {"method": row, "column": column, "seed": 1, "value": value}
+        for row in chosen
+        for column, value in zip(kept.columns, kept.rows[row], strict=True)
+    ]
+    return radar(cells)

@@ -17,7 +17,7 @@ from fedrepro.views import ablations, plots
 from fedrepro.views.notebook import show
 from fedrepro.views.picture import Picture
 from fedrepro.views.scraps import Collected, collect
-from fedrepro.views.sections import spread
+from fedrepro.views.sections import sections, spread
 from fedrepro.views.tables import Html, beside_table
 
 __all__ = ["notebooks", "show"]
@@ -59,8 +59,11 @@ def _paper(found: Collected) -> papers.Paper:
 
 def nothing(printed: str = "") -> Html:
     """The line for what is not recorded; printed: the paper's own table, folded away under it."""
-    folded = f"<details><summary>The printed numbers</summary>\n{printed}</details>"
-    return Html(f"<p><em>{NOTHING}</em></p>{folded if printed else ''}", NOTHING)
+    return Html(f"<p><em>{NOTHING}</em></p>{_folded(printed) if printed else ''}", NOTHING)
+
+
+def _folded(printed: str) -> str:
+    return f"<details><summary>The printed numbers</summary>\n{printed}</details>"
 
 
 def of_one_scale(found: Collected, dataset: str, experiment: str | None = None) -> Collected:
@@ -116,11 +119,20 @@ def overview(found: Collected) -> pd.DataFrame | Html:
 
 def table(found: Collected, experiment: str) -> Html:
     """A printed table beside the seeds of each data set and scale it was run at; the printed one,
-    folded away, where it was not run."""
+    folded away, where it was not run, or only on other data."""
     paper = _paper(found)
     caption = f"{paper.short}, {experiment}: {paper.experiment(experiment).caption}"
-    shown = beside_table(built(found, experiment), caption)
-    return shown if _cells(found, experiment) else nothing(shown.html)
+    rows = built(found, experiment)
+    shown = beside_table(rows, caption)
+    if not _cells(found, experiment):
+        return nothing(shown.html)
+    if not all(section.bare for section in sections(rows)):
+        return shown
+    table = paper.experiment(experiment).table
+    printed = verdicts.build_table(paper, table, []) if table else pd.DataFrame()
+    if printed.empty:
+        return shown
+    return Html(shown.html + _folded(beside_table(printed, caption).html), shown.summary)
 
 
 def beside(found: Collected, experiment: str, columns: Sequence[str] = ("avg",)) -> Picture | Html:

@@ -14,7 +14,7 @@ from fedrepro import papers
 from fedrepro.errors import FedReproError
 from fedrepro.verdicts import COLUMNS, order
 
-MINUS = "\u2212"
+MINUS, APART = "\u2212", "\u2260"
 UNIT_SIGNS = {"percent": "%", "fraction": "0 to 1", "ratio": "ratio", "factor": "times"}
 AXES = {
     "percent": "accuracy (%)",
@@ -55,6 +55,11 @@ class Section:
     def bare(self) -> bool:
         """Whether no printed number belongs to these data."""
         return all(pd.isna(cell["published"]) for cell in self.cells.values())
+
+    @property
+    def filed(self) -> bool:
+        """Whether the authors' own files hold some of these cells."""
+        return not self.bare and any(pd.notna(cell["authors"]) for cell in self.cells.values())
 
     @property
     def statement(self) -> str:
@@ -189,6 +194,12 @@ def spread(mean: Any, std: Any, unit: str) -> str:
 
 def published(cell: Mapping[str, Any]) -> str:
     return spread(cell["published"], cell["published_std"], str(cell["unit"]))
+
+
+def authors(cell: Mapping[str, Any]) -> str:
+    """The authors' own file, told apart where it contradicts the printed number."""
+    text = number(cell["authors"], str(cell["unit"]))
+    return f"{APART} {text}" if cell["contradicted"] else text
 
 
 def ours(cell: Mapping[str, Any]) -> str:

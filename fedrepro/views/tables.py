@@ -16,8 +16,10 @@ import pandas as pd
 from fedrepro import methods as registry
 from fedrepro.errors import FedReproError
 from fedrepro.views.sections import (
+    APART,
     UNIT_SIGNS,
     Section,
+    authors,
     difference,
     number,
     ours,
@@ -27,6 +29,7 @@ from fedrepro.views.sections import (
 from fedrepro.views.text import aligned
 
 GROUPS = ("data", "training", "reporting")
+FILED = "authors’ file"
 LEFT = "text-align: left"
 # Stays in sight, and wraps, while the wide table under it is scrolled.
 CAPTION = "display: inline-block; position: sticky; left: 0; max-width: min(40rem, 82vw)"
@@ -107,7 +110,8 @@ def _parts(section: Section) -> tuple[str, ...]:
         "paper": ("paper", "ours", "difference", "verdict"),
         "reduced": ("paper", "ours", "rank, paper", "rank, ours"),
     }
-    return by_scale.get(section.scale, ("paper", "ours"))
+    shown = by_scale.get(section.scale, ("paper", "ours"))
+    return (shown[0], FILED, *shown[1:]) if section.filed else shown
 
 
 def _heading(section: Section, column: str) -> str:
@@ -144,6 +148,7 @@ def _cell_html(
     letters = ", ".join(sorted(marks[clause] for clause in cell["marks"]))
     note = f'<sup class="mark">{letters}</sup>' if letters else ""
     texts = [published(cell), ours(cell) + note][section.bare :]
+    texts[1:1] = [authors(cell)] * section.filed
     if section.scale == "paper" and not section.bare:
         text, bounds = difference(cell)
         texts.append(f"{text}<br><small>{bounds}</small>" if bounds else text)
@@ -186,6 +191,11 @@ def _notes(section: Section) -> list[str]:
         notes.append(f"Other domains than the paper's, whose columns are left out: {names}.")
     if section.scale == "reduced" and not section.bare:
         notes.append("Ranks (1 is best) count the methods that have both numbers.")
+    if section.filed:
+        notes.append(
+            f"{FILED}: what the authors keep in their public repository; {APART} where it is no "
+            "rounding of the printed number."
+        )
     return notes
 
 
@@ -228,6 +238,7 @@ def _cell_plain(
 ) -> list[str]:
     letters = ",".join(sorted(marks[clause] for clause in cell["marks"]))
     texts = [published(cell), f"{ours(cell)} {letters}".rstrip()][section.bare :]
+    texts[1:1] = [authors(cell)] * section.filed
     if section.bare:
         return texts
     if section.scale == "paper":

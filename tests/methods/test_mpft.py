@@ -9,7 +9,7 @@ import torch
 from sklearn.cluster import KMeans
 from torch import nn
 
-from fedrepro import methods
+from fedrepro import methods, papers
 from fedrepro.errors import FedReproError
 from fedrepro.models import build_model
 from fedrepro.progress import Silent
@@ -66,6 +66,18 @@ def test_the_cluster_rule_sends_k_means_centres():
     own = of_class(run, 0, 1).numpy()
     expected = KMeans(math.ceil(0.3 * len(own)), random_state=0, n_init="auto").fit(own)
     np.testing.assert_allclose(cut(ups[0], 1).numpy(), expected.cluster_centers_)
+
+
+def test_k_means_starts_as_often_as_it_is_told():
+    run, _, ups = one_round(prototypes="cluster", rate=0.3, starts=10)
+    own = of_class(run, 0, 1).numpy()
+    best = KMeans(math.ceil(0.3 * len(own)), random_state=0, n_init=10).fit(own)
+    np.testing.assert_allclose(cut(ups[0], 1).numpy(), best.cluster_centers_)
+    arms = {arm.label: arm.fields for arm in papers.load("mpft").arms("table-1-pacs")}
+    assert {label for label, fields in arms.items() if fields.get("starts") == 10} == {
+        "MPFT (Cluster, rate=0.1)",
+        "MPFT (Cluster, rate=0.3)",
+    }
 
 
 def test_noise_has_the_scale_and_the_share():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
-from fedrepro import methods, metrics, papers
+from fedrepro import facts, methods, metrics, papers
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.rounds import Training
 
@@ -81,3 +84,25 @@ def test_the_printed_examples_by_hand() -> None:
 
 def test_local_training_sends_nothing() -> None:
     assert sent("table-1-pacs", "local", 1) == []
+
+
+def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PACS from the domains' real sizes: 0.56 of 9,991 images, cut by class, in the printed rounds
+    at 512 values; rates 0.1 and 0.3 send ceil(rate n_k) rows a class and client."""
+    sizes = {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3929}
+    federation = made(4, 7)
+    clients = []
+    for client, n in zip(federation.clients, sizes.values(), strict=True):
+        labels = torch.arange(round(0.56 * n)) % 7
+        clients.append(replace(client, train=Samples(torch.rand(len(labels), 3), labels)))
+    monkeypatch.setattr(
+        facts, "federation_of", lambda *_: replace(federation, clients=tuple(clients))
+    )
+    protocol = MPFT.protocol("pacs")
+    experiment = MPFT.experiment("table-3-traffic")
+    rows = facts.facts(MPFT, experiment, protocol, 0, Path())
+    table = MPFT.table("table-3-communication")
+    assert len(rows) == 12 and all(row["counted"] for row in rows)
+    for row in rows:
+        cell = table.cell(row["method"], "PACS")
+        assert cell is not None and row["value"] == cell.value, row["method"]

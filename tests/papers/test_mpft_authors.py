@@ -1,0 +1,95 @@
+"""What MPFT's authors keep in their files: held to the printed cells, and shown beside them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedrepro import metrics, papers, verdicts
+from fedrepro.errors import FedReproError
+from fedrepro.papers.authors import contradicts
+from fedrepro.views import ablations, recorded
+from fedrepro.views.tables import beside_table, plain
+
+MPFT = papers.load("mpft")
+FILED = MPFT.filed
+assert FILED is not None
+SIZES = {"table-1-pacs": "pacs", **{f"table-1-subset{n}": f"subset{n}" for n in (50, 100, 150)}}
+
+
+@pytest.mark.parametrize("table", SIZES)
+def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table: str) -> None:
+    """One network for all clients: its accuracies on the domains are all that is needed."""
+    assert FILED is not None
+    kept, printed = FILED.domains[table], MPFT.table(table)
+    sizes = dict(zip(kept.columns, FILED.test_sizes[SIZES[table]], strict=True))
+    clients = [{"name": name, "domain": name} for name in kept.columns]
+    for row in ("FedAvg", "MOON", "MPFT (Average)", "MPFT (Cluster, rate=0.3)"):
+        curve = pd.DataFrame(
+            [(1, "accuracy", "global", c, "test", v)
+             for c, v in zip(kept.columns, kept.rows[row], strict=True)],
+            columns=["round", "measure", "subject", "domain", "split", "value"],
+        )  # fmt: skip
+        found = metrics.in_and_out(curve, clients, sizes).loc[1] / 100
+        for ours, column in (("ind", "ind_acc"), ("ood", "ood_acc")):
+            cell = printed.cell(row, column)
+            assert cell is not None and f"{found[ours]:.4f}" == f"{cell.value:.4f}"
+            assert FILED.value(table, row, column) == pytest.approx(found[ours], abs=1e-5)
+
+
+def test_in_domain_needs_each_clients_own_network_alone() -> None:
+    assert FILED is not None
+    for table, name in SIZES.items():
+        weights = np.array(FILED.test_sizes[name]) / sum(FILED.test_sizes[name])
+        for row, values in FILED.domains[table].rows.items():
+            found = float(weights @ np.array(values)) / 100
+            assert FILED.value(table, row, "ind_acc") == pytest.approx(found, abs=1e-5)
+
+
+def test_every_filed_number_has_a_printed_cell_and_three_contradict_theirs() -> None:
+    assert FILED is not None
+    apart = set()
+    for table, rows in FILED.values.items():
+        for row, columns in rows.items():
+            for column, value in columns.items():
+                cell = MPFT.table(table).cell(row, column)
+                assert cell is not None, (table, row, column)
+                if contradicts(value, cell.printed):
+                    apart.add((table, row, column))
+    assert apart == {
+        ("table-1-pacs", "Ditto", "ood_acc"),
+        ("table-1-pacs", "FedProx", "ind_acc"),
+        ("table-3-computation", "FedAvg", "Subset-100"),
+    }
+
+
+def test_a_rounding_is_no_contradiction() -> None:
+    assert not contradicts(0.73452, "0.7345") and not contradicts(None, "0.7345")
+    assert not contradicts(1.0, "-") and contradicts(0.7172, "0.9172")
+    assert not contradicts(0.045, "0.1") and contradicts(6812.39, "5812.4±1.0")
+
+
+def test_the_files_stand_beside_printed_cells_also_without_runs() -> None:
+    text = plain(verdicts.build_table(MPFT, "table-1-pacs", []))
+    assert "0.917  ≠ 0.717        not run" in text and "0.973  0.973          not run" in text
+    html = beside_table(verdicts.build_table(MPFT, "table-3-computation", [])).html
+    assert html.count("authors’ file</th>") == 4
+    times = verdicts.build_table(MPFT, "table-3-computation", []).set_index(["method", "column"])
+    assert times.authors["Ditto", "PACS"] == pytest.approx(1455.6 / 663.9, rel=1e-3)
+    assert "authors" not in plain(verdicts.build_table(papers.load("adcol"), "table-1", []))
+
+
+def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers() -> None:
+    row = {"table": "table-2-mixed-0.3", "method": "FedAvg", "column": "out of domain",
+           "value": 0.5, "seed": 0, "dataset": "pacs-mixed-0.3", "scale": "reduced"}  # fmt: skip
+    study = {"paper": "mpft", "dataset": "pacs-mixed-0.3", "scale": "reduced", "seed": 0}
+    found = recorded.Found([{"study": study, "cells": [row], "runs": []}], "mpft")
+    shown = recorded.table(found, "table-2-mixed-0.3").html
+    assert shown.count("<details>") == 1 and "0.797" in shown and "0.500" in shown
+
+
+def test_a_figure_of_the_files() -> None:
+    assert ablations.filed("mpft", "table-1-pacs", without=["local"])
+    with pytest.raises(FedReproError, match="no file of adcol's authors"):
+        ablations.filed("adcol", "table-1")
