@@ -29,6 +29,7 @@ from fedrepro.protocol import DataSpec, Protocol
 from fedrepro.rounds import Training
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
+from fedrepro.runs.fingerprint import fingerprint
 from fedrepro.together import run_together
 
 FEATURE_DIMENSIONS = 50
@@ -59,21 +60,6 @@ class RunSpec:
             "seed": self.seed,
             "engine": engines.resolve(self.engine),
         }
-
-
-def fingerprint(method: type[Method]) -> str:
-    """A hash of the functions of a method from elsewhere, a notebook's cell say: whoever changes
-    them must not be handed the runs of what they were. (Methods of this package have a version.)"""
-    digest = hashlib.sha256()
-    for cls in method.__mro__:
-        if cls.__module__.startswith("fedrepro."):
-            break
-        for name, item in sorted(vars(cls).items()):
-            code = getattr(item, "__code__", None)
-            if code is not None and not name.startswith("__"):
-                plain = [c for c in code.co_consts if not hasattr(c, "co_code")]
-                digest.update(repr((name, code.co_code, plain, code.co_names)).encode())
-    return digest.hexdigest()[:16]
 
 
 def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
