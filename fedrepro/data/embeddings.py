@@ -14,13 +14,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from fedrepro import files
 from fedrepro._torchvision import load_torchvision
 from fedrepro.data import clip
-from fedrepro.data.cache import MEND, cache_path
+from fedrepro.data.cache import cache_path, is_whole, write_signed
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.encoders import ENCODERS, load_encoder
 from fedrepro.data.roots import cache_root
@@ -160,9 +158,8 @@ def embed_domain(
     if len(missing):
         label = f"embedding {arrays.name}"
         found = found.with_rows(missing, encode(arrays.images[missing], encoder, label))
-        note = {"fedrepro": json.dumps({"domain": arrays.name, "encoder": encoder.name})}
-        kept: dict[str, npt.NDArray[Any]] = {"rows": found.rows, "embeddings": found.values}
-        files.write(path, lambda file: save_file(kept, file, metadata=note), MEND)
+        facts = {"domain": arrays.name, "encoder": encoder.name}
+        write_signed(path, {"rows": found.rows, "embeddings": found.values}, facts)
     marks = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
     return replace(
         arrays,
@@ -175,6 +172,8 @@ def embed_domain(
 def _read(path: Path, size: int) -> Embeddings:
     """What the cache holds; nothing where it holds no whole file of this kind."""
     try:
+        if not is_whole(path):
+            raise OSError
         with safe_open(str(path), framework="np") as file:
             return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
     except (OSError, SafetensorError):

@@ -10,8 +10,8 @@ import linecache
 import pickle
 import re
 import sys
+from collections.abc import Iterator, Set
 from contextlib import suppress
-from collections.abc import Callable, Iterator, Set
 from functools import cached_property, partial
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
@@ -238,6 +238,7 @@ def _is_own_file(file: str) -> bool:
 
 def _cell_of(name: str) -> str:
     """The last executed cell of this notebook that defines `name`."""
-    cells: list[str] = getattr(sys.modules.get("__main__"), "In", [])
-    defines: Callable[[str], Any] = re.compile(rf"^\s*(class|def) {re.escape(name)}\b", re.M).search
-    return next((cell for cell in reversed(cells) if defines(cell)), "")
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    cells: list[str] = shell.history_manager.input_hist_raw if shell is not None else []
+    defines = re.compile(rf"^\s*(class|def) {re.escape(name)}\b", re.MULTILINE)
+    return next((cell for cell in reversed(cells) if defines.search(cell)), "")

@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from filelock import FileLock
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 from sklearn.decomposition import PCA
 
 from fedrepro import engine as engines
@@ -27,11 +28,13 @@ from fedrepro.progress import Progress
 from fedrepro.progress import progress as default_progress
 from fedrepro.protocol import DataSpec, Protocol
 from fedrepro.rounds import Training
+from fedrepro.runs.checkpoint import NAME as CHECKPOINT
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
 from fedrepro.runs.fingerprint import fingerprint
 from fedrepro.together import run_together
 
+AGAIN = "delete its folder and run again"
 FEATURE_DIMENSIONS = 50
 DIVERGED = "diverged.json"  # in the folder of a run that ended so: what was said, seed and round
 
@@ -79,9 +82,32 @@ class Probe:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run in its folder."""
+    """A finished run in its folder. Its files are read once, and must have the SHA-256 that `done`
+    lists of them (1 ms for a usual record); in older records `done` is empty and nothing is held
+    against it."""
 
     folder: Path
+
+    @cached_property
+    def _listed(self) -> dict[str, str]:
+        text = (self.folder / "done").read_bytes()
+        listed = files.parse_json(self.folder / "done", lambda: text) if text else {}
+        if lacking := [name for name in listed if not (self.folder / name).is_file()]:
+            raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
+        return listed
+
+    def read(self, name: str) -> bytes:
+        """A file of the record, as it was written."""
+        content = (self.folder / name).read_bytes()
+        if self._listed and self._listed.get(name) != hashlib.sha256(content).hexdigest():
+            raise FedReproError(
+                f"{self.folder / name} cannot be read (it is not what was written: its checksum "
+                f"differs); {AGAIN}"
+            )
+        return content
+
+    def _json(self, name: str) -> dict[str, Any]:
+        return files.parse_json(self.folder / name, lambda: self.read(name))
 
     @property
     def run_id(self) -> str:
@@ -89,35 +115,34 @@ class Record:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return files.read_json(self.folder / "config.json")
+        return self._json("config.json")
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return files.read_json(self.folder / "environment.json")
+        return self._json("environment.json")
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        return files.read_json(self.folder / "data.json")
+        return self._json("data.json")
 
     @cached_property
     def curve(self) -> pd.DataFrame:
         try:
-            return pd.read_parquet(self.folder / "curve.parquet")
+            return pd.read_parquet(BytesIO(self.read("curve.parquet")))
         except (OSError, ValueError) as error:
             raise FedReproError(
-                f"{self.folder / 'curve.parquet'} cannot be read ({error}); delete its folder "
-                "and run again"
+                f"{self.folder / 'curve.parquet'} cannot be read ({error}); {AGAIN}"
             ) from None
 
     @cached_property
     def features(self) -> dict[str, np.ndarray[Any, Any]]:
         """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
         index into data["domains"]."""
-        return load_file(self.folder / "features.safetensors")
+        return load(self.read("features.safetensors"))
 
     def measured(self, probe: str) -> dict[str, Any]:
         """What a probe of that name measured."""
-        return files.read_json(self.folder / f"{probe}.json")
+        return self._json(f"{probe}.json")
 
     @property
     def protocol(self) -> Protocol:
@@ -245,6 +270,7 @@ class Store:
                     folder / "clients",
                 )
             )
+            (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
             facts = environment(place) | ({"seeds_together": seeds} if len(seeds) > 1 else {})
             files.write_json(folder / "config.json", config)
             files.write_json(folder / "environment.json", facts)
@@ -283,7 +309,11 @@ def _write_results(folder: Path, training: Training, domains: list[str]) -> None
     }
     files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
-    files.write(folder / "done", lambda file: file.write_text(""))
+    parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    sums = {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != CHECKPOINT
+    }
+    files.write_json(folder / "done", sums)
 
 
 def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

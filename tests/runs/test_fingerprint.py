@@ -1,5 +1,7 @@
 """A changed own method is another run, whatever of it changed; an unchanged one is the same."""
 
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import importlib.util
@@ -140,7 +142,7 @@ def test_sets_do_not_follow_the_hash_seed(tmp_path: Path) -> None:
 def test_no_source_is_one_line() -> None:
     namespace: dict[str, type] = {"__name__": "__main__"}
     exec(HEAD + WAYS["lambda"], namespace)
-    with pytest.raises(FedReproError, match="cannot be read.*notebook's cell") as caught:
+    with pytest.raises(FedReproError, match=r"cannot be read.*notebook's cell") as caught:
         fingerprint(namespace["Mine"])
     assert "\n" not in str(caught.value)
 
@@ -152,7 +154,7 @@ def test_a_value_that_cannot_be_told_from_others_is_one_line(tmp_path: Path) -> 
     assert "\n" not in str(caught.value)
 
 
-IN_CELLS = """
+IN_CELLS = r"""
 from fedrepro.runs.fingerprint import fingerprint
 from tests.runs.test_fingerprint import HEAD, WAYS, LOSS
 shell = get_ipython()
@@ -160,7 +162,7 @@ def of(*cells):
     for cell in cells:
         shell.run_cell(cell, store_history=True).raise_error()
     return fingerprint(Mine)
-of(HEAD)
+shell.run_cell(HEAD)
 for way, text in WAYS.items():
     once, again, other = of(text), of(text), of(text.replace("2.0", "3.0"))
     assert once == again != other, way
