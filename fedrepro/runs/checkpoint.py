@@ -126,6 +126,6 @@ def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[s
         file.write(begin)
         for value in tensors.values():
             plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-            checksum = zlib.crc32(plain, checksum)
+            checksum = zlib.crc32(plain.data, checksum)
             plain.tofile(file)
         checksums.sign_header(file, checksums.place(begin), checksum)

@@ -22,6 +22,7 @@ from sklearn.decomposition import PCA
 from fedrepro import engine as engines
 from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
+from fedrepro.engine.side_by_side import recorded
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
@@ -231,7 +232,8 @@ class Store:
                     if (folder / DIVERGED).exists():
                         raise _diverged(folder)
                 if left:
-                    self._train(left, federation, device, progress or default_progress(), probe)
+                    with recorded(pick_device(device)):
+                        self._train(left, federation, device, progress or default_progress(), probe)
                 found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
         return [record for spec in specs if (record := found[spec.seed]) is not None]
 
