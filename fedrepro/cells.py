@@ -265,11 +265,9 @@ def _in_out(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Val
 
 
 def _printed_for(paper: Paper, experiment: Experiment, dataset: str) -> bool:
-    """Whether the printed table is about this data set of ours."""
-    if experiment.table is None:
-        return False
-    names = paper.columns.get(dataset, ())
-    return any(name in paper.table(experiment.table).dataset for name in names)
+    """Whether the printed table is about this data set of ours, its experiment's first one."""
+    own = paper.protocol(experiment.datasets[0]).data.dataset
+    return experiment.table is not None and own == dataset
 
 
 def _communication(paper: Paper, experiment: Experiment, results: Sequence[Run]) -> Values:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,50 +16,67 @@ from fedrepro.engine import Engine
 
 
 class Test(NamedTuple):
-    """Accuracy in percent and mean cross-entropy of one network on one split of a domain."""
+    """One network on one split of a domain.
 
+    network: ``server`` or a client's name. accuracy: in percent. loss: mean cross-entropy.
+    predicted (m,): the class of each image.
+    """
+
+    network: str
     domain: str
     split: str
     accuracy: float
     loss: float
+    predicted: Tensor
+
+
+def tests(
+    engine: Engine,
+    network: str,
+    state: Mapping[str, Tensor],
+    samples: Mapping[str, Samples],
+    split: str = "test",
+) -> list[Test]:
+    """One network on the images of some domains."""
+    return [Test(network, d, split, *engine.evaluate(state, part)) for d, part in samples.items()]
 
 
 def everywhere(engine: Engine, federation: Federation, state: Mapping[str, Tensor]) -> list[Test]:
-    """One network on every domain's test set, and on its held-out training images where the
-    federation has some."""
-    tests: list[tuple[str, str, Samples]] = []
-    validation = {c.domain: c.validation for c in federation.clients}
-    for domain, samples in federation.tests.items():
-        tests.append((domain, "test", samples))
-        held_out = validation.get(domain)
-        if held_out is not None:
-            tests.append((domain, "validation", held_out))
-    return [Test(d, split, *engine.evaluate(state, samples)) for d, split, samples in tests]
+    """The server's network on every domain's test set, and on its held-out training images where
+    the federation has some."""
+    found = tests(engine, "server", state, federation.tests)
+    return found + tests(engine, "server", state, federation.validations(), "validation")
 
 
 def at_home(
     engine: Engine, federation: Federation, client: Client, state: Mapping[str, Tensor]
 ) -> list[Test]:
     """A client's network on its own domain."""
-    domain, held_out = client.data.domain, client.data.validation
-    tests = [Test(domain, "test", *engine.evaluate(state, federation.tests[domain]))]
+    name, domain, held_out = client.data.name, client.data.domain, client.data.validation
+    found = tests(engine, name, state, {domain: federation.tests[domain]})
     if held_out is not None:
-        tests.append(Test(domain, "validation", *engine.evaluate(state, held_out)))
-    return tests
+        found += tests(engine, name, state, {domain: held_out}, "validation")
+    return found
 
 
-def abroad(
-    number: int,
-    engine: Engine,
-    federation: Federation,
-    client: Client,
-    state: Mapping[str, Tensor],
-) -> Iterator[Row]:
-    """A client's network on every domain's test set, its own included, as rows of the curve under
-    the client's name."""
-    for domain, samples in federation.tests.items():
-        accuracy, _ = engine.evaluate(state, samples)
-        yield number, "cross-accuracy", client.data.name, domain, "test", accuracy
+def cross_rows(number: int, found: Iterable[Test]) -> Iterator[Row]:
+    """A client's network on every domain, as rows of the curve under the client's name."""
+    for test in found:
+        yield number, "cross-accuracy", test.network, test.domain, test.split, test.accuracy
+
+
+def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, Tensor]:
+    """What was predicted of the test images, under ``round/subject/network/domain``."""
+    return {
+        f"{number}/{subject}/{test.network}/{test.domain}": test.predicted
+        for test in found
+        if test.split == "test"
+    }
+
+
+def of_rounds(named: Mapping[str, Tensor], rounds: Collection[int]) -> dict[str, Tensor]:
+    """The predictions of some rounds."""
+    return {n: v for n, v in named.items() if int(n.partition("/")[0]) in rounds}
 
 
 def rows(number: int, subject: str, tests: Sequence[Sequence[Test]]) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from fedrepro.errors import FedReproError
 
 ScoreRule = Literal["last", "last5", "validation", "best-test"]
 SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
 SCORE_RULE_NOTES = {
     "last": "test accuracy after the last round",
     "last5": "mean test accuracy of the last five rounds",
@@ -57,7 +58,7 @@ def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[s
     elif rule == "last5":
         chosen = table.tail(5).mean()
     elif rule == "best-test":
-        chosen = table.loc[table["avg"][::-1].idxmax()]
+        chosen = table.loc[best_tested(table["avg"])]
     else:
         losses = _by_round(curve, "loss", "validation", subject)
         if losses.empty:
@@ -66,6 +67,16 @@ def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[s
             )
         chosen = table.loc[losses["avg"].idxmin()]
     return {str(key): float(value) for key, value in chosen.items()}
+
+
+def best_tested(mean: pd.Series[float]) -> int:
+    """The round of the highest mean accuracy, the latest of equals."""
+    return int(mean.index[mean >= mean.max() - ROUNDING][-1])
+
+
+def best_value(tries: Mapping[str, float]) -> str:
+    """The tried value of the highest mean accuracy, the first of equals."""
+    return next(v for v, mean in tries.items() if mean >= max(tries.values()) - ROUNDING)
 
 
 def validated(curve: pd.DataFrame) -> float:
@@ -112,7 +123,7 @@ def in_and_out(
 def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:
     """First round whose test accuracy of a domain (or `avg`) reaches the target; None if none."""
     series = accuracies(curve)[column]
-    reached = series[series >= target]
+    reached = series[series >= target - ROUNDING]
     return None if reached.empty else int(reached.index[0])
 
 

@@ -18,6 +18,8 @@ from pydantic import (
 from fedrepro.errors import FedReproError, first_mistake
 
 Scale = Literal["smoke", "reduced", "paper"]
+# What settles a value: the paper says it, public code has it, other facts imply it, or we chose it.
+Status = Literal["stated", "code", "inferred", "decided"]
 
 
 class _Spec(BaseModel):
@@ -222,6 +224,8 @@ class Protocol(_Spec):
     before one has another, instead of a draw for each round by itself. stay: rounds for which the
     drawn clients stay.
     tested_on: ``home`` each client's network on its own domain; ``everywhere`` on the others too.
+    tested_at: before the last five rounds, so many test images of a domain at most, always the
+    same; all of them where None.
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -243,8 +247,15 @@ class Protocol(_Spec):
     early_stop: EarlyStop | None = None
     head: Literal["common", "own"] = "common"
     tested_on: Literal["home", "everywhere"] = "home"
+    tested_at: int | None = Field(None, ge=1)
     precision: Literal["float32", "float64", "tf32", "bf16"] = "float32"
     scale: Scale = "paper"
+
+    @model_validator(mode="after")
+    def _known_end(self) -> Self:
+        if self.tested_at is not None and self.early_stop is not None:
+            raise ValueError("tested_at needs a known last round; leave it out with early_stop")
+        return self
 
     def changed(self, **changes: Any) -> Protocol:
         """A copy with some settings replaced; a dotted key reaches inside (``data.size``)."""

@@ -39,9 +39,9 @@ def ranks(scores: pd.DataFrame, draws: int = DRAWS, seed: int = 0) -> pd.DataFra
     rng = np.random.default_rng(seed)
     s = rng.integers(seeds, size=(draws, seeds, 1))
     d = rng.integers(domains, size=(draws, 1, domains))
-    drawn = stats.rankdata(-values[:, s, d].mean(axis=(2, 3)), axis=0)
+    drawn = stats.rankdata(-values[:, s, d].mean(axis=(2, 3)).round(9), axis=0)
     low, high = np.percentile(drawn, INTERVAL, axis=1, method="nearest")
-    means = values.mean(axis=(1, 2))
+    means = values.mean(axis=(1, 2)).round(9)
     table = {"mean": means, "rank": stats.rankdata(-means), "low": low, "high": high}
     return pd.DataFrame(table, index=wide.index).sort_values("rank", kind="stable")
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -17,11 +14,20 @@ from torch import Tensor
 
 from fedrepro.averaging import RunningAverage
 from fedrepro.clients import Client, Groups, Shelf, TrainedView, flatten, restore
-from fedrepro.curve import Curve, Row
+from fedrepro.curve import LAST, Curve
 from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order
-from fedrepro.evaluation import Test, abroad, at_home, embed, everywhere
+from fedrepro.evaluation import (
+    Test,
+    at_home,
+    cross_rows,
+    embed,
+    everywhere,
+    of_rounds,
+    predictions,
+)
 from fedrepro.evaluation import rows as test_rows
+from fedrepro.evaluation import tests as tests_of
 from fedrepro.heads import give_head
 from fedrepro.messages import Message, count_bytes, tensors_of
 from fedrepro.methods.base import Method, Phase, Upload
@@ -31,42 +37,7 @@ from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
 from fedrepro.rng import Purpose, seeded_modules, torch_stream
 from fedrepro.server import Server, under
-from fedrepro.together import Checkpoint, Stage, one_round, run_together
-
-
-@dataclass
-class _Round:
-    """A round in the making: who takes part, and what has come back. By client: its position among
-    those chosen."""
-
-    number: int
-    chosen: list[Client]
-    average: RunningAverage
-    downs: list[Message] = field(default_factory=list)
-    weights: Sequence[float] = ()
-    jobs: list[Job] = field(default_factory=list)
-    uploads: dict[int, Upload] = field(default_factory=dict)
-    after: dict[int, Groups] = field(default_factory=dict)
-    twins: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    sent: Counter[str] = field(default_factory=Counter)
-    clock: dict[str, float] = field(default_factory=dict)
-    tested: list[Row] = field(default_factory=list)
-    terms: list[Row] = field(default_factory=list)
-
-    def add_terms(self, client: Client, trained: Trained, prefix: str = "") -> None:
-        for term, value in trained.terms.items():
-            name = client.data.name
-            self.terms.append((self.number, "term", prefix + term, name, "train", value))
-
-    def rows(self, server: Mapping[str, float]) -> list[Row]:
-        """What the curve keeps of the round, whatever order clients came back in."""
-        order = {client.data.name: i for i, client in enumerate(self.chosen)}
-        rows = self.tested + sorted(self.terms, key=lambda row: order[row[3]])
-        rows += [(self.number, "server", k, "", "", v) for k, v in server.items()]
-        for way, counted in (("down", count_bytes(self.downs)), ("up", self.sent)):
-            named = {f"{way}/{kind}": float(size) for kind, size in counted.items()}
-            rows += [(self.number, "bytes", k, "", "", v) for k, v in named.items()]
-        return rows + [(self.number, "seconds", k, "", "", v) for k, v in self.clock.items()]
+from fedrepro.together import Checkpoint, Round, Stage, one_round, run_together
 
 
 class Training:
@@ -88,6 +59,7 @@ class Training:
         self.method, self.protocol, self.seed = method, protocol, seed
         self.device = torch.device(device)
         self.federation = federation.to(self.device)
+        self.few_tests = self.federation.tested_on(protocol.tested_at, protocol.data.split_seed)
         dtype = torch.float64 if protocol.precision == "float64" else torch.float32
         classes = len(federation.classes)
         with seeded_modules(seed):
@@ -115,6 +87,7 @@ class Training:
         self.shelf = Shelf(self.device, clients, folder)
         self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
         self.log = Curve(self.judged[0], protocol.early_stop)
+        self.predicted: dict[str, Tensor] = {}  # `evaluation.predictions`, of `Curve.scored` rounds
         self.round = 0
         self.whole = True  # False once clients' files are ahead of the last whole round
 
@@ -162,7 +135,7 @@ class Training:
         """
         self.server.round = number
         average = RunningAverage(self.layout, self.method.bn_policy == "first")
-        now = _Round(number, self._participants(number), average)
+        now = Round(number, self._participants(number), average)
         with self._timed(now.clock, "messages"):
             now.downs = [self._download(client) for client in now.chosen]
         counts = [len(client.data.train) for client in now.chosen]
@@ -172,7 +145,7 @@ class Training:
         stop = self.protocol.early_stop
         try:
             if number == 1 and stop is not None and stop.untrained:
-                yield from self._evaluate(0, now.clock, now.tested)
+                yield from self._evaluate(0, now)
             if phases := self.method.twin_phases(self.protocol):
                 jobs = [self._job(c, down, number, phases, "twin", c.twin) for c, down in told]
                 yield Stage("train", jobs, now.clock, partial(self._take_twin, now))
@@ -180,24 +153,25 @@ class Training:
             now.jobs = [self._job(client, down, number, phases) for client, down in told]
             yield Stage("train", now.jobs, now.clock, partial(self._take, now))
             self._close(now)
-            yield from self._evaluate(number, now.clock, now.tested)
+            yield from self._evaluate(number, now)
         except BaseException:
             self.server.load_state(before[0])
             for client, groups in zip(self.clients, before[1], strict=True):
                 client.groups = groups
             raise
         self.log.add(now.rows(self.server.log))
+        self.predicted = of_rounds(self.predicted | now.predicted, self.log.scored())
         self.round = number
         self.whole = True
 
-    def _take_twin(self, now: _Round, position: int, trained: Trained) -> None:
+    def _take_twin(self, now: Round, position: int, trained: Trained) -> None:
         """A client's second network comes back from its training."""
         client = now.chosen[position]
         now.add_terms(client, trained, "twin/")
         now.twins[position] = self.twins.put(client.index, {"twin": trained.state})["twin"]
         self.whole = self.whole and not self.twins.in_files
 
-    def _take(self, now: _Round, position: int, trained: Trained) -> None:
+    def _take(self, now: Round, position: int, trained: Trained) -> None:
         """A client comes back from its training: it sends, and what it keeps is put away."""
         client = now.chosen[position]
         with self._timed(now.clock, "messages"):
@@ -213,7 +187,7 @@ class Training:
             self.whole = self.whole and not self.shelf.in_files
         now.add_terms(client, trained)
 
-    def _close(self, now: _Round) -> None:
+    def _close(self, now: Round) -> None:
         """All are back: the server learns, and clients' state becomes what they kept."""
         with self._timed(now.clock, "server"):
             self.server.log = {}
@@ -308,31 +282,40 @@ class Training:
             statistics = self.engine.bn_statistics(state, client.data.train)
             client.groups = {**client.groups, "kept": client.kept | statistics}
 
-    def _evaluate(self, number: int, clock: dict[str, float], rows: list[Row]) -> Iterator[Stage]:
-        """Test every judged network; fills `rows`."""
+    def _evaluate(self, number: int, now: Round) -> Iterator[Stage]:
+        """Test every judged network."""
         for subject in self.judged:
-            found: dict[int, list[Test]] = {}
-            first = subject == self.judged[0]
+            yield from self._test(number, subject, now)
 
-            def test(
-                position: int, state: Mapping[str, Tensor], found: Any = found, first: bool = first
-            ) -> None:
-                with self._timed(clock, "evaluate"):
-                    client = self.clients[position]
-                    found[position] = at_home(self.engine, self.federation, client, state)
-                    if first and self.protocol.tested_on == "everywhere":
-                        rows.extend(abroad(number, self.engine, self.federation, client, state))
+    def _test(self, number: int, subject: str, now: Round) -> Iterator[Stage]:
+        """Test all networks of one of the kinds of `Method.judged_by`."""
+        last = number > self.protocol.rounds - LAST
+        federation = self.federation if last else self.few_tests
+        abroad = subject == self.judged[0] and self.protocol.tested_on == "everywhere"
+        found: dict[int, list[Test]] = {}
 
-            if subject == "global":
-                with self._timed(clock, "evaluate"):
-                    found[0] = everywhere(self.engine, self.federation, self.server.model)
-            elif phases := self._before_test(number):
-                jobs = [self._adaptation(client, number, phases) for client in self.clients]
-                yield Stage("evaluate", jobs, clock, lambda i, trained: test(i, trained.state))
-            else:
-                for position, client in enumerate(self.clients):
-                    test(position, self._subject(client, subject))
-            rows.extend(test_rows(number, subject, [found[i] for i in sorted(found)]))
+        def test(position: int, state: Mapping[str, Tensor]) -> None:
+            with self._timed(now.clock, "evaluate"):
+                client = self.clients[position]
+                found[position] = at_home(self.engine, federation, client, state)
+                if abroad:
+                    cross = tests_of(self.engine, client.data.name, state, federation.tests)
+                    now.tested += cross_rows(number, cross)
+                    now.predicted |= predictions(number, subject, cross)
+
+        if subject == "global":
+            with self._timed(now.clock, "evaluate"):
+                found[0] = everywhere(self.engine, federation, self.server.model)
+        elif phases := self._before_test(number):
+            jobs = [self._adaptation(client, number, phases) for client in self.clients]
+            yield Stage("evaluate", jobs, now.clock, lambda i, trained: test(i, trained.state))
+        else:
+            for position, client in enumerate(self.clients):
+                test(position, self._subject(client, subject))
+        ordered = [found[i] for i in sorted(found)]
+        now.tested += test_rows(number, subject, ordered)
+        for one in ordered:
+            now.predicted |= predictions(number, subject, one)
 
     def _before_test(self, number: int) -> tuple[Phase, ...]:
         return self.method.before_test(self.protocol, number == self.protocol.rounds)
@@ -375,6 +358,7 @@ class Training:
         """Keep the state after the last whole round."""
         tensors = {f"server/{k}": v for k, v in self.server.state().items()}
         tensors |= flatten(self.clients)
+        tensors |= {f"predicted/{name}": value for name, value in self.predicted.items()}
         checkpoint.save(tensors, {"round": self.round, "rows": self.log.rows})
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -384,6 +368,8 @@ class Training:
             return
         tensors, facts = found
         server = {n: tensors[n].to(self.device) for n in tensors if n.startswith("server/")}
+        predicted = {n: tensors[n] for n in tensors if n.startswith("predicted/")}
+        self.predicted = under(predicted, "predicted/")
         self.server.load_state(under(server, "server/"))
         restore(self.clients, tensors, self.device, self.shelf, self.twins)
         self.round = int(facts["round"])

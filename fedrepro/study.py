@@ -180,22 +180,24 @@ class Study:
 
         A value under which training diverges is not among them, unless all do: then Diverged.
         """
-        tuning = self.paper.experiment(experiment).tuning
+        tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}
         tried, tries = {}, {}
+        short = {"rounds": tuning.rounds} if tuning.rounds else {}
         diverged: Diverged | None = None
         for value in tuning.values[arm.protocol.scale]:
             trial = arm.trial(tuning.setting, value)
             try:
-                record = self._record(trial, seed=tuning.seed)
+                run = replace(trial, protocol=trial.protocol.changed(**short))
+                record = self._record(run, seed=tuning.seed)
             except Diverged as error:
                 diverged = error
                 continue
             tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
         if diverged is not None and not tries:
             raise diverged
-        return tried[max(tries, key=tries.__getitem__)], tries
+        return tried[metrics.best_value(tries)], tries
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         return self._records(arm, [self.seed if seed is None else seed], probe)[0]

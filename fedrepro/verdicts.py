@@ -15,6 +15,7 @@ from typing import Any, Literal
 import pandas as pd
 from scipy import stats
 
+from fedrepro.metrics import ROUNDING
 from fedrepro.papers import Paper
 from fedrepro.papers.schema import Table
 
@@ -31,14 +32,13 @@ Word = Literal[
 TOLERANCE = 2.0  # percentage points
 MIN_SEEDS = 3
 CONFIDENCE = 0.95
-ROUNDING = 1e-9  # differences of printed decimals are not exact in binary
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
 COLUMNS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why"),
-    *("difference", "low", "high", "unit", "marks"),
+    *("difference", "low", "high", "unit", "marks", "standin"),
 )
 ORDER_COLUMNS = (
     *("paper", "table", "dataset", "scale", "column", "method"),
@@ -217,7 +217,8 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
     here.
 
     Published cells without a run of ours come last with verdict *not run*; our rows without a
-    printed cell keep their numbers with verdict *no verdict*.
+    printed cell keep their numbers with verdict *no verdict*. standin: the column is a stand-in, or
+    an average that contains one.
     """
     ours = _collect(paper, table, rows)
     shown = [_cell_row(paper, table, key, found) for key, found in ours.items()]
@@ -241,11 +242,12 @@ class _Found:
     standin: bool
     marks: tuple[str, ...]
     counted: bool = False
+    foreign: bool = False  # an average over other columns than the printed ones
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, _Found]:
-    """Our rows by cell. A stand-in column, or one the paper does not print, makes the average of
-    its row a stand-in; the other columns of a row with a stand-in are marked."""
+    """Our rows by cell. A stand-in column makes the average of its row a stand-in, one the paper
+    does not print makes it foreign; the other columns of a row with a stand-in are marked."""
     cells: dict[Key, _Found] = {}
     alone: set[Key] = set()
     for row in rows:
@@ -266,8 +268,8 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
     foreign = {key[:3] for key in cells if key[3] not in printed}
     for key, found in cells.items():
         if key[3] == "avg":
-            standin = found.standin or key[:3] in beside | foreign
-            cells[key] = replace(found, standin=standin)
+            standin = found.standin or key[:3] in beside
+            cells[key] = replace(found, standin=standin, foreign=key[:3] in foreign)
         elif key[:3] in beside and not found.standin and key not in alone:
             cells[key] = replace(found, marks=(*found.marks, BESIDE_STANDIN))
     return cells
@@ -300,7 +302,7 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         int(trials.value) if trials is not None else None,
         values,
         scale=scale,
-        standin=found.standin,
+        standin=found.standin or found.foreign,
         marks=found.marks,
         unit=unit,
         counted=_decimals(paper.table(table), method, column) if found.counted else None,
@@ -326,6 +328,7 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         "high": high,
         "unit": unit,
         "marks": judged.marks,
+        "standin": found.standin,
     }
 
 
@@ -350,7 +353,7 @@ def order(table: pd.DataFrame) -> pd.DataFrame:
     for _, group in both.groupby(["table", "dataset", "scale", "column"], sort=False):
         ranked = group.copy()
         lower = bool(ranked.unit.isin(LOWER_IS_BETTER).all())
-        ranked["rank_ours"] = ranked.ours.astype(float).rank(ascending=lower)
+        ranked["rank_ours"] = ranked.ours.astype(float).round(9).rank(ascending=lower)
         ranked["rank_published"] = ranked.published.astype(float).rank(ascending=lower)
         ranked["methods"] = len(ranked)
         ranked["tau"] = (

@@ -36,6 +36,24 @@ def test_best_test_takes_one_round_for_all_domains_the_latest_on_a_tie():
     assert metrics.scores(curve(), "best-test") == {"a": 60, "b": 60, "avg": 60}
 
 
+@pytest.mark.parametrize("rounds", [[(1, 2, 3), (3, 2, 1)], [(3, 2, 1), (1, 2, 3)]])
+def test_means_that_differ_by_rounding_alone_are_equal(rounds):
+    """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in float, their means too."""
+    rows = [
+        (n, "accuracy", "global", domain, "test", value / 10)
+        for n, values in enumerate(rounds, 1)
+        for domain, value in zip("abc", values, strict=True)
+    ]
+    small = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+    first, second = metrics.accuracies(small)["avg"]
+    assert first != second
+    highest = max(first, second)
+    assert metrics.rounds_to_target(small, "avg", highest) == 1
+    assert metrics.scores(small, "best-test")["a"] == rounds[1][0] / 10  # the latest of equals
+    assert metrics.rounds_to_target(small, "avg", highest + 1e-6) is None
+    assert metrics.best_value({"low": 0.1, "one": min(first, second), "two": highest}) == "one"
+
+
 def test_validation_takes_the_round_of_lowest_mean_loss():
     # Mean losses 3, 2, 2, 2, 1.5, 2.
     assert metrics.scores(curve(), "validation") == {"a": 20, "b": 40, "avg": 30}

@@ -57,6 +57,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
     resumed = start(name, model=model)
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+    assert list(whole.predicted) == list(resumed.predicted)
+    assert all(torch.equal(v, resumed.predicted[n]) for n, v in whole.predicted.items())
     for a, b in zip(whole.clients, resumed.clients, strict=True):
         assert all(torch.equal(a.kept[n], b.kept[n]) for n in a.kept)
     assert all(torch.equal(v, resumed.server.model[n]) for n, v in whole.server.model.items())
@@ -224,8 +226,8 @@ def test_the_untrained_network_is_tested_and_may_be_the_best():
     before = [run.engine.evaluate(run.server.model, t) for t in run.federation.tests.values()]
     curve = run.run(Silent())
     first = curve[(curve["round"] == 0) & (curve.split == "test")]
-    assert first[first.measure == "accuracy"].value.tolist() == [a for a, _ in before]
-    assert first[first.measure == "loss"].value.tolist() == [loss for _, loss in before]
+    assert first[first.measure == "accuracy"].value.tolist() == [a for a, *_ in before]
+    assert first[first.measure == "loss"].value.tolist() == [loss for _, loss, _ in before]
     assert set(curve[curve["round"] == 0].measure) == {"accuracy", "loss"}, "nothing was sent"
     assert metrics.best_round(curve) == 0 and curve["round"].max() == 2
     later = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 2.5})
@@ -240,7 +242,7 @@ def test_tested_everywhere_is_each_clients_network_on_every_domain():
     last = cross[cross["round"] == 3].pivot(index="subject", columns="domain", values="value")
     for client in run.clients:
         for domain, samples in run.federation.tests.items():
-            accuracy, _ = run.engine.evaluate(run._personal(client), samples)
+            accuracy, *_ = run.engine.evaluate(run._personal(client), samples)
             assert last.loc[client.data.name, domain] == accuracy
     home = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
     assert home.value.tolist() == np.diag(last).tolist()

@@ -3,6 +3,8 @@
 import copy
 import math
 import shutil
+from dataclasses import replace
+from typing import get_args
 
 import pandas as pd
 import pytest
@@ -11,6 +13,7 @@ from fedrepro import metrics, together
 from fedrepro.cells import wide
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.progress import Silent
+from fedrepro.protocol import Status
 from fedrepro.study import study
 from fedrepro.views import notebook
 
@@ -34,6 +37,21 @@ def test_everything_runnable_runs_and_every_kind_has_numbers(smoke):
     for name in smoke.chosen("all"):
         rows = smoke.cells(name)
         assert rows and all(row["table"] == name and row["seed"] == 0 for row in rows), name
+
+
+def test_departures_are_read_from_flags(smoke, monkeypatch):
+    federation = replace(
+        smoke.federation(), subsets=("a",), deviations={"a": ("x",), "b": ("a subset",)}
+    )
+    monkeypatch.setattr(type(smoke), "federation", lambda self: federation)
+    sources = smoke.paper.sources(smoke.dataset, smoke.scale)
+    words = "not stated, a project decision, inferred"  # they decide nothing
+    shown = [("data.split", status, status, words, "") for status in get_args(Status)]
+    sources = pd.DataFrame(shown, columns=sources.columns)
+    monkeypatch.setattr(type(smoke.paper), "sources", lambda self, *_: sources)
+    rows = notebook.departures(smoke)
+    assert rows.loc["data: a", "value"] == "subset" and rows.loc["data: b", "value"] == "deviation"
+    assert list(rows.value["data.split"]) == ["inferred", "decided"]
 
 
 def test_accuracy_cells_are_the_last_round_of_each_domain(smoke):

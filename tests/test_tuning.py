@@ -61,6 +61,57 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
     assert {str(rate): value for rate, value in by_rate.items()} == chosen["FedAvg"][1]
 
 
+def weights(seed: int, place, tuning: Tuning, experiment: str = "table-4") -> Study:
+    """ADCOL's Table 4 at scale smoke under another tuning."""
+    paper = papers.load("adcol")
+    experiments = tuple(
+        e.model_copy(update={"tuning": tuning}) if e.id == "table-4" else e
+        for e in paper.experiments
+    )
+    paper = paper.model_copy(update={"experiments": experiments})
+    only = ["SOLO", "ADCOL"]
+    where = {"store": Store(place), "progress": Silent(), "device": "cpu"}
+    return Study(paper, "office10", "smoke", seed, only, **where)
+
+
+SHORT = Tuning(values={"smoke": (10.0, 0.1)}, rounds=1, seed=3, source="a test")
+
+
+def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
+    solo, adcol = weights(0, tmp_path, SHORT).results("table-4")
+    assert solo.tries == {} and adcol.tries.keys() == {"10.0", "0.1"}
+    best = max((10.0, 0.1), key=lambda mu: adcol.tries[str(mu)])
+    assert adcol.record.config["method"]["fields"]["mu"] == best
+    assert adcol.record.config["protocol"]["rounds"] == 2
+    trials = [r.config for r in Store(tmp_path).records() if r.config["seed"] == 3]
+    assert [trial["protocol"]["rounds"] for trial in trials] == [1, 1]
+    assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
+
+
+def test_an_experiment_with_anothers_arms_has_its_tuning(tmp_path) -> None:
+    (adcol,) = weights(0, tmp_path, SHORT).results("table-6-rounds")
+    assert adcol.tries.keys() == {"10.0", "0.1"}
+
+
+@pytest.mark.parametrize("update", [{"values": {"paper": (0.1,)}}, {"protocols": ("domainnet",)}])
+def test_nothing_is_tuned_at_another_scale_or_under_another_protocol(tmp_path, update) -> None:
+    results = weights(0, tmp_path, SHORT.model_copy(update=update)).results("table-4")
+    assert [result.tries for result in results] == [{}, {}]
+
+
+def test_the_weights_of_adcols_table_4_are_tuned_at_scale_paper_alone() -> None:
+    adcol = papers.load("adcol")
+    tuned = {
+        (scale, dataset, arm.label, tuning.rounds, tuning.values[scale])
+        for scale in ("smoke", "reduced", "paper")
+        for dataset, name in (("office10", "table-4"), ("digits5", "table-1"))
+        for arm in adcol.arms(name, dataset, scale)
+        if (tuning := adcol.tuning_of(name, dataset, arm))
+    }
+    weights = (10.0, 1.0, 0.1, 0.01, 0.001)
+    assert tuned == {("paper", "office10", label, 20, weights) for label in ("ADCOL", "FedProx")}
+
+
 def test_a_rate_under_which_training_diverges_is_not_chosen(tmp_path) -> None:
     for result in tuned(0, tmp_path, (1e30, 0.01)).results("methods"):
         assert result.tries.keys() == {"0.01"}
@@ -123,6 +174,16 @@ def test_validated_is_the_mean_of_the_last_five_rounds() -> None:
         )
     ]
     assert metrics.validated(pd.DataFrame(rows)) == pytest.approx(5.0 * (3 + 4 + 5 + 6 + 7) / 5)
+
+
+def test_a_domain_without_validation_images_does_not_count() -> None:
+    rows = [
+        (n, "accuracy", "personal", d, s, v)
+        for n in range(1, 6)
+        for d, s, v in (("a", "validation", 40.0), ("b", "validation", 60.0), ("c", "test", 1.0))
+    ]
+    columns = ["round", "measure", "subject", "domain", "split", "value"]
+    assert metrics.validated(pd.DataFrame(rows, columns=columns)) == 50.0
 
 
 def test_a_run_without_validation_images_cannot_be_tuned_by() -> None:

@@ -165,6 +165,7 @@ def test_standin_column_its_average_and_its_neighbours() -> None:
     assert table.loc[("ADCOL", "MNIST"), "verdict"] == "reproduced"
     assert table.loc[("ADCOL", "MNIST"), "marks"] == ("subset", BESIDE_STANDIN)
     assert table.loc[("ADCOL", "SynthDigit"), "marks"] == ("subset",)
+    assert {column for (_, column), flag in table.standin.items() if flag} == {"SynthDigit", "avg"}
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ class DomainArrays:
     standin: made by the generator in place of a real domain.
     cut: (train end, test start) where only that index range may split the domain, else None.
     deviations: clauses to print beside numbers made from these images.
+    subset: images of the release are left out.
     """
 
     name: str
@@ -75,6 +76,7 @@ class DomainArrays:
     standin: bool
     cut: tuple[int, int] | None
     deviations: tuple[str, ...]
+    subset: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Plan:
     cut: tuple[int, int] | None
     deviations: tuple[str, ...]
     decode: Callable[[], tuple[Decoded, tuple[str, ...]]]  # arrays, further deviations
+    subset: bool = False
 
 
 def all_domains() -> tuple[str, ...]:
@@ -145,6 +148,7 @@ def load_domain(
         standin=name in STANDINS,
         cut=plan.cut,
         deviations=tuple(json.loads(facts["deviations"])),
+        subset=plan.subset,
     )
 
 
@@ -192,6 +196,7 @@ def make_plan(
         cut=source.cut,
         deviations=source.deviations,
         decode=lambda: _decode(located, collection, size),
+        subset=source.subset,
     )
 
 

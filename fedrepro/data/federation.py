@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrepro.data.allocation import POOLED, Allocation, Pieces, make_allocation
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.embeddings import embed_domain, embedder, text_heads
-from fedrepro.data.splits import Split, limit_test, make_split
+from fedrepro.data.splits import Split, limit_test, make_split, tested_sample
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import DataSpec
 
@@ -53,7 +53,9 @@ class Federation:
     words, its head (K, d) for each source domain.
     domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
-    deviations: domain -> what differs from the papers' data there.
+    deviations: domain -> what differs from the papers' data there. test_images: of each test set,
+    in its order, the domains it comes from and the images' indices there (unknown where pooled).
+    subsets: domains of which images of the release are left out.
     """
 
     dataset: str
@@ -66,6 +68,19 @@ class Federation:
     standins: tuple[str, ...]
     deviations: dict[str, tuple[str, ...]]
     texts: dict[str, Tensor] = field(default_factory=dict)
+    test_images: dict[str, Pieces] = field(default_factory=dict)
+    subsets: tuple[str, ...] = ()
+
+    def tested_on(self, most: int | None, seed: int) -> Federation:
+        """The same with a fixed sample of at most so many test images of each domain."""
+        tests, deviations = dict(self.tests), dict(self.deviations)
+        for domain, whole in self.tests.items():
+            if most is not None and len(whole) > most:
+                part = torch.from_numpy(tested_sample(domain, len(whole), most, seed))
+                tests[domain] = Samples(whole.images[part], whole.labels[part])
+                clause = f"{domain}: {most:,} of {len(whole):,} tested before the last five rounds"
+                deviations[domain] = (*deviations.get(domain, ()), clause)
+        return replace(self, tests=tests, deviations=deviations)
 
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
@@ -82,17 +97,18 @@ class Federation:
     def _parts(self) -> Iterator[tuple[str, str, str, Samples]]:
         for client in self.clients:
             yield client.domain, client.name, "train", client.train
-        for domain, samples in self._validations().items():
+        for domain, samples in self.validations().items():
             yield domain, "", "validation", samples
         for domain, samples in self.tests.items():
             yield domain, "", "test", samples
 
-    def _validations(self) -> dict[str, Samples]:
+    def validations(self) -> dict[str, Samples]:
+        """The held-out images of the domains that have some."""
         return {c.domain: c.validation for c in self.clients if c.validation is not None}
 
     def to(self, device: torch.device | str) -> Federation:
         """The same federation on a device; a shared validation set is moved once."""
-        validation = {d: s.to(device) for d, s in self._validations().items()}
+        validation = {d: s.to(device) for d, s in self.validations().items()}
         clients = tuple(
             replace(c, train=c.train.to(device), validation=validation.get(c.domain))
             for c in self.clients
@@ -132,7 +148,8 @@ def build_federation(
             for name, a in arrays.items()
         }
     pooled = any(client.domain == POOLED for client in allocation.clients)
-    standins, deviations = _marks(arrays, splits, pooled)
+    standins = tuple(name for name, a in arrays.items() if a.standin)
+    subsets = tuple(name for name, a in arrays.items() if a.subset)
     return Federation(
         dataset=spec.dataset,
         size=spec.size if encoder is None else encoder.size,
@@ -141,9 +158,11 @@ def build_federation(
         clients=_clients(allocation, arrays, pooled),
         tests=_gather_all(arrays, allocation.tests, pooled),
         hashes=_hashes(arrays, splits, allocation),
-        standins=standins,
-        deviations=deviations,
+        standins=(POOLED,) if pooled and standins else standins,
+        deviations=_deviations(arrays, splits, pooled),
         texts={} if encoder is None else text_heads(encoder, arrays),
+        test_images={} if pooled else allocation.tests,
+        subsets=(POOLED,) if pooled and subsets else subsets,
     )
 
 
@@ -197,16 +216,15 @@ def _hashes(
     return {**data, **cuts, "allocation": allocation.hash}
 
 
-def _marks(
+def _deviations(
     arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], pooled: bool
-) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    standins = tuple(name for name, a in arrays.items() if a.standin)
+) -> dict[str, tuple[str, ...]]:
     clauses = {name: a.deviations + _leak(splits[name]) for name, a in arrays.items()}
     deviations = {name: part for name, part in clauses.items() if part}
     if not pooled:
-        return standins, deviations
+        return deviations
     together = tuple(clause for part in deviations.values() for clause in part)
-    return (POOLED,) if standins else (), {POOLED: together} if together else {}
+    return {POOLED: together} if together else {}
 
 
 def _leak(split: Split) -> tuple[str, ...]:

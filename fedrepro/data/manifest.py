@@ -44,7 +44,7 @@ class Source(_Entry):
     """One way a domain comes: a reader and the files it needs, several of a role alternatives.
 
     totals: allowed (train, test, validation) counts; about: the counts published without
-    certainty, told and not enforced; cut and deviations: see DomainArrays.
+    certainty, told and not enforced; cut, deviations and subset: see DomainArrays.
     """
 
     name: str
@@ -54,6 +54,7 @@ class Source(_Entry):
     about: Counts | None = None
     cut: tuple[int, int] | None = None
     deviations: tuple[str, ...] = ()
+    subset: bool = False
 
 
 class DomainEntry(_Entry):
@@ -129,6 +130,15 @@ class Manifest:
     def encoders(self) -> tuple[str, ...]:
         """Every network whose weights are read from files."""
         return tuple(d for c in self.collections.values() if c.weights for d in c.domains)
+
+    def cut_domains(self) -> tuple[str, ...]:
+        """Every domain that also comes as a subset of its release."""
+        return tuple(
+            d
+            for c in self.collections.values()
+            for d in c.domains
+            if any(source.subset for source in c.sources)
+        )
 
     def collection(self, domain: str) -> Collection:
         """The collection a domain belongs to."""

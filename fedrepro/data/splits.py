@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,18 +26,20 @@ LEAKY = "official-leaky"  # the one rule that tests on training images
 class Split:
     """Image indices of one domain; ``train`` is in the rule's order.
 
-    No image is on both sides, but under the rule ``official-leaky``; ``leaked`` counts those.
+    No image is on both sides, but under the rule ``official-leaky`` (``leaky``); ``leaked`` counts
+    those.
     """
 
     domain: str
     train: Indices
     test: Indices
     rule: str
+    leaky: bool = False
     leaked: int = field(init=False)
 
     def __post_init__(self) -> None:
         leaked = len(np.intersect1d(self.train, self.test))
-        if leaked and not self.rule.startswith(LEAKY):
+        if leaked and not self.leaky:
             raise FedReproError(
                 f"split {self.rule} of {self.domain} tests on {leaked} training images; prepare "
                 "the data again"
@@ -184,7 +186,8 @@ def make_split(
             f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test "
             "images; use another split"
         )
-    return Split(domain.name, train.astype(np.int64), test.astype(np.int64), rule)
+    both = train.astype(np.int64), test.astype(np.int64)
+    return Split(domain.name, *both, rule, leaky=rule == LEAKY)
 
 
 def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
@@ -204,7 +207,13 @@ def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -
         members = np.flatnonzero(label == k)
         share[members] = (np.arange(len(members)) + 0.5) / len(members)
     kept = np.sort(shuffled[np.argsort(share, kind="stable")[:limit]])
-    return Split(split.domain, split.train, kept, f"{split.rule}, {limit} test images")
+    return replace(split, test=kept, rule=f"{split.rule}, {limit} test images")
+
+
+def tested_sample(domain: str, images: int, most: int, seed: int) -> Indices:
+    """The positions, rising, of the test images that are tested where not all are."""
+    rng = numpy_stream(seed, "split", domain_key(domain), round=2)
+    return np.sort(rng.choice(images, most, replace=False))
 
 
 def domain_key(name: str) -> int:

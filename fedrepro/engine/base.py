@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from typing import Protocol as Interface
 
+import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
@@ -82,6 +83,7 @@ class Engine(Interface):
     """Trains and runs networks given as named tensors."""
 
     name: str
+    format: torch.memory_format  # that images and weights lie in
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results come in any order, so that the caller need not hold
@@ -98,8 +100,11 @@ class Engine(Interface):
         """Features (n, d) on the run's device, without gradients, of un-augmented samples unless
         an augmentation and a generator to draw it from are given."""
 
-    def evaluate(self, state: Mapping[str, Tensor], samples: Samples) -> tuple[float, float]:
-        """Accuracy in percent and mean cross-entropy of un-augmented samples."""
+    def evaluate(
+        self, state: Mapping[str, Tensor], samples: Samples
+    ) -> tuple[float, float, Tensor]:
+        """Accuracy in percent, mean cross-entropy and predicted classes (m,) of un-augmented
+        samples; the classes on the host, uint8 where they are at most 256."""
 
     def bn_statistics(self, state: Mapping[str, Tensor], samples: Samples) -> dict[str, Tensor]:
         """BatchNorm running statistics re-estimated as plain averages over one pass."""

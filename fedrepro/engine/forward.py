@@ -67,17 +67,22 @@ class ForwardEngine:
         return torch.empty_like(found).index_copy_(0, order, found)
 
     @torch.no_grad()
-    def evaluate(self, state: Mapping[str, Tensor], samples: Samples) -> tuple[float, float]:
-        """Accuracy in percent and mean cross-entropy of un-augmented samples."""
+    def evaluate(
+        self, state: Mapping[str, Tensor], samples: Samples
+    ) -> tuple[float, float, Tensor]:
+        """See `base.Engine`."""
         self._load(state)
         self.module.eval()
-        hits = loss = torch.zeros((), device=self.device)
+        loss = torch.zeros((), device=self.device)
+        found, classes = [], 0
         for out, labels in self._outputs(samples, self.evaluation_batch):
-            hits = hits + (self.module.scores(out).argmax(1) == labels).sum()
+            found.append(self.module.scores(out).argmax(1))
             loss = loss + F.cross_entropy(out.logits.float(), labels, reduction="sum")
-        # one transfer, so that the host waits once for the device
-        correct, total = torch.stack([hits.double(), loss.double()]).tolist()
-        return 100 * correct / len(samples), total / len(samples)
+            classes = out.logits.shape[1]
+        predicted = torch.cat(found)
+        accuracy = 100 * int((predicted == samples.labels).sum()) / len(samples)
+        small = predicted.to(torch.uint8 if classes <= 256 else torch.int16)
+        return accuracy, float(loss.double()) / len(samples), small.cpu()
 
     @torch.no_grad()
     def bn_statistics(self, state: Mapping[str, Tensor], samples: Samples) -> dict[str, Tensor]:

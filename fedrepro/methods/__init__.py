@@ -83,7 +83,10 @@ def describe() -> list[dict[str, Any]]:
             "name": name,
             "paper": get(name).reference,
             "version": get(name).version,
-            "fields": get(name).describe(),
+            "fields": [
+                {key: row[key] for key in ("name", "default", "source", "alternatives")}
+                for row in get(name).describe()
+            ],
         }
         for name in names()
     ]

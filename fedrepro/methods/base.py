@@ -19,7 +19,7 @@ from torch import Tensor
 from fedrepro.losses import cross_entropy
 from fedrepro.messages import Message
 from fedrepro.models import FLModel, Output, TensorInfo
-from fedrepro.protocol import Augmentation, OptimizerSpec, Protocol
+from fedrepro.protocol import Augmentation, OptimizerSpec, Protocol, Status
 
 if TYPE_CHECKING:
     from fedrepro.server import Server
@@ -32,13 +32,14 @@ def hyper(
     default: Any,
     *,
     source: str,
-    status: str = "",
+    status: Status = "decided",
     alternatives: Sequence[Any] = (),
     low: float | None = None,
     high: float | None = None,
     later: bool = False,
 ) -> Any:
-    """A dataclass field that is a hyper-parameter: its value, who says so, what else is tried.
+    """A dataclass field that is a hyper-parameter: its value, who says so (status: and what settles
+    it), what else is tried.
 
     low, high: inclusive bounds of a number, checked when a method is created by name. later: it
     came after the first recorded runs of the method, whose ids it must not change.
@@ -173,6 +174,9 @@ class Phase:
     loss: str = "client_loss"
 
 
+CLOSING = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm's statistics alone follow
+
+
 @dataclass(frozen=True)
 class Method:
     """Base of all methods: federated averaging's defaults, each of which a method may replace."""
@@ -184,7 +188,7 @@ class Method:
     needs_embeddings: ClassVar[bool] = False  # its clients must be given these, not images
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
-    bn_policy: BNPolicy = hyper("average", source="base class")
+    bn_policy: BNPolicy = hyper("average", source="base class", status="decided")
 
     def network(self, module: FLModel) -> FLModel:
         """The protocol's network as this method trains it: itself, or wrapped so that it has
@@ -299,13 +303,14 @@ class Method:
 
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:
-        """One row a hyper-parameter: name, default, source, alternatives."""
+        """One row a hyper-parameter: name, default, source, alternatives, status."""
         return [
             {
                 "name": f.name,
                 "default": f.default,
                 "source": f.metadata["source"],
                 "alternatives": list(f.metadata["alternatives"]),
+                "status": f.metadata["status"],
             }
             for f in dataclasses.fields(cls)
         ]

@@ -85,12 +85,14 @@ class DBE(Method):
     kappa: float = hyper(
         1.0,
         source="MPFT Sec. C.2 and its code: 1; the authors' example has 50",
+        status="stated",
         alternatives=(50.0, 0.0),
         low=0,
     )
     momentum: float = hyper(
         0.01,
         source="MPFT Sec. C.2 and its code: 0.01; the authors' example has 1, PFLlib code 0.1",
+        status="stated",
         alternatives=(1.0, 0.1),
         low=0,
         high=1,
@@ -99,9 +101,12 @@ class DBE(Method):
         "discarded",
         source="authors' code then starts from the initial network; MPFT code lets each client go "
         "on from its own, nearest to which is the average",
+        status="code",
         alternatives=("averaged",),
     )
-    bn_policy: BNPolicy = hyper("average", source="as FedAvg", alternatives=BN_POLICIES[1:])
+    bn_policy: BNPolicy = hyper(
+        "average", source="as FedAvg", status="inferred", alternatives=BN_POLICIES[1:]
+    )
 
     def network(self, module: FLModel) -> FLModel:
         return ShiftedModel(module, self.momentum)

@@ -42,20 +42,28 @@ class Ditto(Method):
     lam: float = hyper(
         2.0,
         source="MPFT Sec. C.2: 2; the authors' code chooses among 0.1, 1 and 2; FL-bench code: 1",
+        status="stated",
         alternatives=(1.0, 0.1),
         low=0,
     )
     personal_epochs: int | None = hyper(
         1,
         source="MPFT Sec. C.2 and FL-bench code; None: the protocol's local epochs",
+        status="stated",
         alternatives=(None,),
         low=1,
     )
     personal_lr: float | None = hyper(
-        None, source="the protocol's: PFLlib code and MPFT code use one rate for both", low=1e-6
+        None,
+        source="the protocol's: PFLlib code and MPFT code use one rate for both",
+        status="code",
+        low=1e-6,
     )
     bn_policy: BNPolicy = hyper(
-        "average", source="as FedAvg; v has statistics of its own", alternatives=BN_POLICIES[1:]
+        "average",
+        source="as FedAvg; v has statistics of its own",
+        status="inferred",
+        alternatives=BN_POLICIES[1:],
     )
 
     def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:

@@ -35,25 +35,37 @@ class DPFedBN(Method):
     )
 
     epsilon: float = hyper(
-        5.0, source="ADCOL, Sec. B.12: the budget of the whole run", alternatives=(2.0, 10.0), low=0
+        5.0,
+        source="ADCOL, Sec. B.12: the budget of the whole run",
+        status="stated",
+        alternatives=(2.0, 10.0),
+        low=0,
     )
     server_is: Literal["curious", "trusted"] = hyper(
         "curious",
         source="ADCOL, Sec. B.12: curious is Table 17, trusted the 66.3 % named in the text",
+        status="stated",
         alternatives=("trusted",),
     )
-    clip: float = hyper(0.01, source="not stated in ADCOL's paper", alternatives=(0.1, 1.0), low=0)
+    clip: float = hyper(
+        0.01, source="not stated in ADCOL's paper", status="decided", alternatives=(0.1, 1.0), low=0
+    )
     order: float = hyper(
         2.0,
         source="not stated in ADCOL's paper: the usual norm of an update; under Laplace noise only "
         "order 1 gives epsilon-DP of the whole update",
+        status="decided",
         alternatives=(1.0,),
         low=1,
     )
     delta: float = hyper(
-        0.01, source="ADCOL, Sec. B.12: at most 0.01 (trusted server)", low=0, high=1
+        0.01,
+        source="ADCOL, Sec. B.12: at most 0.01 (trusted server)",
+        status="stated",
+        low=0,
+        high=1,
     )
-    bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself")
+    bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself", status="stated")
 
     def download(self, server: Server, client: int) -> Message:
         part = turns_of(server.protocol, server.clients)

@@ -88,16 +88,19 @@ class FADA(Method):
         0,
         source="ADCOL App. C: each client in turn, its labels unused; counted from the last where "
         "negative",
+        status="stated",
     )
     alignment: float = hyper(
         1.0,
         source="not stated in the papers; DAL code has 0.01, under Adam",
+        status="decided",
         alternatives=(0.01, 0.1),
         low=0,
     )
     confusion: float = hyper(
         1.0,
         source="not stated in the papers; 1 in DAL code",
+        status="code",
         alternatives=(0.1, 0.0),
         low=0,
     )
@@ -105,41 +108,56 @@ class FADA(Method):
         1e-4,
         source="not stated in the papers; 0.0001 in DAL code. The estimator itself learns at "
         "weight 1; 0 leaves it out",
+        status="code",
         alternatives=(0.01, 0.0),
         low=0,
     )
     reconstruction: float = hyper(
         0.01,
         source="not stated in the papers; 0.01 in DAL code, of the mean over features",
+        status="code",
         alternatives=(1.0, 0.0),
         low=0,
     )
-    estimator_hidden: int = hyper(512, source="not stated in the papers; 512 in DAL code", low=1)
+    estimator_hidden: int = hyper(
+        512, source="not stated in the papers; 512 in DAL code", status="code", low=1
+    )
     discriminator_hidden: tuple[int, ...] = hyper(
         (256,),
         source="not stated in the papers; 256 in DAL code, leaky ReLU there and ReLU here",
+        status="code",
         alternatives=((512, 512),),
     )
     discriminator_epochs: int = hyper(
-        1, source="not stated in the papers; as ADCOL's", alternatives=(3,), low=1
+        1, source="not stated in the papers; as ADCOL's", status="decided", alternatives=(3,), low=1
     )
     discriminator_lr: float = hyper(
-        0.01, source="not stated in the papers; as ADCOL's", alternatives=(0.001,), low=0
+        0.01,
+        source="not stated in the papers; as ADCOL's",
+        status="decided",
+        alternatives=(0.001,),
+        low=0,
     )
     discriminator_momentum: float = hyper(
-        0.9, source="not stated in the papers; as ADCOL's", alternatives=(0.0,), low=0
+        0.9,
+        source="not stated in the papers; as ADCOL's",
+        status="decided",
+        alternatives=(0.0,),
+        low=0,
     )
     attention: Literal["relative", "absolute", "equal"] = hyper(
         "relative",
         source="Peng et al.: softmax of the differences W - W_i, which grow with images and length "
         "of features until one source has all the weight; divided by W here. Not stated whether "
         "distances are squared (they are here, as in the gap statistic); equal leaves it out",
+        status="decided",
         alternatives=("absolute", "equal"),
     )
     target_share: float = hyper(
         1.0,
         source="not stated in the papers: the attention masks the sources' updates, so the "
         "target's own counts whole; 0 is a network of the sources alone",
+        status="decided",
         alternatives=(0.0,),
         low=0,
         high=1,
@@ -148,6 +166,7 @@ class FADA(Method):
         "recompute",
         source="not stated in the papers: statistics of the client's own images under the new "
         "network; average takes the sources', weighted by attention",
+        status="decided",
         alternatives=("average",),
     )
 

@@ -47,16 +47,21 @@ class FedAPC(PrototypeMessages, Method):
     tau: float = hyper(
         0.02,
         source="not given; FPL code and FedDAP code: 0.02",
+        status="code",
         alternatives=(0.05, 0.07, 0.1, 0.5),
         low=0.001,
     )
-    weight: float = hyper(1.0, source="Eq. 6: the sum", low=0)
+    weight: float = hyper(1.0, source="Eq. 6: the sum", status="stated", low=0)
     augmented: bool = hyper(
-        True, source="Eq. 3; Table II leaves the augmentation out", alternatives=(False,)
+        True,
+        source="Eq. 3; Table II leaves the augmentation out",
+        status="stated",
+        alternatives=(False,),
     )
     views: int = hyper(
         3,
         source="N of Eq. 2, not given; one for each technique that Sec. III-A names",
+        status="decided",
         alternatives=(1, 2, 5),
         low=1,
     )
@@ -64,18 +69,27 @@ class FedAPC(PrototypeMessages, Method):
         False,
         source="not given; FedDAP code's helper gives a batch one technique at a time, here in "
         "turn: erasing, cropping, flipping; True: every view has all three",
+        status="code",
         alternatives=(True,),
     )
-    erase: float = hyper(0.5, source="probability; FedDAP code's helper", low=0, high=1)
-    crop: int = hyper(4, source="pixels of padding; FedDAP code's helper", low=0)
-    flip: bool = hyper(True, source="Sec. III-A: flipping; left-right as in FPL code")
+    erase: float = hyper(
+        0.5, source="probability; FedDAP code's helper", status="code", low=0, high=1
+    )
+    crop: int = hyper(4, source="pixels of padding; FedDAP code's helper", status="code", low=0)
+    flip: bool = hyper(
+        True, source="Sec. III-A: flipping; left-right as in FPL code", status="stated"
+    )
     prototypes_in_training_mode: bool = hyper(
         False,
         source="Sec. II-C: once local training is completed; Alg. 1, line 14 has it in the loop",
+        status="stated",
         alternatives=(True,),
     )
     bn_policy: BNPolicy = hyper(
-        "average", source="FPL code averages all buffers", alternatives=BN_POLICIES[1:]
+        "average",
+        source="FPL code averages all buffers",
+        status="code",
+        alternatives=BN_POLICIES[1:],
     )
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:

@@ -26,5 +26,6 @@ class FedAvg(Method):
     bn_policy: BNPolicy = hyper(
         "average",
         source="FedBN code and FedPall code average BatchNorm statistics with the same weights",
+        status="code",
         alternatives=BN_POLICIES[1:],
     )

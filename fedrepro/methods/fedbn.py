@@ -24,4 +24,4 @@ class FedBN(Method):
         r"\ell \ \text{every layer but BatchNorm, which stays } w^{t}_{i,\ell}",
     )
 
-    bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself")
+    bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself", status="stated")

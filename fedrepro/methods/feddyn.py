@@ -55,17 +55,20 @@ class FedDyn(Method):
         "dynamic",
         source="Acar et al., Alg. 1; inert is what RethinkFL and MarsFL code do, whose family "
         "I2PFL's tables come from",
+        status="stated",
         alternatives=("inert",),
     )
     alpha: float = hyper(
         0.01,
         source="CIFAR-10 example of the authors' code and MarsFL code; FL-bench code 0.1; PFLlib 1",
+        status="code",
         alternatives=(0.1, 0.001, 1.0),
         low=1e-6,
     )
     bn_policy: BNPolicy = hyper(
         "average",
         source="RethinkFL code; the authors' networks have no BatchNorm",
+        status="code",
         alternatives=BN_POLICIES[1:],
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from fedrepro.losses import cross_entropy, fedpall_contrast, kl_from_uniform, kl_to_uniform
 from fedrepro.messages import Message, network_of, tensor_of
 from fedrepro.methods.base import (
+    CLOSING,
     Batch,
     BNPolicy,
     LocalModel,
@@ -20,7 +21,6 @@ from fedrepro.methods.base import (
     TrainedClient,
     Upload,
     hyper,
-    nothing,
 )
 from fedrepro.models import TensorInfo, build_model, discriminator
 from fedrepro.protocol import OptimizerSpec, Protocol
@@ -63,12 +63,14 @@ class FedPall(Method):
         source="where text and code differ, the code. code: KL(U || A), all prototypes in the "
         "contrast's denominator as long as sent, joined from unit-length ones, a mask that keeps "
         "an exact share; paper: KL(A || U), own class left out, plain means, Bernoulli mask",
+        status="code",
         alternatives=("paper",),
     )
     mu: float = hyper(
         0.1,
         source="Sec. 5.1 (Office-10, PACS); on Digits the text has 0.7, the code 0.3; 0 leaves the "
         "term and the amplifier out (Fig. 3)",
+        status="stated",
         alternatives=(0.0, 0.2, 0.3, 0.5, 0.7, 1.0),
         low=0,
     )
@@ -76,34 +78,48 @@ class FedPall(Method):
         0.1,
         source="Sec. 5.1 (Office-10, PACS); on Digits the text has 0.3, the code 0.7; 0 leaves the "
         "term out (Fig. 3)",
+        status="stated",
         alternatives=(0.0, 0.2, 0.3, 0.5, 0.7, 1.0),
         low=0,
     )
-    temperature: float = hyper(3.0, source="code; Eq. 7 names no value", low=0.001)
+    temperature: float = hyper(3.0, source="code; Eq. 7 names no value", status="code", low=0.001)
     global_classifier: bool = hyper(
-        True, source="Sec. 3.2.4; Fig. 6 compares with the client's own", alternatives=(False,)
+        True,
+        source="Sec. 3.2.4; Fig. 6 compares with the client's own",
+        status="stated",
+        alternatives=(False,),
     )
     sent_as: Literal["mixed-masked", "mixed", "masked", "gaussian", "raw"] = hyper(
         "mixed-masked",
         source="Eqs. 9 to 11; Sec. 5.3 compares the others; its Gaussian noise has variance 1",
+        status="stated",
         alternatives=("mixed", "masked", "gaussian", "raw"),
     )
-    mix_low: float = hyper(0.8, source="code; Eq. 9 names no value", low=0, high=1)
-    mix_high: float = hyper(1.0, source="code; Eq. 9 names no value", low=0, high=1)
-    keep: float = hyper(0.9, source="code; Eq. 10 names no value", low=0, high=1)
+    mix_low: float = hyper(0.8, source="code; Eq. 9 names no value", status="code", low=0, high=1)
+    mix_high: float = hyper(1.0, source="code; Eq. 9 names no value", status="code", low=0, high=1)
+    keep: float = hyper(0.9, source="code; Eq. 10 names no value", status="code", low=0, high=1)
     closing_pass: bool = hyper(
         True,
         source="code: after training one more pass in training mode, which BatchNorm follows, and "
         "features taken in that mode; False leaves it out and takes them in evaluation mode",
+        status="code",
         alternatives=(False,),
     )
     server_epochs: int = hyper(
-        3, source="code: 3 on Office-10 and PACS, 1 on Digits", alternatives=(1,), low=1
+        3,
+        source="code: 3 on Office-10 and PACS, 1 on Digits",
+        status="code",
+        alternatives=(1,),
+        low=1,
     )
-    server_lr: float = hyper(0.01, source="Sec. 5.1, one value for all", low=0)
-    server_momentum: float = hyper(0.9, source="code, at the server only", low=0)
-    server_weight_decay: float = hyper(1e-5, source="code, at the server only", low=0)
-    bn_policy: BNPolicy = hyper("local", source="nothing is averaged; classifiers keep their own")
+    server_lr: float = hyper(0.01, source="Sec. 5.1, one value for all", status="stated", low=0)
+    server_momentum: float = hyper(0.9, source="code, at the server only", status="code", low=0)
+    server_weight_decay: float = hyper(
+        1e-5, source="code, at the server only", status="code", low=0
+    )
+    bn_policy: BNPolicy = hyper(
+        "local", source="nothing is averaged; classifiers keep their own", status="inferred"
+    )
 
     def shares(self, tensor: TensorInfo) -> bool:
         return False
@@ -115,9 +131,7 @@ class FedPall(Method):
         return ("trained",)
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
-        local = Phase("local", protocol.local_epochs)
-        closing = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm alone follows
-        return (local, closing) if self.closing_pass else (local,)
+        return (*super().phases(protocol), *([CLOSING] if self.closing_pass else []))
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)

@@ -55,34 +55,45 @@ class FedProc(PrototypeMessages, Method):
         source="authors' code: a_t = 1 - t/T, but the first round, where there are no prototypes, "
         "is cross-entropy alone. idle-start is RethinkFL code, which I2PFL's tables follow: a_t = "
         "1 - t/(T - 1) from the first round on, which so only decays weights and moves BatchNorm",
+        status="code",
         alternatives=("idle-start",),
     )
     horizon: int | None = hyper(
         None,
         source="T: the protocol's rounds; the authors' code runs and counts 100",
+        status="stated",
         alternatives=(100,),
         low=1,
     )
     temperature: float = hyper(
-        1.0, source="authors' code and RethinkFL code", alternatives=(0.5,), low=0.001
+        1.0,
+        source="authors' code and RethinkFL code",
+        status="code",
+        alternatives=(0.5,),
+        low=0.001,
     )
     prototype_weighting: Literal["images", "clients"] = hyper(
         "images",
         source="authors' code: a class's mean over all images; RethinkFL code: the plain mean of "
         "the clients' means",
+        status="code",
         alternatives=("clients",),
     )
     prototypes_in_training_mode: bool = hyper(
         False,
         source="prototypes of the trained network; authors' and RethinkFL code in training mode",
+        status="decided",
         alternatives=(True,),
     )
     prototypes_of_augmented_images: bool = hyper(
         False,
         source="prototypes of the images; authors' and RethinkFL code read the training loader",
+        status="decided",
         alternatives=(True,),
     )
-    bn_policy: BNPolicy = hyper("average", source="authors' code", alternatives=BN_POLICIES[1:])
+    bn_policy: BNPolicy = hyper(
+        "average", source="authors' code", status="code", alternatives=BN_POLICIES[1:]
+    )
 
     def shares_of_terms(self, t: int, rounds: int) -> tuple[float, float]:
         """Weights of contrast and cross-entropy in round t = 0, 1, ..."""

@@ -85,6 +85,7 @@ class FedProto(PrototypeMessages, Method):
         1.0,
         source="lambda; authors' code, FedPall code and FedDAP code 1, the authors' CIFAR-10 "
         "example 0.1, MarsFL code 2, MPFT Sec. C.2 50 (its code leaves the term out)",
+        status="code",
         alternatives=(0.1, 2.0, 50.0),
         low=0,
     )
@@ -92,33 +93,39 @@ class FedProto(PrototypeMessages, Method):
         False,
         source="Tan et al., Alg. 1 and FedPall code; True is RethinkFL and MarsFL code, whose "
         "family I2PFL's and FedAPC's tables come from",
+        status="stated",
         alternatives=(True,),
     )
     prototype_weighting: Literal["clients", "images"] = hyper(
         "clients",
         source="authors' code and RethinkFL code: plain mean over the clients with the class; "
         "FedPall code: by class counts, as Eq. 6, whose further 1/|N_j| nobody applies",
+        status="code",
         alternatives=("images",),
     )
     inference: Literal["classifier", "prototype"] = hyper(
         "classifier",
         source="FedPall code and RethinkFL code; Tan et al., Eq. 4, and MPFT code: nearest global "
         "prototype; the authors' code prints both",
+        status="code",
         alternatives=("prototype",),
     )
     prototypes_in_training_mode: bool = hyper(
         False,
         source="FedPall code; authors' and RethinkFL code in training mode",
+        status="code",
         alternatives=(True,),
     )
     prototypes_of_augmented_images: bool = hyper(
         False,
         source="Tan et al., Eq. 3, is about the images; all code reads its training loader",
+        status="stated",
         alternatives=(True,),
     )
     bn_policy: BNPolicy = hyper(
         "average",
         source="RethinkFL code; of no effect where networks are not averaged",
+        status="code",
         alternatives=BN_POLICIES[1:],
     )
 

@@ -29,11 +29,12 @@ class FedProx(Method):
     mu: float = hyper(
         0.01,
         source="ADCOL Sec. 5.1 tunes it, prints the best, does not name it; FedBN's code has 0.01",
+        status="code",
         alternatives=(10.0, 1.0, 0.1, 0.001),
         low=0,
     )
     bn_policy: BNPolicy = hyper(
-        "average", source="as FedAvg (FedBN code)", alternatives=BN_POLICIES[1:]
+        "average", source="as FedAvg (FedBN code)", status="code", alternatives=BN_POLICIES[1:]
     )
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:

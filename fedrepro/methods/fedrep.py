@@ -30,26 +30,30 @@ class FedRep(Method):
     head_epochs: int | None = hyper(
         None,
         source="the protocol's local epochs, as FedPall code; the authors' code has 10",
+        status="code",
         alternatives=(10,),
         low=1,
     )
     body_epochs: int = hyper(
-        1, source="authors' code and FedPall code", alternatives=(5, 10), low=1
+        1, source="authors' code and FedPall code", status="code", alternatives=(5, 10), low=1
     )
     shared: Literal["representation", "predictor"] = hyper(
         "representation",
         source="Collins et al., Alg. 1; ADCOL Sec. 5.1 says the prediction layers are shared",
+        status="stated",
         alternatives=("predictor",),
     )
     final_head_epochs: int = hyper(
         10,
         source="authors' code trains the heads 10 epochs after the last round",
+        status="code",
         alternatives=(0,),
         low=0,
     )
     bn_policy: BNPolicy = hyper(
         "average",
         source="FedPall code averages the encoder's statistics",
+        status="code",
         alternatives=BN_POLICIES[1:],
     )
 

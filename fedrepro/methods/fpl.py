@@ -62,20 +62,25 @@ class FPL(PrototypeMessages, Method):
     temperature: float = hyper(
         0.02,
         source="authors' code (RethinkFL), which I2PFL's tables follow; MarsFL code 0.2",
+        status="code",
         alternatives=(0.2, 0.05, 0.1),
         low=0.001,
     )
     prototypes_in_training_mode: bool = hyper(
         False,
         source="prototypes of the trained network; RethinkFL code in training mode",
+        status="decided",
         alternatives=(True,),
     )
     prototypes_of_augmented_images: bool = hyper(
         False,
         source="prototypes of the images; RethinkFL code reads the training loader",
+        status="decided",
         alternatives=(True,),
     )
-    bn_policy: BNPolicy = hyper("average", source="RethinkFL code", alternatives=BN_POLICIES[1:])
+    bn_policy: BNPolicy = hyper(
+        "average", source="RethinkFL code", status="code", alternatives=BN_POLICIES[1:]
+    )
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)

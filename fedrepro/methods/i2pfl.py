@@ -59,6 +59,7 @@ class I2PFL(PrototypeMessages, Method):
     tau: float = hyper(
         0.02,
         source="Fig. 5 chose it per data set, its values are lost; FPL code and FedDAP code: 0.02",
+        status="code",
         alternatives=(0.05, 0.07, 0.1, 0.5),
         low=0.001,
     )
@@ -66,39 +67,51 @@ class I2PFL(PrototypeMessages, Method):
         1.0,
         source="of Beta(alpha, alpha); Fig. 5 chose it per data set, its values are lost; "
         "MixUp code: 1",
+        status="decided",
         alternatives=(0.1, 0.2, 0.4, 0.8),
         low=0.001,
     )
     one_lambda: bool = hyper(
         False,
         source="Eq. 7 reads as one a sample; MixUp code draws one a batch",
+        status="inferred",
         alternatives=(True,),
     )
     mixup: Literal["features", "images", "none"] = hyper(
-        "features", source="Eq. 7; Table 7 has the others", alternatives=("images", "none")
+        "features",
+        source="Eq. 7; Table 7 has the others",
+        status="stated",
+        alternatives=("images", "none"),
     )
     augmented_constant: bool = hyper(
         True,
         source="chosen: the paper does not say whether augmented prototypes pass gradients on",
+        status="decided",
         alternatives=(False,),
     )
     alignment: Literal["mean", "sum"] = hyper(
         "mean",
         source="Eq. 9 says a distance; FPL code has the mean squared error over dimensions",
+        status="code",
         alternatives=("sum",),
     )
     rule: Literal["reweighting", "averaging", "clustering"] = hyper(
         "reweighting",
         source="Eq. 4; Table 6 has the others, clustering read as FPL's unbiased prototype: the "
         "mean of a class's FINCH clusters",
+        status="stated",
         alternatives=("averaging", "clustering"),
     )
     distance: Literal["l2", "squared"] = hyper(
-        "l2", source="Eq. 4 leaves the norm open in the text at hand", alternatives=("squared",)
+        "l2",
+        source="Eq. 4 leaves the norm open in the text at hand",
+        status="decided",
+        alternatives=("squared",),
     )
     decay: float = hyper(
         0.99,
         source="Sec. 4.1: EMA 0.99, here from round 2 on; 0 is without EMA (Table 10)",
+        status="stated",
         alternatives=(0.9, 0.5, 0.0),
         low=0,
         high=1,
@@ -106,22 +119,28 @@ class I2PFL(PrototypeMessages, Method):
     gpcl: float = hyper(
         1.0,
         source="weight; Eq. 10 names none, FedDAP code has 1; 0 leaves it out (Table 5)",
+        status="code",
         alternatives=(0.0,),
         low=0,
     )
     apa: float = hyper(
         1.0,
         source="weight; Eq. 10 names none, FedDAP code has 1; 0 leaves it out (Table 5)",
+        status="code",
         alternatives=(0.0,),
         low=0,
     )
     prototypes_in_training_mode: bool = hyper(
         False,
         source="Sec. 6: after local training; FPL code: features of the last epoch's batches",
+        status="stated",
         alternatives=(True,),
     )
     bn_policy: BNPolicy = hyper(
-        "average", source="FPL code averages all buffers", alternatives=BN_POLICIES[1:]
+        "average",
+        source="FPL code averages all buffers",
+        status="code",
+        alternatives=BN_POLICIES[1:],
     )
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor | None:

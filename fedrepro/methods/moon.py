@@ -50,12 +50,14 @@ class MOON(Method):
         1.0,
         source="default of the authors' code, whose example has 5; FedPall code 1; RethinkFL code, "
         "which I2PFL and FedAPC follow, 5; MPFT Sec. C.2 0.001",
+        status="code",
         alternatives=(5.0, 0.001, 0.1, 10.0),
         low=0,
     )
     temperature: float = hyper(
         0.5,
         source="authors' code and RethinkFL code; FedPall code and MPFT have 1",
+        status="code",
         alternatives=(1.0,),
         low=0.001,
     )
@@ -63,9 +65,12 @@ class MOON(Method):
         False,
         source="authors' code: both references in evaluation mode; in RethinkFL code BatchNorm "
         "uses the batch's own statistics there too",
+        status="code",
         alternatives=(True,),
     )
-    bn_policy: BNPolicy = hyper("average", source="authors' code", alternatives=BN_POLICIES[1:])
+    bn_policy: BNPolicy = hyper(
+        "average", source="authors' code", status="code", alternatives=BN_POLICIES[1:]
+    )
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         previous = tensors_of(received, "memory")

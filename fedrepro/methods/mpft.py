@@ -59,58 +59,72 @@ class MPFT(Method):
     needs_embeddings: ClassVar[bool] = True
 
     prototypes: Literal["mean", "cluster", "random"] = hyper(
-        "mean", source="Alg. 1: three rules", alternatives=("cluster", "random")
+        "mean", source="Alg. 1: three rules", status="stated", alternatives=("cluster", "random")
     )
     rate: float = hyper(
         0.1,
         source="Table 1: 0.1 and 0.3 of a class; of no effect for the mean",
+        status="stated",
         alternatives=(0.3, 0.2),
         low=0.0001,
         high=1,
     )
     server_lr: float = hyper(
-        0.001, source="Sec. C.1; an earlier script has 0.00001", alternatives=(1e-5,), low=0
+        0.001,
+        source="Sec. C.1; an earlier script has 0.00001",
+        status="stated",
+        alternatives=(1e-5,),
+        low=0,
     )
-    server_epochs: int = hyper(200, source="authors' code: at most 200, the cosine's end", low=1)
-    server_warmup: int = hyper(10, source="authors' code: epochs, as the clients' rounds", low=0)
+    server_epochs: int = hyper(
+        200, source="authors' code: at most 200, the cosine's end", status="code", low=1
+    )
+    server_warmup: int = hyper(
+        10, source="authors' code: epochs, as the clients' rounds", status="code", low=0
+    )
     threshold: float = hyper(
         0.001,
         source="authors' code; App. D recommends 0.01 or 0.001 and tries four",
+        status="code",
         alternatives=(0.1, 0.01, 0.0001),
         low=0,
     )
     last_losses: int = hyper(
-        20, source="authors' code: standard deviation of as many batch losses", low=2
+        20, source="authors' code: standard deviation of as many batch losses", status="code", low=2
     )
     noise_scale: float = hyper(
         0.0,
         source="Sec. 5.6, s: standard deviation of the noise; none in Tables 1 to 3",
+        status="stated",
         alternatives=(0.05, 0.1, 0.5, 1.0, 5.0),
         low=0,
     )
     noise_share: float = hyper(
         0.1,
         source="Sec. 5.6, q: what the noise is multiplied by",
+        status="stated",
         alternatives=(0.2, 0.5, 0.8),
         low=0,
     )
     shots: int | None = hyper(
         None,
         source="Sec. 5.4: no adaptation in the tables; Figure 4 has 1 to 64 images a class",
+        status="stated",
         alternatives=(1, 2, 4, 8, 16, 32, 64),
         low=1,
     )
     distillation: float = hyper(
         0.0,
         source="Eq. 5, lambda; authors' code tries four values",
+        status="decided",
         alternatives=(10.0, 100.0, 1000.0),
         low=0,
     )
     adaptation_lr: float = hyper(
-        1e-4, source="authors' code: 0.001 at the first of ten warm-up epochs", low=0
+        1e-4, source="authors' code: 0.001 at the first of ten warm-up epochs", status="code", low=0
     )
-    adaptation_batch: int = hyper(8, source="authors' code", low=2)
-    bn_policy: BNPolicy = hyper("average", source="the adapter has no BatchNorm")
+    adaptation_batch: int = hyper(8, source="authors' code", status="code", low=2)
+    bn_policy: BNPolicy = hyper("average", source="the adapter has no BatchNorm", status="inferred")
 
     def shares(self, tensor: TensorInfo) -> bool:
         return False

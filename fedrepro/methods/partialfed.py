@@ -28,16 +28,19 @@ class PartialFed(Method):
     local_parts: tuple[str, ...] = hyper(
         ("predictor",),
         source="not stated by ADCOL; top layers are the usual choice of the fixed variant",
+        status="decided",
         alternatives=(("projection", "predictor"), ("encoder",), ()),
     )
     local_bn: bool = hyper(
         True,
         source="ADCOL Sec. 2.3: parameters besides BatchNorm's stay local",
+        status="stated",
         alternatives=(False,),
     )
     bn_policy: BNPolicy = hyper(
         "average",
         source="ADCOL's printed traffic (284 per round) holds the whole network",
+        status="inferred",
         alternatives=BN_POLICIES[1:],
     )
 

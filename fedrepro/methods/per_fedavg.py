@@ -29,23 +29,26 @@ class PerFedAvg(Method):
     alpha: float = hyper(
         0.01,
         source="not stated by ADCOL; FedPall code uses the learning rate 0.01",
+        status="code",
         alternatives=(0.001,),
         low=0,
     )
     beta: float = hyper(
         0.01,
         source="ADCOL Sec. 5.1 tunes a second-batch step over {0.001, 0.01} (printed under FedRep)",
+        status="decided",
         alternatives=(0.001,),
         low=0,
     )
     adapt_epochs: int = hyper(
         1,
         source="the method's test (Fallah et al., Eq. 3); ADCOL does not say",
+        status="stated",
         alternatives=(0,),
         low=0,
     )
     bn_policy: BNPolicy = hyper(
-        "average", source="as FedAvg (FedPall code)", alternatives=BN_POLICIES[1:]
+        "average", source="as FedAvg (FedPall code)", status="code", alternatives=BN_POLICIES[1:]
     )
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:

@@ -68,49 +68,69 @@ class RUCR(Method):
     )
 
     weight: float = hyper(
-        0.1, source="FedPall code; the authors' code has 0.15", alternatives=(0.15,), low=0
+        0.1,
+        source="FedPall code; the authors' code has 0.15",
+        status="code",
+        alternatives=(0.15,),
+        low=0,
     )
     temperature: float = hyper(
-        1.0, source="FedPall code; the authors' code has 0.9", alternatives=(0.9,), low=0.001
+        1.0,
+        source="FedPall code; the authors' code has 0.9",
+        status="code",
+        alternatives=(0.9,),
+        low=0.001,
     )
     anchors: Literal["unit", "raw"] = hyper(
         "unit",
         source="FedPall code joins unit-length prototypes; the authors' code does so for "
         "rectification only and unifies with plain means",
+        status="code",
         alternatives=("raw",),
     )
     rectify_at: Literal["start", "end"] = hyper(
         "start",
         source="FedPall code rectifies after the test; the authors' code before it",
+        status="code",
         alternatives=("end",),
     )
     rectify_last: int | None = hyper(
         None,
         source="FedPall code: every round; the authors' code: the last 20 of 150",
+        status="code",
         alternatives=(20,),
         low=0,
     )
     rectify_epochs: int | None = hyper(
         None,
         source="the protocol's local epochs, as FedPall code; the authors' code has 50",
+        status="code",
         alternatives=(50,),
         low=1,
     )
-    rectify_lr: float = hyper(0.01, source="both codes, without momentum or decay", low=0)
+    rectify_lr: float = hyper(
+        0.01, source="both codes, without momentum or decay", status="code", low=0
+    )
     lam_low: float = hyper(
         0.2,
         source="FedPall code, whose bounds 0.8 and 0.2 are a start and an end; the authors' code "
         "has 0.35",
+        status="code",
         alternatives=(0.35,),
         low=0,
         high=1,
     )
     lam_high: float = hyper(
-        0.8, source="as lam_low; the authors' code has 0.95", alternatives=(0.95,), low=0, high=1
+        0.8,
+        source="as lam_low; the authors' code has 0.95",
+        status="code",
+        alternatives=(0.95,),
+        low=0,
+        high=1,
     )
     # mixtures need the received network whole, and so no policy that keeps a part of it at home
     bn_policy: Literal["average", "first"] = hyper(
-        "average", source="as FedAvg (FedPall code)", alternatives=("first",)
+        "average", source="as FedAvg (FedPall code)", status="code", alternatives=("first",)
     )
 
     def network(self, module: FLModel) -> FLModel:

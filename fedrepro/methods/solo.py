@@ -24,7 +24,9 @@ class SOLO(Method):
         r"\min_{w_i} \; \mathrm{CE}\big(h(f(x)), y\big) \quad \text{each } i \text{ alone}",
     )
 
-    bn_policy: BNPolicy = hyper("local", source="nothing travels (ADCOL, Sec. 5.1)")
+    bn_policy: BNPolicy = hyper(
+        "local", source="nothing travels (ADCOL, Sec. 5.1)", status="stated"
+    )
 
     def shares(self, tensor: TensorInfo) -> bool:
         return False

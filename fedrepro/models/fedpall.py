@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from fedrepro._torchvision import load_torchvision
@@ -27,4 +28,6 @@ def fedpall_resnet50(classes: int, size: int) -> FLModel:
     predictor = nn.Sequential(
         *bn_linear(_POOLED, _HIDDEN), *bn_linear(_HIDDEN, _HIDDEN), nn.Linear(_HIDDEN, classes)
     )
-    return FLModel(encoder, nn.Identity(), predictor, _POOLED)
+    model = FLModel(encoder, nn.Identity(), predictor, _POOLED)
+    model.memory_format = torch.channels_last  # as ADCOL's network, on CPU cores
+    return model

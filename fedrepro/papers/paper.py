@@ -19,6 +19,7 @@ from fedrepro.papers.schema import (
     Setting,
     Settings,
     Table,
+    Tuning,
     build_protocol,
 )
 from fedrepro.protocol import Protocol, Scale
@@ -42,9 +43,9 @@ class Arm:
     column: str | None = None
     tuned: tuple[str, ...] = ()
 
-    def trial(self, setting: str, value: Any) -> Arm:
+    def trial(self, setting: str | None, value: Any) -> Arm:
         """This arm with one of the values that are tried for a setting of the protocol."""
-        if self.tuned:
+        if self.tuned or setting is None:
             return replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
         return replace(self, protocol=self.protocol.changed(**{setting: value}))
 
@@ -74,28 +75,28 @@ class Paper(PaperFile):
         return build_protocol(dataset, layers, _scale(scale))
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
-        """Every setting as text: columns setting, value, source, alternatives. Where a data set or
-        a scale departs from the paper, the paper's value heads the alternatives."""
-        rows: dict[str, tuple[Any, str, list[Any]]] = {
-            "data.dataset": (dataset, "chosen for the run", [])
-        }
+        """Every setting as text: columns setting, value, status, source, alternatives. Where a data
+        set or a scale departs from the paper, the paper's value heads the alternatives."""
+        chosen = Setting(value=dataset, status="decided", source="chosen for the run")
+        rows = {"data.dataset": chosen}
         for layer in self._layers(self._base(dataset), dataset, scale):
-            for key, setting in layer.items():
-                rows[key] = (setting.value, setting.source, list(setting.alternatives))
+            rows |= layer
         base = self.protocols[self._base(dataset)]
-        for key, (value, source, others) in rows.items():
-            if key in base and value != base[key].value:
-                rows[key] = (value, source, [base[key].value, *others])
+        for key, setting in rows.items():
+            if key in base and setting.value != base[key].value:
+                others = (base[key].value, *setting.alternatives)
+                rows[key] = setting.model_copy(update={"alternatives": others})
         own = self.method_settings_on.get(self._base(dataset), {})
         for method in dict.fromkeys([*self.method_settings, *own]):
             settings = self.settings_of(method, self._base(dataset))
-            rows |= {f"{method}.{key}": _row(setting) for key, setting in settings.items()}
-        rows |= {f"report.{key}": _row(setting) for key, setting in self.reporting.items()}
+            rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
+        rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
         text = [
-            (key, _text(value), source, ", ".join(_text(other) for other in others))
-            for key, (value, source, others) in rows.items()
+            (key, _text(s.value), s.status, s.source, ", ".join(map(_text, s.alternatives)))
+            for key, s in rows.items()
         ]
-        return pd.DataFrame(text, columns=["setting", "value", "source", "alternatives"])
+        columns = ["setting", "value", "status", "source", "alternatives"]
+        return pd.DataFrame(text, columns=columns)
 
     def arms(self, name: str, dataset: str | None = None, scale: str = "paper") -> list[Arm]:
         """The arms of an experiment on a data set (default: the experiment's own).
@@ -133,6 +134,18 @@ class Paper(PaperFile):
         reused = self.arm_specs(experiment.arms_of)
         kept = [spec for spec in reused if spec.label not in experiment.without]
         return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
+
+    def tuning_of(self, name: str, dataset: str, arm: Arm) -> Tuning | None:
+        """What is tuned of an experiment's arm on a data set, if anything. With another's arms
+        comes their tuning."""
+        experiment = self.experiment(name)
+        tuning, base = experiment.tuning, self._base_of(experiment, dataset)
+        if tuning is None and experiment.arms_of is not None:
+            return self.tuning_of(experiment.arms_of, dataset, arm)
+        if tuning is None or not (tuning.setting or arm.tuned):
+            return None
+        here = arm.protocol.scale in tuning.values and base in (tuning.protocols or (base,))
+        return tuning if here else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets an experiment accepts: those that follow its protocol, and the embedded
@@ -210,10 +223,6 @@ def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
         if item.id == name:
             return item
     raise FedReproError(f"no {what} {name!r}; choose from {', '.join(item.id for item in items)}")
-
-
-def _row(setting: Setting) -> tuple[Any, str, list[Any]]:
-    return setting.value, setting.source, list(setting.alternatives)
 
 
 def _text(value: Any) -> str:

@@ -13,10 +13,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedrepro.errors import FedReproError, one_line
-from fedrepro.protocol import Protocol, Scale, parse_protocol
+from fedrepro.protocol import Protocol, Scale, Status, parse_protocol
 
 State = Literal["runs", "blocked", "planned"]
-Status = Literal["stated", "code", "inferred", "decided"]
 Kind = Literal[
     "accuracy",  # a table of test accuracies
     "rounds",  # rounds until a target accuracy
@@ -133,12 +132,11 @@ class Table(_Spec):
 
 
 class Setting(_Spec):
-    """One value, where it comes from, and what else it could have been. status: whether the paper
-    states it, public code has it, it is inferred from other facts, or we decided it."""
+    """One value, where it comes from, and what else it could have been. status: what settles it."""
 
     value: Any
     source: str = Field(min_length=5)
-    status: Status | None = None
+    status: Status
     alternatives: tuple[Any, ...] = ()
 
 
@@ -215,11 +213,15 @@ class Difference(_Spec):
 
 
 class Tuning(_Spec):
-    """A budget of trials, the same for every arm: ``setting`` of the protocol takes each of the
-    values of its scale in runs of ``seed``, and the one of the highest mean validation accuracy
-    over the last five rounds (the first of equals) is every seed's."""
+    """A budget of trials, the same for every arm: ``setting`` of the protocol, or an arm's
+    ``tuned`` fields (those alone where it is None), takes each of the values of its scale in runs
+    of ``seed``, over ``rounds`` where given, and the one of the highest mean validation accuracy
+    over the last five rounds (the first of equals) is every seed's. Nothing is tuned at a scale
+    without values, or under a protocol that ``protocols`` leaves out."""
 
-    setting: str
+    setting: str | None = None
+    rounds: int | None = Field(None, ge=1)
+    protocols: tuple[str, ...] = ()
     values: dict[Scale, Annotated[tuple[Any, ...], Field(min_length=1)]]
     seed: int = Field(ge=0)
     source: str
@@ -228,14 +230,13 @@ class Tuning(_Spec):
 class Experiment(_Spec):
     """A table, a figure or a printed claim: what it needs and whether it can be run today.
 
-    dataset: the protocol it follows; several by commas where it is run on each alike.
-    clients_each: by scale, clients in every domain: of the protocol's table, or of the data set
-    where it has none.
-    named_only: scales at which it runs where it is named, and is no part of ``all``. rows: our data
-    sets, and the printed row (or how it begins) their numbers stand in. compared: by data set, the
-    (paper, table, column) whose order of methods stands beside ours. steps: by scale, gradient
-    steps of kind ``inversion``. A blocked experiment that has arms runs where it is named and its
-    data are there.
+    dataset: the protocol it follows; several by commas where it is run on each alike, the printed
+    one first. clients_each: by scale, clients in every domain: of the protocol's table, or of the
+    data set where it has none. named_only: scales at which it runs where it is named, and is no
+    part of ``all``. rows: our data sets, and the printed row (or how it begins) their numbers stand
+    in. compared: by data set, the (paper, table, column) whose order of methods stands beside ours.
+    steps: by scale, gradient steps of kind ``inversion``. A blocked experiment that has arms runs
+    where it is named and its data are there.
     """
 
     id: str

@@ -31,6 +31,8 @@ TYPES = {
     torch.float32: "F32",
     torch.bfloat16: "BF16",
     torch.int64: "I64",
+    torch.int16: "I16",
+    torch.uint8: "U8",
     torch.bool: "BOOL",
 }
 

@@ -15,13 +15,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from filelock import FileLock
 from safetensors.numpy import load, save_file
 from sklearn.decomposition import PCA
+from torch import Tensor
 
 from fedrepro import engine as engines
 from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
+from fedrepro.data.manifest import default_manifest
+from fedrepro.data.splits import tested_sample
 from fedrepro.engine.side_by_side import recorded
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
@@ -124,7 +128,10 @@ class Record:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        return self._json("data.json")
+        facts = self._json("data.json")
+        # Records from before `subsets` was written: a domain that may be cut, and deviates.
+        cut = [d for d in default_manifest().cut_domains() if d in facts["deviations"]]
+        return {"subsets": cut, **facts}
 
     @cached_property
     def curve(self) -> pd.DataFrame:
@@ -140,6 +147,20 @@ class Record:
         """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
         index into data["domains"]."""
         return load(self.read("features.safetensors"))
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Predicted class of every test image at the rounds a score rule may read; empty in a
+        record made before they were kept.
+
+        ``predicted/round/subject/network/domain`` (m,), subject as in the curve, network
+        ``server`` or a client; ``labels/domain`` (m,); ``images/domain/source`` (m,): the images'
+        indices in that source, source by source in the order of the test set (absent where domains
+        are pooled); ``sample/domain``: the positions that are tested where not all are.
+        """
+        name = "predictions.safetensors"
+        kept = name in self._listed or (self.folder / name).exists()
+        return load(self.read(name)) if kept else {}
 
     def measured(self, probe: str) -> dict[str, Any]:
         """What a probe of that name measured."""
@@ -273,10 +294,12 @@ class Store:
                 )
             )
             (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
-            facts = environment(place) | ({"seeds_together": seeds} if len(seeds) > 1 else {})
+            facts = environment(place) | {"memory_format": str(trainings[-1].engine.format)}
+            facts |= {"seeds_together": seeds} if len(seeds) > 1 else {}
             files.write_json(folder / "config.json", config)
             files.write_json(folder / "environment.json", facts)
-            files.write_json(folder / "data.json", data_facts(federation))
+            marked = replace(federation, deviations=trainings[-1].few_tests.deviations)
+            files.write_json(folder / "data.json", data_facts(marked))
             checkpoints.append(FileCheckpoint(folder))
         try:
             run_together(trainings, progress, checkpoints)
@@ -289,7 +312,7 @@ class Store:
             if probe is not None:
                 measured = probe.measure(training)
                 files.write_json(folder / f"{probe.name}.json", measured)
-            _write_results(folder, training, list(federation.domains))
+            _write_results(folder, training)
             checkpoint.remove()
             shutil.rmtree(folder / "clients", ignore_errors=True)
 
@@ -301,8 +324,9 @@ def _diverged(folder: Path) -> Diverged:
     return Diverged(message, said["seed"], said["round"])
 
 
-def _write_results(folder: Path, training: Training, domains: list[str]) -> None:
-    curve = training.curve()
+def _write_results(folder: Path, training: Training) -> None:
+    curve, domains = training.curve(), list(training.federation.domains)
+    predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
     arrays = {
         "features": compact(features.float().numpy()),
@@ -310,12 +334,29 @@ def _write_results(folder: Path, training: Training, domains: list[str]) -> None
         "domain": np.array([domains.index(d) for d in of]),
     }
     files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
+    files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
     parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     sums = {
         p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != CHECKPOINT
     }
     files.write_json(folder / "done", sums)
+
+
+def predicted_of(training: Training) -> dict[str, Tensor]:
+    """See `Record.predictions`."""
+    federation, named = training.federation, {}
+    for name, value in training.predicted.items():
+        named[f"predicted/{name}"] = value
+    spec = training.protocol
+    for domain, samples in federation.tests.items():
+        named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16)
+        for source, indices in federation.test_images.get(domain, ()):
+            named[f"images/{domain}/{source}"] = torch.from_numpy(indices.astype("int32"))
+        if spec.tested_at is not None and len(samples) > spec.tested_at:
+            sample = tested_sample(domain, len(samples), spec.tested_at, spec.data.split_seed)
+            named[f"sample/{domain}"] = torch.from_numpy(sample.astype("int32"))
+    return named
 
 
 def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -337,6 +378,7 @@ def data_facts(federation: Federation) -> dict[str, Any]:
         "domains": list(federation.domains),
         "hashes": dict(federation.hashes),
         "standins": list(federation.standins),
+        "subsets": list(federation.subsets),
         "deviations": {k: list(v) for k, v in federation.deviations.items()},
         "clients": [{"name": c.name, "domain": c.domain} for c in federation.clients],
         "counts": json.loads(counts.to_json(orient="records")),

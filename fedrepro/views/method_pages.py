@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from fedrepro.protocol import Protocol, parse_protocol
 from fedrepro.rounds import Training
 
 MODEL, SIZE, CLASSES, CLIENTS, IMAGES = "small-cnn", 28, 10, 5, 20
-OPEN = re.compile(r"code|not stat|not say|not give|unknown|project decision|revers|differ", re.I)
 
 
 def write_pages(folder: Path) -> list[str]:
@@ -36,8 +35,9 @@ def page(name: str) -> str:
     """A method's page as Markdown. FedReproError where a field has no source of its own."""
     cls = methods.get(name)
     rows = cls.describe()
-    for row in rows:
-        if not row["source"] or row["source"] == "base class":
+    inherited = dataclasses.fields(Method)
+    for row, field in zip(rows, dataclasses.fields(cls), strict=True):
+        if not row["source"] or field in inherited:
             raise FedReproError(f"{name}: field {row['name']} has no source; say where it is from")
     parts = [
         f"# {name}\n",
@@ -46,9 +46,9 @@ def page(name: str) -> str:
         "## What travels\n",
         *_messages(cls),
         "## Hyper-parameters\n",
-        _table(("field", "value", "also read or tried", "source"), map(_field, rows)),
-        "## Where sources are silent or disagree\n",
-        *_disagreements(rows),
+        _table(("field", "value", "also read or tried", "status", "source"), map(_field, rows)),
+        "## What the papers leave open\n",
+        *_open(rows),
         "## Where it is used\n",
         *_uses(name),
         "## Its code\n",
@@ -100,17 +100,18 @@ def _messages(cls: type[Method]) -> Iterator[str]:
     yield f"What is tested ({judged}): {what}.\n"
 
 
-def _field(row: dict[str, Any]) -> tuple[str, str, str, str]:
+def _field(row: dict[str, Any]) -> tuple[str, ...]:
     others = ", ".join(f"`{value!r}`" for value in row["alternatives"])
-    return f"`{row['name']}`", f"`{row['default']!r}`", others or "-", row["source"]
+    said = row["status"], row["source"]
+    return f"`{row['name']}`", f"`{row['default']!r}`", others or "-", *said
 
 
-def _disagreements(rows: list[dict[str, Any]]) -> Iterator[str]:
-    found = [row for row in rows if row["alternatives"] and OPEN.search(row["source"])]
+def _open(rows: list[dict[str, Any]]) -> Iterator[str]:
+    found = [row for row in rows if row["alternatives"] and row["status"] != "stated"]
     for row in found:
         others = ", ".join(f"`{value!r}`" for value in row["alternatives"])
         yield f"- `{row['name']}` is `{row['default']!r}`, elsewhere {others}: {row['source']}."
-    yield "" if found else "None known.\n"
+    yield "" if found else "Nothing.\n"
 
 
 def _uses(name: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro import metrics
 from fedrepro.errors import FedReproError
 from fedrepro.papers import registry
 from fedrepro.study import Result, Study, study
@@ -16,7 +17,7 @@ from fedrepro.views.embedding import tsne
 from fedrepro.views.tables import Html, beside_table, protocol_table
 
 PLACE = Path("..") / "runs"  # beside notebooks/, in a checkout
-OPEN = ("not stated", "project decision", "inferred")  # sources that the paper did not settle
+OPEN = ("inferred", "decided")  # what neither a paper nor public code settles
 
 
 def open_study(
@@ -137,7 +138,7 @@ def score_rules(results: Sequence[Result]) -> pd.DataFrame:
     rows = {
         result.label: {
             **{rule: score["avg"] for rule, score in result.summary()["scores"].items()},
-            "best round": int(result.curve()["avg"][::-1].idxmax()),
+            "best round": metrics.best_tested(result.curve()["avg"]),
             "rounds": len(result.curve()),
         }
         for result in results
@@ -185,14 +186,15 @@ def embedding(study: Study, experiment: str) -> pd.DataFrame:
 
 def departures(study: Study) -> pd.DataFrame:
     """What may move our numbers against the paper's: the scale, the data, and every setting that
-    the paper does not settle."""
+    neither the paper nor public code settles."""
     federation = study.federation()
     rows = [("scale", study.scale, _scale_reason(study))]
     rows += [(key, str(value), "changed by hand") for key, value in study.changes.items()]
     for domain, clauses in federation.deviations.items():
-        rows += [(f"data: {domain}", "deviation", clause) for clause in clauses]
+        kind = "subset" if domain in federation.subsets else "deviation"
+        rows += [(f"data: {domain}", kind, clause) for clause in clauses]
     sources = study.paper.sources(study.dataset, study.scale)
-    unsettled = sources[sources.source.str.contains("|".join(OPEN))]
+    unsettled = sources[sources.status.isin(OPEN) & (sources.setting != "data.dataset")]
     rows += list(unsettled[["setting", "value", "source"]].itertuples(index=False, name=None))
     return pd.DataFrame(rows, columns=["what", "value", "why"]).set_index("what")
 

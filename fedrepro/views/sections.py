@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedrepro import papers
 from fedrepro.errors import FedReproError
-from fedrepro.verdicts import BESIDE_STANDIN, COLUMNS, order
+from fedrepro.verdicts import COLUMNS, order
 
 MINUS = "\u2212"
 UNIT_SIGNS = {"percent": "%", "fraction": "0 to 1", "ratio": "ratio", "factor": "times"}
@@ -119,6 +119,7 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
     rest = frame[absent].drop_duplicates(["method", "column"])
     blank = {"ours": None, "ours_std": None, "seeds": 0, "verdict": "not run"}
     blank |= {"why": "no run of ours", "difference": None, "low": None, "high": None}
+    blank |= {"standin": False}
     rest = rest[rest.published.notna()].astype(object).assign(**blank)
     rest["marks"] = [()] * len(rest)
     return pd.DataFrame([*ran.to_dict("records"), *rest.to_dict("records")], columns=list(COLUMNS))
@@ -146,7 +147,7 @@ def _section(frame: pd.DataFrame, scale: str) -> Section:
         columns=kept,
         cells=cells,
         left_out=left_out,
-        standins=_standins(rows),
+        standins=frozenset(row["column"] for row in rows if row["standin"]),
     )
 
 
@@ -159,18 +160,6 @@ def _printed_order(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[s
     present = {row["column"] for row in rows}
     ordered = [name for name in columns if name in present and name != "avg"]
     return list(methods), ordered + ["avg"] * ("avg" in present)
-
-
-def _standins(rows: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """Columns `build_table` treated as stand-ins: it marks every other column of their row."""
-    ran = [row for row in rows if row["seeds"]]
-    beside = {row["method"] for row in ran if BESIDE_STANDIN in row["marks"]}
-    return frozenset(
-        row["column"]
-        for row in ran
-        if (row["method"] in beside and BESIDE_STANDIN not in row["marks"])
-        or "stand-in" in row["why"]
-    )
 
 
 def number(value: Any, unit: str, signed: bool = False) -> str:

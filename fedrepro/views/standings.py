@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from fedrepro import papers, ranking
+from fedrepro import metrics, papers, ranking
 from fedrepro.errors import FedReproError
 from fedrepro.papers import Experiment
 from fedrepro.study import Study
@@ -115,7 +115,7 @@ def chosen(found: Collected, experiment: str) -> pd.DataFrame | Html:
         for label, run in runs_of(of_one_scale(found, dataset, experiment), experiment):
             if run.get("tries"):
                 tries = run["tries"]
-                best = max(tries, key=tries.__getitem__)
+                best = metrics.best_value(tries)
                 shown = {value: round(accuracy, 1) for value, accuracy in tries.items()}
                 rows[label, run["dataset"]] = {"chosen": best, **shown}
     frame = pd.DataFrame.from_dict(rows, orient="index")

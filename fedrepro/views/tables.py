@@ -241,12 +241,12 @@ def _cell_plain(
 
 
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
-    """Every setting with its value, its source and what else it could have been; then the fields of
-    each method, where the paper's own setting goes before the field's default.
+    """Every setting with its value, what settles it, its source and what else it could have been;
+    then the fields of each method, where the paper's own setting goes before the field's default.
 
     sources: a frame of `Paper.sources`. FedReproError: an empty frame, an unknown method.
     """
-    wanted = ("setting", "value", "source", "alternatives")
+    wanted = ("setting", "value", "status", "source", "alternatives")
     if sources.empty or any(name not in sources for name in wanted):
         raise FedReproError("no settings in this frame; give one of Paper.sources")
     names = list(dict.fromkeys(methods))
@@ -263,7 +263,10 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
         groups[name] = [_field(name, field, given) for field in registry.get(name).describe()]
     body = "\n".join(_group_html(group, rows) for group, rows in groups.items() if rows)
     head = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in wanted)
-    title = "Every setting, where its value comes from, and what else it could have been."
+    title = (
+        "Every setting, where its value comes from (stated: in the paper; code: in public code; "
+        "inferred: from other facts; decided: by us), and what else it could have been."
+    )
     html = _framed("Protocol", "protocol", title, f"<thead><tr>{head}</tr></thead>\n{body}\n")
     return Html(html, f"protocol: {', '.join(groups)}")
 
@@ -271,12 +274,12 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
 def _field(
     method: str, field: Mapping[str, Any], given: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """One field of a method as setting, value, source, alternatives."""
+    """One field of a method as setting, value, status, source, alternatives."""
     own = given.get(f"{method}.{field['name']}")
     if own is not None:
         return (field["name"], *own[1:])
     others = ", ".join(_text(other) for other in field["alternatives"])
-    return (field["name"], _text(field["default"]), field["source"], others)
+    return (field["name"], _text(field["default"]), field["status"], field["source"], others)
 
 
 def _text(value: Any) -> str:
@@ -289,12 +292,13 @@ def _text(value: Any) -> str:
 
 
 def _group_html(group: str, rows: Sequence[Sequence[str]]) -> str:
-    lines = [f'<tr><th scope="rowgroup" colspan="4" style="{LEFT}">{escape(group)}</th></tr>']
-    for setting, value, source, others in rows:
+    lines = [f'<tr><th scope="rowgroup" colspan="5" style="{LEFT}">{escape(group)}</th></tr>']
+    for setting, value, status, source, others in rows:
         cells = "".join(
             f'<td style="{LEFT}; {style}">{escape(text)}</td>'
             for text, style in (
                 (value, "min-width: 6rem"),
+                (status, ""),
                 (source, "min-width: 14rem"),
                 (others, "min-width: 6rem"),
             )

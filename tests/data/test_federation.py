@@ -42,6 +42,7 @@ def make_domain(name: str) -> DomainArrays:
         standin=name == "standby",
         cut=cut,
         deviations=("cutdown: a part of the release",) if name == "cutdown" else (),
+        subset=name == "cutdown",
     )
 
 
@@ -93,7 +94,7 @@ def test_samples_are_uint8_with_three_channels_and_int64_labels() -> None:
 
 def test_marks_and_hashes_come_through() -> None:
     fed = build(split="random-fifth")
-    assert fed.standins == ("standby",)
+    assert fed.standins == ("standby",) and fed.subsets == ("cutdown",)
     assert fed.deviations == {"cutdown": ("cutdown: a part of the release",)}
     assert fed.hashes["data/grey"] == "hash-of-grey"
     assert set(fed.hashes) == {
@@ -156,9 +157,10 @@ def test_label_skew_pools_the_domains_and_carries_their_marks() -> None:
     assert {p[0] for p in identity(fed.tests["pooled"])} == {0, 1, 2, 3}
     assert fed.clients[0].validation is not None
     identity(fed.clients[0].validation)
-    assert fed.standins == ("pooled",)
+    assert fed.standins == fed.subsets == ("pooled",)
     assert fed.deviations == {"pooled": ("cutdown: a part of the release",)}
     alone = build("one", allocation={"rule": "dirichlet", "alpha": 1.0, "count": 3})
+    assert alone.standins == alone.subsets == ()
     assert alone.domains == ("grey",) and alone.clients[2].name == "grey-3"
 
 

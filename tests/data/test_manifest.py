@@ -56,6 +56,8 @@ def test_shared_subsets_carry_their_deviations(tmp_path: Path) -> None:
     (tmp_path / "digits/svhn/test_32x32_first10000.mat").touch()
     source = default_manifest().locate("svhn", tmp_path).source
     assert source.cut == (8000, 8010) and "first 10,000" in source.deviations[0]
+    assert source.subset and set(default_manifest().cut_domains()) == {"svhn", "mnistm"}
+    assert not default_manifest().locate("svhn", tmp_path / "empty").source.subset
 
 
 def test_the_full_release_is_preferred_and_a_part_of_it_is_not_enough(tmp_path: Path) -> None:

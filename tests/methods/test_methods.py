@@ -1,9 +1,11 @@
 """What every method declares, checked on what really happens in a run."""
 
+import ast
 import math
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, get_args
 
 import pytest
 import torch
@@ -15,10 +17,12 @@ from fedrepro.errors import FedReproError
 from fedrepro.messages import Network
 from fedrepro.methods.base import Batch, Method, hyper
 from fedrepro.progress import Silent
+from fedrepro.protocol import Status
 from fedrepro.rounds import Training
 from tests import toys
 
 ALL = toys.ON_IMAGES
+FILES = sorted(Path(methods.__file__).parent.glob("*.py"))
 
 
 def training(name, federation=None, model="tiny-cnn", batch_size=4, **fields):
@@ -62,6 +66,15 @@ def test_all_are_registered():
 def test_every_field_has_a_source(name):
     for row in methods.get(name).describe():
         assert row["source"] and row["source"] != "base class", row["name"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_field_of_the_package_says_its_status(path):
+    """Given in the call, not left to the default, which is for methods from elsewhere."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    for call in (call for call in calls if getattr(call.func, "id", "") == "hyper"):
+        given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+        assert ast.literal_eval(given.get("status", "''")) in get_args(Status), ast.unparse(call)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -377,5 +390,6 @@ def test_a_method_from_elsewhere_needs_one_class():
         run = training("Lazy", effort=0.25)
         assert run.judged == ("global",)
         assert len(run.run(Silent())) > 0
+        assert Lazy.describe()[1]["status"] == "decided"
     finally:
         methods._registry.pop("Lazy")

@@ -50,6 +50,7 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
         "data.json",
         "curve.parquet",
         "features.safetensors",
+        "predictions.safetensors",
         "done",
     }
     assert record.config["method"]["name"] == "FedAvg"
@@ -57,6 +58,17 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
     assert record.data["hashes"] and record.data["counts"]
     assert record.features["features"].shape[0] == len(record.features["labels"]) == 36
     assert record.protocol == toys.protocol()
+
+
+def test_subsets_are_recorded_and_known_of_older_records(tmp_path, monkeypatch):
+    federation = replace(toys.federation(), subsets=("a",))
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
+    assert obtain(tmp_path / "new").data["subsets"] == ["a"]
+    for deviations, subsets in (({"svhn": ["words"], "usps": ["a subset"]}, ["svhn"]), ({}, [])):
+        old = tmp_path / f"old-{len(deviations)}"
+        old.mkdir()
+        files.write_json(old / "data.json", {"deviations": deviations})
+        assert store_module.Record(old).data["subsets"] == subsets
 
 
 def test_kept_features_are_the_networks_own(tmp_path):

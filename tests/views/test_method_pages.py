@@ -16,7 +16,7 @@ def test_a_page_holds_every_field_with_its_source_and_what_travels(name):
     text = page(name)
     for row in methods.get(name).describe():
         line = next(line for line in text.splitlines() if line.startswith(f"| `{row['name']}`"))
-        assert repr(row["default"]) in line and row["source"] in line
+        assert repr(row["default"]) in line and f"| {row['status']} | {row['source']} |" in line
         assert all(repr(value) in line for value in row["alternatives"])
     assert MODEL in text and "server to client" in text and "client to server" in text
 
@@ -45,6 +45,12 @@ def test_a_field_without_a_source_stops_the_build():
             page("Silent")
     finally:
         methods._registry.pop("Silent")
+
+
+def test_open_fields_are_those_that_no_paper_states():
+    left_open = page("ADCOL").split("## What the papers leave open\n")[1].split("\n## ")[0]
+    assert "- `discriminator_epochs` is `1`, elsewhere" in left_open
+    assert "`discriminator_hidden`" not in left_open and "`delta`" not in left_open
 
 
 def test_a_method_that_reads_embeddings_has_a_page_too():

@@ -249,6 +249,7 @@ def test_beside_draws_both_sides_of_every_cell() -> None:
         {("ADCOL", "mnist"): [94.0, 95.0, 96.0], ("ADCOL", "synthdigits-standin"): [70.0] * 3},
     )
     frame.loc[(frame.column == "SynthDigit") & (frame.seeds > 0), "why"] = "a stand-in"
+    frame.loc[(frame.column == "SynthDigit") & (frame.seeds > 0), "standin"] = True
     figure = plots.beside(frame)
     titles = [ax.get_title() for ax in figure.axes]
     assert titles == ["MNIST", "SVHN", "USPS", "SynthDigit (stand-in)", "MNIST_M", "avg"]

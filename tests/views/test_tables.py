@@ -119,8 +119,16 @@ def test_marks_are_letters_explained_below() -> None:
 
 def test_stand_ins_are_found_at_other_scales_too() -> None:
     values = {(m, c): [70.0] for m in ("ADCOL", "SOLO") for c in ("mnist", "synthdigits-standin")}
-    (section,) = sections(table(values, scale="reduced"))
-    assert section.standins == {"SynthDigit"}
+    frame = table(values, scale="reduced")
+    assert sections(frame)[0].standins == {"SynthDigit"}
+    frame["why"], frame["marks"] = "a stand-in", [()] * len(frame)  # words decide nothing
+    assert sections(frame)[0].standins == {"SynthDigit"}
+
+
+def test_an_average_over_other_domains_is_no_stand_in() -> None:
+    frame = table({("ADCOL", "mini-font"): [70.0], ("ADCOL", "avg"): [70.0]})
+    assert (frame[frame.seeds > 0].set_index("column").verdict["avg"]) == "not comparable"
+    assert sections(frame)[0].standins == frozenset()
 
 
 def test_text_is_escaped() -> None:
@@ -236,22 +244,28 @@ def test_empty_and_foreign_frames_are_one_clear_line() -> None:
 def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() -> None:
     shown = tables.protocol_table(ADCOL.sources("digits5", "reduced"), ["ADCOL", "SOLO"])
     reader = Reader(shown.html)
-    assert reader.open == [] and all(len(row) in (1, 4) for row in reader.rows)
+    assert reader.open == [] and all(len(row) in (1, 5) for row in reader.rows)
     heads = [row[0] for row in reader.rows if len(row) == 1]
     assert heads[:4] == ["data", "training", "reporting", "ADCOL"]
-    found = {row[0]: row[1:] for row in reader.rows if len(row) == 4}
-    assert found["optimizer.lr"] == ["0.01", "paper, Sec. 5.1", ""]
-    assert found["rounds"][0] == "20" and found["rounds"][2].startswith("100")
+    found = {row[0]: row[1:] for row in reader.rows if len(row) == 5}
+    assert found["optimizer.lr"] == ["0.01", "stated", "paper, Sec. 5.1", ""]
+    assert found["rounds"][:2] == ["20", "decided"] and found["rounds"][3].startswith("100")
     # The paper's own setting goes before the field's default and its source.
-    assert found["mu"][0] == "1" and found["mu"][1].startswith("paper, Sec. 5.1")
-    assert found["discriminator_hidden"][:2] == ["(512, 512)", "Sec. 5.1: 3-layer MLP, hidden 512"]
+    assert found["mu"][0] == "1" and found["mu"][2].startswith("paper, Sec. 5.1")
+    hidden = ["(512, 512)", "stated", "Sec. 5.1: 3-layer MLP, hidden 512"]
+    assert found["discriminator_hidden"][:3] == hidden
     assert found["discriminator_batch_norm"][0] == "no"
     assert "FedProx" not in heads and "FedProx.mu" not in found
 
 
 def test_the_protocol_is_escaped_and_refuses_unknown_methods() -> None:
     frame = pd.DataFrame(
-        [{"setting": "rounds", "value": "<1>", "source": "a & b", "alternatives": ""}]
+        [
+            {
+                **{"setting": "rounds", "value": "<1>", "status": "stated"},
+                **{"source": "a & b", "alternatives": ""},
+            }
+        ]
     )
     html = tables.protocol_table(frame).html
     assert "&lt;1&gt;" in html and "a &amp; b" in html

@@ -76,6 +76,12 @@ def _():
     later = terms["kl"].loc[25:]
     assert round(later.min(), 1) == 1.7 and round(later.max(), 1) == 6.6
     assert terms["ce"].loc[:16].min() < 0.1 and terms["ce"].loc[17:].max() > 1.5
+    amazon = curve[(curve.domain == "amazon") & (curve["round"] == 36)]
+    loss = amazon[(amazon.measure == "loss") & (amazon.split == "test")].value
+    ce = amazon[(amazon.measure == "term") & (amazon.subject == "ce")].value
+    assert (round(loss.item()), round(ce.item(), 2)) == (1846, 0.42)
+    data = Record(recorded.FOLDER / run["run_id"]).protocol.data
+    assert data.allocation.per_client == 62
 
 
 @check("adcol_results", "What is counted is as printed")

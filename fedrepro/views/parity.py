@@ -1,0 +1,137 @@
+"""The page *Parity*: how far each method is from its official code, computed as the page is built.
+
+The golden numbers and what runs them lie in the checkout's `tests/parity`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from fedrepro.book import source_root
+from fedrepro.errors import FedReproError
+from fedrepro.views.tables import LEFT, Html, _framed
+
+NAME = "fedrepro_golden_numbers"  # of the folder as a package: `tests` may be anyone's
+PLACE = Path("tests/parity")
+
+
+@cache
+def measured() -> list[tuple[Any, float]]:
+    """Every case with its largest difference, relative where the expected value is above 1.
+    FedReproError where the checkout has no golden numbers."""
+    folder = source_root() / PLACE
+    if not (folder / "__init__.py").is_file():
+        raise FedReproError(f"no golden numbers in {folder}: take {PLACE} back from the repository")
+    if NAME not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None and spec.loader is not None
+        sys.modules[NAME] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[NAME])
+    checks = importlib.import_module(f"{NAME}.checks")
+    return [(case, checks.difference(case)) for case in sys.modules[NAME].cases()]
+
+
+def by_method() -> Html:
+    """A row a method: how many cases agree, the largest difference, against what, as read."""
+    found = [(case, gap) for case, gap in measured() if not case.differs]
+    rows = []
+    for name in sorted({case.trained for case, _ in found}, key=str.lower):
+        own = [(case, gap) for case, gap in found if case.trained == name]
+        cases = [case for case, _ in own]
+        worst = max(gap for _, gap in own)
+        cells = (str(len(own)), f"{worst:.1e}", _sources(cases), _reading(cases))
+        rows.append((escape(name), *cells))
+    head = ("method", "cases", "largest difference", "against", "as read")
+    return _table("Cases that agree", head, rows)
+
+
+def differing() -> Html:
+    """A row a case that does not agree: by how much, with which code, and why."""
+    rows = [
+        (escape(case.trained), escape(case.name), f"{gap:.1e}", _sources([case]), reason(case))
+        for case, gap in measured()
+        if case.differs
+    ]
+    head = ("method", "case", "difference", "against", "why")
+    return _table("Cases that differ", head, rows)
+
+
+def every_case() -> Html:
+    """A row a case: the largest difference, what it may be, and as read."""
+    rows = [
+        (
+            *(escape(case.trained), escape(case.name), f"{gap:.1e}"),
+            *("differs" if case.differs else f"{case.tolerance:.0e}", _reading([case])),
+        )
+        for case, gap in measured()
+    ]
+    return _table("Every case", ("method", "case", "difference", "allowed", "as read"), rows)
+
+
+def reason(case: Any) -> str:
+    """Why a case differs, as HTML."""
+    return escape(case.differs[0].upper() + case.differs[1:]) + "."
+
+
+def total() -> Html:
+    """How many cases agree and how far the farthest of them is; how many differ."""
+    agree = [gap for case, gap in measured() if not case.differs]
+    text = (
+        f"{len(agree)} cases agree, to {max(agree):.1e} at worst; "
+        f"{len(measured()) - len(agree)} differ, each for a reason that is known."
+    )
+    return Html(f"<p>{text}</p>", "how many cases agree")
+
+
+def _sources(cases: Sequence[Any]) -> str:
+    """What the cases come from, each once, a line each: kind, repository, commit and file."""
+    return "<br>".join(dict.fromkeys(_source(case.source) for case in cases))
+
+
+def _source(source: dict[str, Any]) -> str:
+    if source["repository"] is None:
+        return escape(f"{source['kind']}: {source['lines']}")
+    repository, commit = source["repository"], source["commit"]
+    address = f"https://github.com/{repository}/tree/{commit}"
+    link = f'<a href="{escape(address)}">{escape(repository)}@{escape(commit[:7])}</a>'
+    kind = "" if source["kind"] == "official code" else source["kind"]
+    more = [part for part in (source["file"], kind, source.get("note")) if part]
+    return f"{link} {escape('; '.join(more))}"
+
+
+def _reading(cases: Sequence[Any]) -> str:
+    """Fields and protocol settings with all values they take, and the notes."""
+    values: dict[str, dict[str, None]] = {}
+    for case in cases:
+        settings = case.reading["fields"] | case.reading.get("protocol", {})
+        for name, value in settings.items():
+            values.setdefault(name, {})[_text(value)] = None
+    fields = [f"<code>{escape(n)}</code> {escape(', '.join(v))}" for n, v in values.items()]
+    notes = dict.fromkeys(case.reading.get("note", "") for case in cases)
+    lines = ["; ".join(fields) or "defaults", *(escape(note) for note in notes if note)]
+    return "<br>".join(lines)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "(" + ", ".join(map(str, value)) + ")"
+    return str(value)
+
+
+def _table(label: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Html:
+    titles = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in head)
+    body = "\n".join(
+        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+        for name, *cells in rows
+    )
+    html = f"<thead><tr>{titles}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
+    return Html(_framed(label, "parity", f"{label}.", html), label.lower())
