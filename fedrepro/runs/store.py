@@ -95,8 +95,8 @@ class Record:
 
     @cached_property
     def _listed(self) -> dict[str, str]:
-        text = (self.folder / "done").read_bytes()
-        listed = files.parse_json(self.folder / "done", lambda: text) if text else {}
+        done = self.folder / "done"
+        listed = files.read_json(done) if done.exists() and done.stat().st_size else {}
         if lacking := [name for name in listed if not (self.folder / name).is_file()]:
             raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
         return listed
