@@ -3,7 +3,7 @@
     python benchmarks/at_once.py [--model small-cnn pfl-cnn ...] [--threads 2] [--repeat 5]
 
 The plain loop trains two made clients a thread in both ways, in turn, on the same machine. It
-shows for which networks the rule of fedrepro/engine/side_by_side.py pays. See README.md.
+shows what one thread a client (fedrepro/engine/side_by_side.py) costs a network. See README.md.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from fedrepro import files
-from fedrepro.engine.side_by_side import SMALL
 from fedrepro.errors import FedReproError
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.rounds import Training
@@ -96,7 +95,6 @@ def main(words: Sequence[str] | None = None) -> None:
         "command": entry.command("at_once", sys.argv[1:] if words is None else words),
         "environment": environment(torch.device("cpu")),
         "load_average": {"before": before, "after": os.getloadavg()[0]},
-        "small": SMALL,
         "results": found,
     }
     files.write_json(given.json or RESULTS / "at-once-cpu.json", content)

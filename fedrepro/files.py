@@ -47,8 +47,13 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; FedReproError naming the file where it is not one."""
+    return parse_json(path, path.read_bytes)
+
+
+def parse_json(path: Path, read: Callable[[], bytes]) -> dict[str, Any]:
+    """The same of a file whose bytes `read` gives."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read())
     except (OSError, ValueError) as error:
         raise FedReproError(
             f"{path} cannot be read ({error}); delete its folder and run again"

@@ -14,13 +14,11 @@ import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor, nn
 
-from fedrepro import files
 from fedrepro._torchvision import load_torchvision
 from fedrepro.data import clip
-from fedrepro.data.cache import MEND, cache_path
+from fedrepro.data.cache import cache_path, is_whole, write_signed
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.encoders import ENCODERS, load_encoder
 from fedrepro.data.roots import cache_root
@@ -160,9 +158,8 @@ def embed_domain(
     if len(missing):
         label = f"embedding {arrays.name}"
         found = found.with_rows(missing, encode(arrays.images[missing], encoder, label))
-        note = {"fedrepro": json.dumps({"domain": arrays.name, "encoder": encoder.name})}
-        kept: dict[str, npt.NDArray[Any]] = {"rows": found.rows, "embeddings": found.values}
-        files.write(path, lambda file: save_file(kept, file, metadata=note), MEND)
+        facts = {"domain": arrays.name, "encoder": encoder.name}
+        write_signed(path, {"rows": found.rows, "embeddings": found.values}, facts)
     marks = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
     return replace(
         arrays,
@@ -175,6 +172,8 @@ def embed_domain(
 def _read(path: Path, size: int) -> Embeddings:
     """What the cache holds; nothing where it holds no whole file of this kind."""
     try:
+        if not is_whole(path):
+            raise OSError
         with safe_open(str(path), framework="np") as file:
             return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
     except (OSError, SafetensorError):
@@ -184,14 +183,23 @@ def _read(path: Path, size: int) -> Embeddings:
 def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.NDArray[np.float32]:
     """Embeddings float32 (n, d) of images uint8 (n, C, H, H), n > 0, with a bar named `label`.
 
-    Every batch is whole, the last one filled up with its last image: then the bits of an embedding
-    do not depend on which others are asked for with it.
+    Every batch is whole, the last one filled up with its last image, and on a CPU each is one
+    thread's, as many at once as there are cores: then the bits of an embedding depend neither on
+    which others are asked for with it nor on the number of threads.
     """
-    parts, batches = [], -(-len(images) // BATCH)
-    for batch in range(batches) if encoder.side is None else counted(label, batches):
+    from fedrepro.engine.side_by_side import cores, side_by_side  # it needs this module to be there
+
+    @torch.no_grad()
+    def one(_: object, batch: int) -> Tensor:
         part = torch.from_numpy(np.array(images[batch * BATCH : (batch + 1) * BATCH]))
         whole = torch.cat([part, part[-1:].expand(BATCH - len(part), -1, -1, -1)]).float() / 255
-        parts.append(encoder.images(whole.expand(-1, 3, -1, -1))[: len(part)])
+        return encoder.images(whole.expand(-1, 3, -1, -1))[: len(part)]
+
+    batches = range(-(-len(images) // BATCH))
+    seats = [None] * (1 if torch.cuda.is_available() else cores())
+    shown = batches if encoder.side is None else counted(label, len(batches))
+    found = side_by_side(one, batches, seats, lambda: None)
+    parts = [part for _, (_, part) in zip(shown, found, strict=True)]
     return torch.cat(parts).float().numpy()
 
 

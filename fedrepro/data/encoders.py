@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
-from fedrepro import files
-from fedrepro.data.cache import MEND, cache_path
+from fedrepro.data.cache import cache_path, is_whole, write_signed
 from fedrepro.data.manifest import Located, Manifest, default_manifest
 from fedrepro.data.readers.common import check, reading
 from fedrepro.data.roots import cache_root, data_root
@@ -109,11 +108,11 @@ def load_encoder(
 
 
 def opened(plan: EncoderPlan) -> dict[str, Tensor] | None:
-    """The converted tensors; None if they are absent or cut, which means: convert again."""
+    """The converted tensors; None if they are absent or damaged, which means: convert again."""
     from safetensors.torch import load_file  # brings torch, which costs seconds to import
 
     try:
-        return load_file(plan.path)
+        return load_file(plan.path) if is_whole(plan.path) else None
     except (OSError, SafetensorError):
         return None
 
@@ -121,7 +120,6 @@ def opened(plan: EncoderPlan) -> dict[str, Tensor] | None:
 def convert(plan: EncoderPlan) -> None:
     """Read the released file, which can hold nothing but tensors, and write it as safetensors."""
     import torch
-    from safetensors.torch import save_file
 
     path = plan.located.found["weights"][1]
     with reading(path):
@@ -135,6 +133,5 @@ def convert(plan: EncoderPlan) -> None:
         path,
         "is no mapping of tensors",
     )
-    whole = {name: value.contiguous() for name, value in tensors.items()}
-    facts = {"fedrepro": json.dumps({"encoder": plan.name, "hash": plan.hash}, sort_keys=True)}
-    files.write(plan.path, lambda file: save_file(whole, file, metadata=facts), MEND)
+    arrays = {name: value.numpy() for name, value in tensors.items()}
+    write_signed(plan.path, arrays, {"encoder": plan.name, "hash": plan.hash})

@@ -18,6 +18,7 @@ from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, draw, normalise
 from fedrepro.engine.memory import keep_freed_memory
 from fedrepro.engine.received import callable_under_vmap
+from fedrepro.engine.side_by_side import lanes, side_by_side
 from fedrepro.models import FLModel, Output, TensorInfo, layout
 from fedrepro.protocol import Augmentation, Protocol
 
@@ -108,14 +109,28 @@ class ForwardEngine:
         augmentation: Augmentation | None = None,
         generator: torch.Generator | None = None,
     ) -> Iterator[tuple[Output, Tensor]]:
-        for part in slices(len(samples), size):
+        def one(_: object, part: slice) -> tuple[Output, Tensor]:
             images = samples.images[part]
             if augmentation is not None and generator is not None:
                 images = augment(images, draw(len(images), augmentation, generator))
             x = normalise(images, self.protocol.data.normalise, self.dtype)
             x = x.contiguous(memory_format=self.format)
-            with self._multiplying(), self._autocast():
-                yield self.module(x), samples.labels[part]
+            with torch.no_grad(), self._multiplying(), self._autocast():
+                return self.module(x), samples.labels[part]
+
+        parts = slices(len(samples), size)
+        # One after another where they move statistics or draw, and on a GPU.
+        alone = self.module.training or generator is not None or self.device.type != "cpu"
+        count = 1 if alone else lanes(len(parts), self._bytes())
+        if count == 1:
+            yield from (one(None, part) for part in parts)
+        else:
+            found = side_by_side(one, parts, [None] * count, lambda: None)
+            yield from (out for _, out in found)
+
+    def _bytes(self) -> int:
+        """Of the network's tensors."""
+        return sum(value.nbytes for value in self.module.state_dict().values())
 
     def _run_other(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> Output:
         module = self._others[training]
@@ -143,10 +158,11 @@ class ForwardEngine:
 
     # The protocol's precision.
 
-    def _autocast(self, cache: bool = True) -> AbstractContextManager[object]:
-        """cache: keep the narrow copies of the weights until the context ends."""
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Narrow weights are not kept for a second pass: torch keeps those of all threads
+        together."""
         if self.protocol.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import partial
 
 import psutil
 import torch
@@ -183,7 +182,7 @@ class FusedEngine(ForwardEngine):
             self._skeleton,
             self.layout,
             self.protocol.optimizer,
-            partial(self._autocast, cache=False),
+            self._autocast,
             self._lanes[lane].record,
             self.device,
             self._run_other,

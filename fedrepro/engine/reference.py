@@ -1,6 +1,6 @@
 """The plain loop: one client after another, one batch after another. All others are held to it.
 
-On a CPU with several cores it runs for some clients at once where their network is small.
+On a CPU with several cores it runs for some clients at once, each on one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedrepro.engine.base import Job, Results, Streams, Trained
 from fedrepro.engine.forward import ForwardEngine
 from fedrepro.engine.optimizers import build, remembered
 from fedrepro.engine.received import placed
-from fedrepro.engine.side_by_side import SMALL, best_lanes, side_by_side
+from fedrepro.engine.side_by_side import lanes, side_by_side
 from fedrepro.messages import Message
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.models import FLModel, Output
@@ -60,18 +60,18 @@ class ReferenceEngine(ForwardEngine):
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
-        self.lanes: int | None = None  # clients trained at once; None: as many as pay
+        self.lanes: int | None = None  # clients trained at once; None: one a core
         self._seats: list[ReferenceEngine] = []  # one for each client trained at once
         self._stopped = threading.Event()  # theirs: nobody waits for what they train
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results in the jobs' order."""
         self._stopped.clear()
-        lanes = self._lanes_for(jobs)
-        if lanes > 1:
-            self._seats += [self._seat() for _ in range(lanes - len(self._seats))]
+        count = self._lanes_for(jobs)
+        if count > 1:
+            self._seats += [self._seat() for _ in range(count - len(self._seats))]
             train_one = partial(ReferenceEngine._train_one, method=method)
-            yield from side_by_side(train_one, jobs, self._seats[:lanes], self._stopped.set)
+            yield from side_by_side(train_one, jobs, self._seats[:count], self._stopped.set)
             return
         for position, job in enumerate(jobs):
             with self._multiplying():
@@ -82,11 +82,7 @@ class ReferenceEngine(ForwardEngine):
         """How many clients to train at once."""
         if self.lanes is not None:
             return min(self.lanes, len(jobs))
-        size = sum(value.numel() for value in self.module.parameters())
-        if self.device.type != "cpu" or size > SMALL:
-            return 1
-        work = [len(job.samples) * sum(phase.epochs for phase in job.phases) for job in jobs]
-        return best_lanes(work, torch.get_num_threads())
+        return lanes(len(jobs), self._bytes()) if self.device.type == "cpu" else 1
 
     def _seat(self) -> ReferenceEngine:
         """This engine with networks of its own."""
@@ -172,8 +168,7 @@ class ReferenceEngine(ForwardEngine):
         gradients of those terms that come late, which are left out."""
         for value in model.params.values():
             value.grad = None
-        # Narrow weights are not kept for a second pass: torch keeps those of all threads together.
-        with self._autocast(cache=False):
+        with self._autocast():
             terms = loss(model, batch, job.received)
             total = torch.stack([v for name, v in terms.items() if name not in late]).sum()
         if model.params:

@@ -1,56 +1,64 @@
-"""How many clients the plain loop trains at once on a CPU, and their threads."""
+"""Work done at once on the cores of a CPU, each piece by one thread."""
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
+import psutil
 import torch
+from threadpoolctl import threadpool_limits
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 Seat = TypeVar("Seat")
 
-# Parameters up to which clients at once pay. benchmarks/at_once.py on two cores: small-cnn and
-# narrow-resnet gain most, pfl-cnn little; of digit-cnn and resnet10 some lose.
-SMALL = 2_000_000
+# Taken to be needed for each client at once: copies of the network, and a batch's activations.
+COPIES, ACTIVATIONS = 8, 1 << 30
+
+_outside: int | None = None  # torch's threads outside of `one_thread`
 
 
-def best_lanes(work: Sequence[int], threads: int) -> int:
-    """How many clients to train at once on `threads` threads, shared evenly among them.
-
-    work: each client's, in the order they are started in. A step of a small network on k threads
-    is taken to be sqrt(k) times as fast as on one, about what two threads gained.
-    """
-
-    def seconds(lanes: int) -> float:
-        return makespan(work, lanes) / math.sqrt(threads // lanes)
-
-    return min(range(1, min(threads, len(work)) + 1), key=seconds, default=1)
+def cores() -> int:
+    """Threads that may be busy at once: torch's own number, or that of before `one_thread`."""
+    return _outside or torch.get_num_threads()
 
 
-def makespan(work: Sequence[int], lanes: int) -> int:
-    """When the last of `lanes` workers is done, each taking the next piece when it is free."""
-    free = [0] * lanes
-    for piece in work:
-        heapq.heapreplace(free, free[0] + piece)
-    return max(free)
+def lanes(tasks: int, network: int) -> int:
+    """How many tasks to do at once with a network of so many bytes: one a core, as far as there
+    are tasks and memory. No number depends on it."""
+    fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
+    return max(1, min(cores(), tasks, fitting))
 
 
 @contextmanager
-def threads_each(count: int) -> Iterator[None]:
-    """Inside, torch's operations take `count` threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
+def one_thread() -> Iterator[None]:
+    """Inside, torch's operations take one thread each: split among several they have other bits."""
+    global _outside
+    if _outside is not None:
+        yield
+        return
+    _outside = torch.get_num_threads()
+    torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(_outside)
+        _outside = None
+
+
+@contextmanager
+def recorded(device: torch.device) -> Iterator[None]:
+    """What a recorded run computes in: on a CPU one thread an operation, numpy's and scikit-learn's
+    too, so that its numbers are those of any number of threads. A GPU's are its own."""
+    if device.type != "cpu":
+        yield
+        return
+    with one_thread(), threadpool_limits(1):
+        yield
 
 
 def side_by_side(
@@ -62,11 +70,10 @@ def side_by_side(
     """Do all tasks, as many at once as there are seats, each at a seat of its own.
 
     Results come in the order of the tasks, so that what is summed up of them has the same bits as
-    in a plain loop; no more than two a seat are waited for at a time. Each takes its share of
-    torch's threads, as the caller does meanwhile. Where the caller leaves or a task fails, `stop`
-    is called and the tasks under way are waited for.
+    in a plain loop; no more than two a seat are waited for at a time. Each has one of torch's
+    threads, as the caller has meanwhile. Where the caller leaves or a task fails, `stop` is called
+    and the tasks under way are waited for.
     """
-    count = max(1, torch.get_num_threads() // len(seats))
     free = deque(seats)
 
     def at_a_seat(task: Task) -> Result:
@@ -77,8 +84,8 @@ def side_by_side(
             free.append(seat)
 
     waiting: deque[tuple[int, Future[Result]]] = deque()
-    pool = ThreadPoolExecutor(len(seats), "client", torch.set_num_threads, (count,))
-    with threads_each(count):
+    pool = ThreadPoolExecutor(len(seats), "client", torch.set_num_threads, (1,))
+    with one_thread():
         try:
             for position, task in enumerate(tasks):
                 if len(waiting) == 2 * len(seats):

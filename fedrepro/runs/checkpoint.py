@@ -1,5 +1,10 @@
 """The unfinished state of a run: one safetensors file, its facts as JSON in the file's header, so
-that tensors and facts can never be of different rounds."""
+that tensors and facts can never be of different rounds.
+
+The header also names the run, which is its folder, and holds a checksum of the whole file
+(`fedrepro.checksums`), reckoned while it is written and held against it before anything is read:
+each costs a third of a second for 1 GB, whose saving took 2 to 7 s with a checksum or without.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,7 @@ import json
 import shutil
 import time
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedrepro import files
+from fedrepro import checksums, files
 from fedrepro.errors import FedReproError
 
 NAME = "checkpoint.safetensors"
@@ -38,7 +44,9 @@ class Stored(Mapping[str, Tensor]):
         self._path = path
         with safe_open(path, framework="pt") as file:
             self._names = list(file.keys())
-            self.facts: dict[str, Any] = json.loads(file.metadata()["facts"])
+            said = file.metadata()
+        self.run: str = said["run"]
+        self.facts: dict[str, Any] = json.loads(said["facts"])
 
     def __getitem__(self, name: str) -> Tensor:
         with safe_open(self._path, framework="pt") as file:
@@ -78,7 +86,7 @@ class FileCheckpoint:
                 stacklevel=2,
             )
         else:
-            files.write(self.path, lambda file: _write(file, tensors, facts))
+            files.write(self.path, lambda file: _write(file, self.path.parent.name, tensors, facts))
         self._saved = time.monotonic()
         self._every = max(self._every, SHARE * (self._saved - begun))
 
@@ -86,12 +94,15 @@ class FileCheckpoint:
         """The tensors and facts, or None where there is no checkpoint."""
         if not self.path.exists():
             return None
+        mend = "delete it to train this run from the start"
+        if not checksums.is_whole(self.path):
+            raise FedReproError(f"{self.path} is damaged, or older than checksums are; {mend}")
         try:
             stored = Stored(self.path)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise FedReproError(
-                f"{self.path} is damaged ({error}); delete it to train this run from the start"
-            ) from None
+            raise FedReproError(f"{self.path} is no checkpoint ({error}); {mend}") from None
+        if stored.run != self.path.parent.name:
+            raise FedReproError(f"{self.path} is of another run, {stored.run}; {mend}")
         return stored, stored.facts
 
     def remove(self) -> None:
@@ -99,10 +110,11 @@ class FileCheckpoint:
         self.path.unlink(missing_ok=True)
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """The safetensors format, one tensor after another: the library's own writer holds a second
     copy of all of them, which clients' states that fill the memory leave no room for."""
-    header: dict[str, Any] = {"__metadata__": {"facts": json.dumps(facts)}}
+    said = {**checksums.UNSIGNED, "run": run, "facts": json.dumps(facts)}
+    header: dict[str, Any] = {"__metadata__": said}
     end = 0
     for name, value in tensors.items():
         start, end = end, end + value.nbytes
@@ -110,8 +122,12 @@ def _write(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
         header[name] = {**entry, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
+    begin = len(text).to_bytes(8, "little") + text
+    checksum = zlib.crc32(begin)
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
+        file.write(begin)
         for value in tensors.values():
-            plain = value.detach().cpu().contiguous().reshape(-1)
-            plain.view(torch.uint8).numpy().tofile(file)
+            plain = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            checksum = zlib.crc32(plain.data, checksum)
+            plain.tofile(file)
+        checksums.sign_header(file, checksums.place(begin), checksum)

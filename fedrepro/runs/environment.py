@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedrepro.engine.side_by_side import cores
 from fedrepro.errors import FedReproError
 
 PACKAGES = (
@@ -38,6 +39,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "driver": _driver() if device.type == "cuda" else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
+        "at_once": cores(),  # such threads busy: clients in training, batches in a test
         **commit(),
     }
 

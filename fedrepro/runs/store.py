@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from filelock import FileLock
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save_file
 from sklearn.decomposition import PCA
 from torch import Tensor
 
@@ -25,16 +26,20 @@ from fedrepro import files
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.splits import tested_sample
+from fedrepro.engine.side_by_side import recorded
 from fedrepro.errors import Diverged, FedReproError
 from fedrepro.methods.base import Method
 from fedrepro.progress import Progress
 from fedrepro.progress import progress as default_progress
 from fedrepro.protocol import DataSpec, Protocol
 from fedrepro.rounds import Training
+from fedrepro.runs.checkpoint import NAME as CHECKPOINT
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
+from fedrepro.runs.fingerprint import fingerprint
 from fedrepro.together import run_together
 
+AGAIN = "delete its folder and run again"
 FEATURE_DIMENSIONS = 50
 DIVERGED = "diverged.json"  # in the folder of a run that ended so: what was said, seed and round
 
@@ -65,21 +70,6 @@ class RunSpec:
         }
 
 
-def fingerprint(method: type[Method]) -> str:
-    """A hash of the functions of a method from elsewhere, a notebook's cell say: whoever changes
-    them must not be handed the runs of what they were. (Methods of this package have a version.)"""
-    digest = hashlib.sha256()
-    for cls in method.__mro__:
-        if cls.__module__.startswith("fedrepro."):
-            break
-        for name, item in sorted(vars(cls).items()):
-            code = getattr(item, "__code__", None)
-            if code is not None and not name.startswith("__"):
-                plain = [c for c in code.co_consts if not hasattr(c, "co_code")]
-                digest.update(repr((name, code.co_code, plain, code.co_names)).encode())
-    return digest.hexdigest()[:16]
-
-
 def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
     """16 hex digits of the hash of a run's config and its data, split and allocation hashes."""
     content = json.dumps([config, dict(sorted(hashes.items()))], sort_keys=True)
@@ -97,9 +87,32 @@ class Probe:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run in its folder."""
+    """A finished run in its folder. Its files are read once, and must have the SHA-256 that `done`
+    lists of them (1 ms for a usual record); in older records `done` is empty and nothing is held
+    against it."""
 
     folder: Path
+
+    @cached_property
+    def _listed(self) -> dict[str, str]:
+        done = self.folder / "done"
+        listed = files.read_json(done) if done.exists() and done.stat().st_size else {}
+        if lacking := [name for name in listed if not (self.folder / name).is_file()]:
+            raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
+        return listed
+
+    def read(self, name: str) -> bytes:
+        """A file of the record, as it was written."""
+        content = (self.folder / name).read_bytes()
+        if self._listed and self._listed.get(name) != hashlib.sha256(content).hexdigest():
+            raise FedReproError(
+                f"{self.folder / name} cannot be read (it is not what was written: its checksum "
+                f"differs); {AGAIN}"
+            )
+        return content
+
+    def _json(self, name: str) -> dict[str, Any]:
+        return files.parse_json(self.folder / name, lambda: self.read(name))
 
     @property
     def run_id(self) -> str:
@@ -107,15 +120,15 @@ class Record:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return files.read_json(self.folder / "config.json")
+        return self._json("config.json")
 
     @cached_property
     def environment(self) -> dict[str, Any]:
-        return files.read_json(self.folder / "environment.json")
+        return self._json("environment.json")
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        facts = files.read_json(self.folder / "data.json")
+        facts = self._json("data.json")
         # Records from before `subsets` was written: a domain that may be cut, and deviates.
         cut = [d for d in default_manifest().cut_domains() if d in facts["deviations"]]
         return {"subsets": cut, **facts}
@@ -123,18 +136,17 @@ class Record:
     @cached_property
     def curve(self) -> pd.DataFrame:
         try:
-            return pd.read_parquet(self.folder / "curve.parquet")
+            return pd.read_parquet(BytesIO(self.read("curve.parquet")))
         except (OSError, ValueError) as error:
             raise FedReproError(
-                f"{self.folder / 'curve.parquet'} cannot be read ({error}); delete its folder "
-                "and run again"
+                f"{self.folder / 'curve.parquet'} cannot be read ({error}); {AGAIN}"
             ) from None
 
     @cached_property
     def features(self) -> dict[str, np.ndarray[Any, Any]]:
         """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
         index into data["domains"]."""
-        return load_file(self.folder / "features.safetensors")
+        return load(self.read("features.safetensors"))
 
     @cached_property
     def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -146,12 +158,13 @@ class Record:
         indices in that source, source by source in the order of the test set (absent where domains
         are pooled); ``sample/domain``: the positions that are tested where not all are.
         """
-        path = self.folder / "predictions.safetensors"
-        return load_file(path) if path.exists() else {}
+        name = "predictions.safetensors"
+        kept = name in self._listed or (self.folder / name).exists()
+        return load(self.read(name)) if kept else {}
 
     def measured(self, probe: str) -> dict[str, Any]:
         """What a probe of that name measured."""
-        return files.read_json(self.folder / f"{probe}.json")
+        return self._json(f"{probe}.json")
 
     @property
     def protocol(self) -> Protocol:
@@ -240,7 +253,8 @@ class Store:
                     if (folder / DIVERGED).exists():
                         raise _diverged(folder)
                 if left:
-                    self._train(left, federation, device, progress or default_progress(), probe)
+                    with recorded(pick_device(device)):
+                        self._train(left, federation, device, progress or default_progress(), probe)
                 found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
         return [record for spec in specs if (record := found[spec.seed]) is not None]
 
@@ -279,6 +293,7 @@ class Store:
                     folder / "clients",
                 )
             )
+            (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
             facts = environment(place) | {"memory_format": str(trainings[-1].engine.format)}
             facts |= {"seeds_together": seeds} if len(seeds) > 1 else {}
             files.write_json(folder / "config.json", config)
@@ -321,7 +336,11 @@ def _write_results(folder: Path, training: Training) -> None:
     files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
     files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
-    files.write(folder / "done", lambda file: file.write_text(""))
+    parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    sums = {
+        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != CHECKPOINT
+    }
+    files.write_json(folder / "done", sums)
 
 
 def predicted_of(training: Training) -> dict[str, Tensor]:

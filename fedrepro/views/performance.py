@@ -306,7 +306,6 @@ def at_once_rows(file: File) -> list[dict[str, str]]:
                 "in turn (s)": spread(turn, 3),
                 "at once (s)": spread(once, 3),
                 "in turn / at once": spread(ratios, 2),
-                "auto": "at once" if found["parameters"] <= file["small"] else "in turn",
                 "protocol": f"{asked['clients']} clients of {asked['images']} images, "
                 f"{asked['size']} px, batches of {asked['batch']}, repeats: {len(turn)}",
                 "machine": machine(file),

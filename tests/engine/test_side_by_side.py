@@ -4,12 +4,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from fedrepro.engine import forward
 from fedrepro.engine.reference import ReferenceEngine
-from fedrepro.engine.side_by_side import SMALL, best_lanes, makespan, side_by_side
+from fedrepro.engine.side_by_side import cores, lanes, one_thread, recorded, side_by_side
 from fedrepro.methods.base import hyper
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.progress import Silent
@@ -102,38 +104,41 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("work", "threads", "lanes"),
-    [
-        ([5] * 50, 2, 2),
-        ([5] * 5, 2, 2),  # 15 beside 25 / 1.41
-        ([9, 1], 2, 1),  # the second thread would idle
-        ([5] * 4, 8, 4),  # two threads each
-        ([5] * 5, 4, 3),  # ten, beside ten and 25 / 2; not more lanes than pay
-        ([5] * 5, 1, 1),
-        ([5], 8, 1),
-        ([0, 0], 2, 1),
-        ([], 2, 1),
-    ],
+    ("threads", "tasks", "free", "count"),
+    [(2, 5, 1 << 40, 2), (8, 5, 1 << 40, 5), (1, 5, 1 << 40, 1), (4, 0, 1 << 40, 1), (4, 5, 0, 1)],
 )
-def test_the_number_of_clients_at_once(work, threads, lanes):
-    assert best_lanes(work, threads) == lanes
-
-
-def test_the_last_is_done_when_each_takes_what_is_next():
-    assert makespan([3, 1, 1, 4], 2) == 6  # 3 | 1, 1, 4
-    assert makespan([3, 1, 1, 4], 1) == 9
-
-
-@pytest.mark.parametrize(
-    ("model", "threads", "lanes"), [("small-cnn", 2, 2), ("small-cnn", 1, 1), ("digit-cnn", 2, 1)]
-)
-def test_small_networks_alone_train_at_once(model, threads, lanes, monkeypatch):
-    run = start(engine="reference", model=model, sizes=(9, 9))
-    weights = sum(p.numel() for p in run.engine.module.parameters())
-    assert (weights > SMALL) == (model == "digit-cnn")
+def test_one_a_core_as_memory_allows(threads, tasks, free, count, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    jobs = [run._job(client, run._download(client), 1) for client in run.clients]
-    assert run.engine._lanes_for(jobs) == lanes
+    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
+    assert lanes(tasks, network=1 << 20) == count
+
+
+def test_inside_an_operation_has_one_thread_and_the_cores_are_told():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with recorded(torch.device("cpu")):
+        assert (torch.get_num_threads(), cores()) == (1, 2)
+        with one_thread():
+            assert (torch.get_num_threads(), cores()) == (1, 2)
+        assert (torch.get_num_threads(), cores()) == (1, 2)
+    assert torch.get_num_threads() == cores() == 2
+    with recorded(torch.device("cuda")):
+        assert torch.get_num_threads() == 2
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_test_at_once_has_the_bits_of_batch_after_batch(precision, monkeypatch):
+    run = plain(precision=precision, sizes=(400, 90))
+    run.engine.evaluation_batch = 32
+    state, samples = run.server.model, run.federation.clients[0].train
+    alone = run.engine.evaluate(state, samples), run.engine.features(state, samples)
+    used = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    monkeypatch.setattr(forward, "side_by_side", lambda *a: used.append(a) or side_by_side(*a))
+    both = run.engine.evaluate(state, samples), run.engine.features(state, samples)
+    assert len(used) == 2 and both[0][:2] == alone[0][:2]
+    assert torch.equal(both[0][2], alone[0][2]) and torch.equal(both[1], alone[1])
 
 
 # Tasks and seats.

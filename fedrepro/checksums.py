@@ -1,0 +1,65 @@
+"""Checksums inside safetensors files: of all their bytes, header included, but its own digits.
+
+CRC-32 sees every change within 32 neighbouring bits, and misses one in 4 billion others. One core
+reads 3.2 GB a second of it, 1.0 of SHA-256. Nobody is kept from altering a file on purpose.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+UNSIGNED = {"checksum": "0" * 8}  # what a header says until its file is signed
+CHUNK = 1 << 24
+MARK = re.compile(rb"checksum\W{1,8}([0-9a-f]{8})\W")  # the quotes are escaped inside JSON's own
+
+
+def sign(path: Path) -> None:
+    """Put the checksum of a finished file into its header, where `UNSIGNED` stands."""
+    with path.open("r+b") as file:
+        header, at = _header(file)
+        sign_header(file, at, _sum(file, zlib.crc32(header)))
+
+
+def sign_header(file: BinaryIO, at: int, checksum: int) -> None:
+    """Write a checksum at its place."""
+    file.seek(at)
+    file.write(b"%08x" % checksum)
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is as it was signed; False also where it is absent or was never signed."""
+    try:
+        with path.open("rb") as file:
+            header, at = _header(file)
+            said = header[at : at + 8]
+            rest = header[:at] + b"0" * 8 + header[at + 8 :]
+            return said == b"%08x" % _sum(file, zlib.crc32(rest))
+    except (OSError, ValueError):
+        return False
+
+
+def _header(file: BinaryIO) -> tuple[bytes, int]:
+    """A file's first bytes up to its tensors, and where in them the checksum stands."""
+    length = int.from_bytes(file.read(8), "little")
+    size = file.seek(0, 2)
+    file.seek(0)
+    header = file.read(8 + min(length, size))
+    return header, place(header)
+
+
+def place(header: bytes) -> int:
+    """Where in a header the checksum stands."""
+    found = MARK.search(header)
+    if found is None:
+        raise ValueError("no checksum")
+    return found.start(1)
+
+
+def _sum(file: BinaryIO, checksum: int) -> int:
+    """The checksum so far, continued to the end of the file."""
+    while chunk := file.read(CHUNK):
+        checksum = zlib.crc32(chunk, checksum)
+    return checksum

@@ -1,0 +1,168 @@
+"""A flipped bit in any kind of file is seen, wherever it falls."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedrepro import files, methods
+from fedrepro.data import cache, embeddings
+from fedrepro.data.readers.common import Decoded
+from fedrepro.errors import FedReproError
+from fedrepro.progress import Silent
+from fedrepro.runs import Record, RunSpec, Store
+from fedrepro.runs import store as store_module
+from fedrepro.runs.checkpoint import FileCheckpoint
+from tests import toys
+
+TRIES = 60
+
+
+def flips(path: Path) -> Iterator[int]:
+    """The file with one bit flipped at random places, the first and the last byte among them;
+    whole again in the end."""
+    whole = path.read_bytes()
+    draws = random.Random(path.name)
+    places = [0, len(whole) - 1, *(draws.randrange(len(whole)) for _ in range(TRIES))]
+    for place in places:
+        bad = bytearray(whole)
+        bad[place] ^= 1 << draws.randrange(8)
+        path.write_bytes(bad)
+        cache._is_whole.cache_clear()  # two writes may fall on one tick of the file's clock
+        yield place
+    path.write_bytes(whole)
+    cache._is_whole.cache_clear()
+
+
+def must_fail(path: Path, read: Callable[[], object]) -> None:
+    """Reading it is one line that names the file and the way out, at every flip."""
+    for place in flips(path):
+        with pytest.raises(FedReproError, match="delete") as caught:
+            read()
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value), place
+    read()
+
+
+# Records.
+
+
+def obtain(place: Path, seed: int = 0) -> Record:
+    spec = RunSpec(methods.create("FedAvg"), toys.protocol(), seed, "reference")
+    return Store(place).obtain(spec, device="cpu", progress=Silent())
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "federation_of", lambda spec, root: toys.federation())
+        yield obtain(tmp_path_factory.mktemp("runs"))
+
+
+def everything(folder: Path) -> None:
+    record = Record(folder)
+    for path in folder.iterdir():
+        if path.name != "done" and not path.name.startswith("."):
+            record.read(path.name)
+
+
+def test_every_file_of_a_run_is_listed(record: Record) -> None:
+    listed = files.read_json(record.folder / "done")
+    there = {p.name for p in record.folder.iterdir() if not p.name.startswith(".")}
+    assert set(listed) == there - {"done"} and len(listed) >= 5
+
+
+@pytest.mark.parametrize("name", ["config", "environment", "data"])
+def test_the_facts_of_a_record(record: Record, name: str) -> None:
+    must_fail(record.folder / f"{name}.json", lambda: getattr(Record(record.folder), name))
+
+
+def test_the_curve_and_the_features_of_a_record(record: Record) -> None:
+    must_fail(record.folder / "curve.parquet", lambda: Record(record.folder).curve)
+    must_fail(record.folder / "features.safetensors", lambda: Record(record.folder).features)
+
+
+def test_the_list_itself(record: Record) -> None:
+    for place in flips(record.folder / "done"):
+        with pytest.raises(FedReproError, match="delete its folder and run again"):
+            everything(record.folder)
+            pytest.fail(f"byte {place}")
+    everything(record.folder)
+
+
+def test_a_record_from_before_there_were_lists_is_readable(record: Record) -> None:
+    done = (record.folder / "done").read_bytes()
+    (record.folder / "done").write_text("")
+    everything(record.folder)
+    assert len(Record(record.folder).curve)
+    (record.folder / "done").write_bytes(done)
+
+
+# Checkpoints.
+
+
+def saved(folder: Path) -> FileCheckpoint:
+    checkpoint = FileCheckpoint(folder)
+    tensors = {
+        "a": torch.rand(9, 3),
+        "b": torch.arange(4),
+        "c": torch.zeros(()),
+        "d": torch.ones(0),
+    }
+    checkpoint.save(tensors, {"round": 2, "rows": [[1, "a", 0.5]]})
+    return checkpoint
+
+
+def test_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint = saved(tmp_path / "0")
+    must_fail(checkpoint.path, checkpoint.load)
+    for length in (0, 5, checkpoint.path.stat().st_size - 1):
+        whole = checkpoint.path.read_bytes()
+        checkpoint.path.write_bytes(whole[:length])
+        with pytest.raises(FedReproError, match="is damaged"):
+            checkpoint.load()
+        checkpoint.path.write_bytes(whole)
+    found = checkpoint.load()
+    assert found is not None and found[0]["b"].tolist() == [0, 1, 2, 3]
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
+    one, other = saved(tmp_path / "seed0"), saved(tmp_path / "seed1")
+    one.path.write_bytes(other.path.read_bytes())
+    with pytest.raises(FedReproError, match=r"seed0.* is of another run, seed1; delete it"):
+        one.load()
+
+
+# Caches.
+
+
+def test_an_image_cache(tmp_path: Path) -> None:
+    images = np.arange(6 * 3 * 64, dtype=np.uint8).reshape(6, 3, 8, 8)
+    arrays = Decoded(images, np.arange(6), np.zeros(6, dtype=np.int8))
+    path = tmp_path / "a.safetensors"
+    cache.write_arrays(path, arrays, {"hash": "h", "deviations": '["a \\"word\\""]'})
+    for place in flips(path):
+        assert cache.open_arrays(path, "h") is None, place
+    found = cache.open_arrays(path, "h")
+    assert found is not None and np.array_equal(found[0].images, images)
+
+
+def test_an_embedding_cache(tmp_path: Path) -> None:
+    path = tmp_path / "e.safetensors"
+    values = np.random.default_rng(0).random((5, 4), dtype=np.float32)
+    cache.write_signed(path, {"rows": np.arange(5), "embeddings": values}, {"domain": "d"})
+    for place in flips(path):
+        assert len(embeddings._read(path, 4).rows) == 0, place
+    assert np.array_equal(embeddings._read(path, 4).values, values)
+
+
+def test_a_cache_from_before_there_were_checksums_is_made_again(tmp_path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "e.safetensors"
+    save_file({"rows": np.arange(2), "embeddings": np.zeros((2, 4), np.float32)}, path)
+    assert len(embeddings._read(path, 4).rows) == 0
