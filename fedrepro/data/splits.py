@@ -173,6 +173,7 @@ def make_split(
             f"split {rule} has a test share of its own; test_share = {test_share} goes with "
             "pooled-stratified"
         )
+    leaky = rule in LEAKY and domain.cut is None
     if domain.cut is not None:
         rule, (end, start) = "index-range", domain.cut
         if not 0 < end <= start < len(domain.labels):
@@ -191,7 +192,7 @@ def make_split(
             "images; use another split"
         )
     both = train.astype(np.int64), test.astype(np.int64)
-    return Split(domain.name, *both, rule, leaky=rule in LEAKY)
+    return Split(domain.name, *both, rule, leaky=leaky)
 
 
 def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
