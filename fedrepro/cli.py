@@ -268,7 +268,6 @@ def sweep_command(
     ] = False,
     runs: Runs = Path("runs"),
     device: Device = "auto",
-    engine: Engine = "auto",
     data_root: Root = None,
 ) -> None:
     """Execute a paper's notebook for many seeds.
@@ -277,12 +276,10 @@ def sweep_command(
 
     Trained runs are kept in RUNS: executing again is cheap, and what was cut short goes on. A
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
-    On dask every worker needs this installation and the same folders. The fused engine trains the
-    seeds of a configuration together, here, before the notebooks, which then find them in RUNS.
+    On dask every worker needs this installation and the same folders.
     """
-    from fedrepro.engine import resolve
     from fedrepro.runs.environment import pick_device
-    from fedrepro.sweep import plan, train_ahead
+    from fedrepro.sweep import plan
 
     if on == "local":
         pick_device(device)
@@ -297,8 +294,6 @@ def sweep_command(
         data_root=data_root,
         runs=runs,
     )
-    if resolve(engine) == "fused":
-        train_ahead(planned, engine)
     _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
+from fedrepro.averaging import RunningAverage
+from fedrepro.clients import Client, Groups
+from fedrepro.engine import Job, Trained
+from fedrepro.messages import Message, count_bytes
+from fedrepro.methods.base import Upload
 from fedrepro.metrics import ROUNDING
 from fedrepro.protocol import EarlyStop
 
@@ -62,3 +70,39 @@ class Curve:
     def frame(self) -> pd.DataFrame:
         """Everything, tidy."""
         return pd.DataFrame(self.rows, columns=list(CURVE_COLUMNS))
+
+
+@dataclass
+class Round:
+    """A round in the making: who takes part, and what has come back. By client: its position among
+    those chosen."""
+
+    number: int
+    chosen: list[Client]
+    average: RunningAverage
+    downs: list[Message] = field(default_factory=list)
+    weights: Sequence[float] = ()
+    jobs: list[Job] = field(default_factory=list)
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    after: dict[int, Groups] = field(default_factory=dict)
+    twins: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    sent: Counter[str] = field(default_factory=Counter)
+    clock: dict[str, float] = field(default_factory=dict)
+    tested: list[Row] = field(default_factory=list)
+    terms: list[Row] = field(default_factory=list)
+    predicted: dict[str, Tensor] = field(default_factory=dict)
+
+    def add_terms(self, client: Client, trained: Trained, prefix: str = "") -> None:
+        for term, value in trained.terms.items():
+            name = client.data.name
+            self.terms.append((self.number, "term", prefix + term, name, "train", value))
+
+    def rows(self, server: Mapping[str, float]) -> list[Row]:
+        """What the curve keeps of the round, whatever order clients came back in."""
+        order = {client.data.name: i for i, client in enumerate(self.chosen)}
+        rows = self.tested + sorted(self.terms, key=lambda row: order[row[3]])
+        rows += [(self.number, "server", k, "", "", v) for k, v in server.items()]
+        for way, counted in (("down", count_bytes(self.downs)), ("up", self.sent)):
+            named = {f"{way}/{kind}": float(size) for kind, size in counted.items()}
+            rows += [(self.number, "bytes", k, "", "", v) for k, v in named.items()]
+        return rows + [(self.number, "seconds", k, "", "", v) for k, v in self.clock.items()]

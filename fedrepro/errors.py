@@ -10,7 +10,7 @@ class FedReproError(Exception):
 
 
 class Diverged(FedReproError):
-    """Training of a seed gave a loss that is no number, in a round counted from 1. The rounds
+    """Training of a seed gave a loss that is not finite, in a round counted from 1. The rounds
     before it are kept."""
 
     def __init__(self, message: str, seed: int, round: int) -> None:

@@ -7,10 +7,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedrepro.clients import Checkpoint
 from fedrepro.data.embeddings import Embedder
 from fedrepro.errors import FedReproError
 from fedrepro.progress import counted
-from fedrepro.together import Checkpoint
 
 LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper names neither
 NOISE = 0.05  # around grey: what the encoder does not see stays as it began, and would spoil a PSNR

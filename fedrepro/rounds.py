@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 
 import pandas as pd
 import torch
 from torch import Tensor
 
+from fedrepro import evaluation
 from fedrepro.averaging import RunningAverage
-from fedrepro.clients import Client, Groups, Shelf, TrainedView, flatten, restore
-from fedrepro.curve import LAST, Curve
+from fedrepro.clients import Checkpoint, Client, Groups, TrainedView, flatten, restore
+from fedrepro.curve import LAST, Curve, Round
 from fedrepro.data.federation import Federation
-from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order
-from fedrepro.evaluation import (
-    Test,
-    at_home,
-    cross_rows,
-    embed,
-    everywhere,
-    of_rounds,
-    predictions,
-)
-from fedrepro.evaluation import rows as test_rows
-from fedrepro.evaluation import tests as tests_of
+from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order, must_be_finite
 from fedrepro.heads import give_head
 from fedrepro.messages import Message, count_bytes, tensors_of
 from fedrepro.methods.base import Method, Phase, Upload
@@ -37,14 +25,10 @@ from fedrepro.progress import Progress
 from fedrepro.protocol import Protocol
 from fedrepro.rng import Purpose, seeded_modules, torch_stream
 from fedrepro.server import Server, under
-from fedrepro.together import Checkpoint, Round, Stage, one_round, run_together
 
 
 class Training:
-    """A federated run: its clients, server and curve. `run` goes through the rounds.
-
-    folder: where clients' tensors go if memory cannot hold them; a temporary one where None.
-    """
+    """A federated run: its clients, server and curve. `run` goes through the rounds."""
 
     def __init__(
         self,
@@ -54,7 +38,6 @@ class Training:
         seed: int,
         device: torch.device | str = "cpu",
         engine: str = "reference",
-        folder: Path | None = None,
     ) -> None:
         self.method, self.protocol, self.seed = method, protocol, seed
         self.device = torch.device(device)
@@ -85,12 +68,9 @@ class Training:
         self.judged = method.judged_by(self.layout)
         self.watched = method.watched() or self.judged[0]
         self.clients = self._first_clients(initial, heads)
-        self.shelf = Shelf(self.device, clients, folder)
-        self.twins = Shelf(self.device, clients, folder / "twins" if folder else None)
         self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
         self.predicted: dict[str, Tensor] = {}  # `evaluation.predictions`, of `Curve.scored` rounds
         self.round = 0
-        self.whole = True  # False once clients' files are ahead of the last whole round
 
     def _first_clients(
         self, initial: dict[str, Tensor], heads: Sequence[dict[str, Tensor]]
@@ -109,11 +89,27 @@ class Training:
         return clients
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
-        """Train to the last round, or to the early stop; resume where a checkpoint says."""
-        return run_together([self], progress, [checkpoint])[0]
+        """Train to the last round, or to the early stop; resume where a checkpoint says.
 
-    def one_round(self) -> None:
-        one_round([self])
+        Raises:
+            Diverged: a client's loss is not finite; the rounds before it are kept.
+        """
+        if checkpoint is not None:
+            self.resume(checkpoint)
+        label = f"{self.method.name} seed {self.seed}"
+        progress.start(label, self.protocol.rounds, self.round)
+        try:
+            while not self.finished:
+                self.one_round()
+                progress.round(self.round, self.accuracy)
+                if checkpoint is not None and checkpoint.due():
+                    self.save(checkpoint)
+        except BaseException:
+            if checkpoint is not None and self.round:
+                self.save(checkpoint)
+            raise
+        progress.finish(f"{self.round} rounds, avg {self.accuracy:.2f} %")
+        return self.curve()
 
     @property
     def finished(self) -> bool:
@@ -127,49 +123,72 @@ class Training:
 
     # A round.
 
-    def stages(self, number: int) -> Generator[Stage, None, None]:
-        """Go through a round; wherever clients train, hand out the jobs and wait for the results.
-
-        State is replaced only once the round is whole, so that an interrupt in the middle of one
-        leaves the last finished round to be saved.
-        """
-        self.server.round = number
+    def one_round(self) -> None:
+        """Clients are drawn, receive, train and send; the server averages and learns; all are
+        tested. State is replaced only once the round is whole: an interrupt in the middle of one
+        leaves the last finished round to be saved."""
+        number = self.server.round = self.round + 1
         average = RunningAverage(self.layout, self.method.bn_policy == "first")
         now = Round(number, self._participants(number), average)
         with self._timed(now.clock, "messages"):
             now.downs = [self._download(client) for client in now.chosen]
-        counts = [len(client.data.train) for client in now.chosen]
-        now.weights = self.method.weights(self.protocol, counts)
-        told = list(zip(now.chosen, now.downs, strict=True))
         before = self.server.state(), [dict(client.groups) for client in self.clients]
         stop = self.protocol.early_stop
         try:
             if number == 1 and stop is not None and stop.untrained:
-                yield from self._evaluate(0, now)
-            if phases := self.method.twin_phases(self.protocol):
-                jobs = [self._job(c, down, number, phases, "twin", c.twin) for c, down in told]
-                yield Stage("train", jobs, now.clock, partial(self._take_twin, now))
-            phases = self.method.phases(self.protocol)
-            now.jobs = [self._job(client, down, number, phases) for client, down in told]
-            yield Stage("train", now.jobs, now.clock, partial(self._take, now))
-            self._close(now)
-            yield from self._evaluate(number, now)
+                self._evaluate(0, now)
+            self._train_twins(now)
+            self._train_clients(now)
+            self._aggregate(now)
+            self._evaluate(number, now)
         except BaseException:
             self.server.load_state(before[0])
             for client, groups in zip(self.clients, before[1], strict=True):
                 client.groups = groups
             raise
         self.log.add(now.rows(self.server.log))
-        self.predicted = of_rounds(self.predicted | now.predicted, self.log.scored())
+        self.predicted = evaluation.of_rounds(self.predicted | now.predicted, self.log.scored())
         self.round = number
-        self.whole = True
 
-    def _take_twin(self, now: Round, position: int, trained: Trained) -> None:
-        """A client's second network comes back from its training."""
-        client = now.chosen[position]
-        now.add_terms(client, trained, "twin/")
-        now.twins[position] = self.twins.put(client.index, {"twin": trained.state})["twin"]
-        self.whole = self.whole and not self.twins.in_files
+    def _train_twins(self, now: Round) -> None:
+        """Train the second networks that clients keep for themselves, if they have one."""
+
+        def take(position: int, trained: Trained) -> None:
+            now.add_terms(now.chosen[position], trained, "twin/")
+            now.twins[position] = trained.state
+
+        if phases := self.method.twin_phases(self.protocol):
+            told = zip(now.chosen, now.downs, strict=True)
+            jobs = [self._job(c, down, now.number, phases, "twin", c.twin) for c, down in told]
+            self._train(jobs, take, now.clock)
+
+    def _train_clients(self, now: Round) -> None:
+        """Local training. Each client's message is taken as it comes back."""
+        counts = [len(client.data.train) for client in now.chosen]
+        now.weights = self.method.weights(self.protocol, counts)
+        phases = self.method.phases(self.protocol)
+        told = zip(now.chosen, now.downs, strict=True)
+        now.jobs = [self._job(client, down, now.number, phases) for client, down in told]
+        self._train(now.jobs, lambda i, trained: self._take(now, i, trained), now.clock)
+
+    def _train(
+        self,
+        jobs: Sequence[Job],
+        take: Callable[[int, Trained], None],
+        clock: dict[str, float],
+        name: str = "train",
+    ) -> None:
+        """Have the engine train some networks; whoever takes them is not part of its seconds."""
+        begun, taking = time.perf_counter(), 0.0
+        with closing(self.engine.train(self.method, jobs)) as results:  # ends what is under way
+            for position, trained in results:
+                must_be_finite(self.method, jobs[position], trained.terms)
+                handed = time.perf_counter()
+                take(position, trained)
+                taking += time.perf_counter() - handed
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        clock[name] = clock.get(name, 0.0) + time.perf_counter() - begun - taking
 
     def _take(self, now: Round, position: int, trained: Trained) -> None:
         """A client comes back: it sends, and what it keeps is put away."""
@@ -183,12 +202,11 @@ class Training:
                 now.average.add(position, model, now.weights[position])
                 del upload.message["model"]
             now.uploads[position] = upload
-            now.after[position] = self.shelf.put(client.index, self._groups(client, trained, view))
-            self.whole = self.whole and not self.shelf.in_files
+            now.after[position] = self._groups(client, trained, view)
         now.add_terms(client, trained)
 
-    def _close(self, now: Round) -> None:
-        """All are back: the server learns, and clients' state becomes what they kept."""
+    def _aggregate(self, now: Round) -> None:
+        """The server averages and learns; clients' state becomes what they kept."""
         with self._timed(now.clock, "server"):
             self.server.log = {}
             if self.protocol.weighting == "tensors":
@@ -203,7 +221,6 @@ class Training:
                 self._recompute_statistics()
 
     def _participants(self, number: int) -> list[Client]:
-        """All clients, or a share drawn for this round, in client order."""
         chosen = participants(self.protocol, self.seed, number, len(self.clients))
         return [self.clients[i] for i in chosen]
 
@@ -229,7 +246,7 @@ class Training:
             client=client.index,
             round=number,
             seed=self.seed,
-            state=state or self._personal(client),
+            state=state or client.personal(self.server.model),
             samples=client.data.train,
             received=message | memory,
             phases=self.method.phases(self.protocol) if phases is None else phases,
@@ -267,59 +284,50 @@ class Training:
             "trained": {n: trained.state[n] for n in client.trained},
         }
 
-    def _personal(self, client: Client) -> dict[str, Tensor]:
-        """What a client uses: the server's tensors where it loads them, else its own."""
-        return {n: client.kept.get(n, value) for n, value in self.server.model.items()}
-
-    def _subject(self, client: Client, subject: str) -> dict[str, Tensor]:
-        """A client's network of one of the kinds of `Method.judged_by`."""
-        if subject == "twin":
-            return client.twin
-        return self._personal(client) | (client.trained if subject == "trained" else {})
-
     # Evaluation.
 
     def _recompute_statistics(self) -> None:
         for client in self.clients:
-            state = self._personal(client)
+            state = client.personal(self.server.model)
             statistics = self.engine.bn_statistics(state, client.data.train)
             client.groups = {**client.groups, "kept": client.kept | statistics}
 
-    def _evaluate(self, number: int, now: Round) -> Iterator[Stage]:
+    def _evaluate(self, number: int, now: Round) -> None:
         """Test every judged network and the watched one, whose validation counts."""
         for subject in dict.fromkeys((*self.judged, self.watched)):
-            yield from self._test(number, subject, now)
+            self._test(number, subject, now)
 
-    def _test(self, number: int, subject: str, now: Round) -> Iterator[Stage]:
+    def _test(self, number: int, subject: str, now: Round) -> None:
         """Test all networks of one of the kinds of `Method.judged_by`."""
         last = number > self.protocol.rounds - LAST
         federation = self.federation if last else self.few_tests
         abroad = subject == self.judged[0] and self.protocol.tested_on == "everywhere"
-        found: dict[int, list[Test]] = {}
+        found: dict[int, list[evaluation.Test]] = {}
 
         def test(position: int, state: Mapping[str, Tensor]) -> None:
             with self._timed(now.clock, "evaluate"):
                 client = self.clients[position]
-                found[position] = at_home(self.engine, federation, client, state)
+                found[position] = evaluation.at_home(self.engine, federation, client, state)
                 if abroad:
-                    cross = tests_of(self.engine, client.data.name, state, federation.tests)
-                    now.tested += cross_rows(number, cross)
-                    now.predicted |= predictions(number, subject, cross)
+                    cross = evaluation.tests(self.engine, client.data.name, state, federation.tests)
+                    now.tested += evaluation.cross_rows(number, cross)
+                    now.predicted |= evaluation.predictions(number, subject, cross)
 
         if subject == "global":
             with self._timed(now.clock, "evaluate"):
-                found[0] = everywhere(self.engine, federation, self.server.model)
+                found[0] = evaluation.everywhere(self.engine, federation, self.server.model)
         elif phases := self._before_test(number):
             jobs = [self._adaptation(client, number, phases) for client in self.clients]
-            yield Stage("evaluate", jobs, now.clock, lambda i, trained: test(i, trained.state))
+            take = lambda i, trained: test(i, trained.state)  # noqa: E731
+            self._train(jobs, take, now.clock, "evaluate")
         else:
             for position, client in enumerate(self.clients):
-                test(position, self._subject(client, subject))
+                test(position, client.network(subject, self.server.model))
         ordered = [found[i] for i in sorted(found)]
         held_out = subject == self.watched or subject != self.judged[0]
-        now.tested += test_rows(number, subject, ordered, held_out)
+        now.tested += evaluation.rows(number, subject, ordered, held_out)
         for one in ordered:
-            now.predicted |= predictions(number, subject, one)
+            now.predicted |= evaluation.predictions(number, subject, one)
 
     def _before_test(self, number: int) -> tuple[Phase, ...]:
         return self.method.before_test(self.protocol, number == self.protocol.rounds)
@@ -342,12 +350,12 @@ class Training:
             yield from zip(first, (t.state for t in trained), strict=True)
         else:
             for domain, client in first.items():
-                yield domain, self._subject(client, self.judged[0])
+                yield domain, client.network(self.judged[0], self.server.model)
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of test images under the judged networks, labels (m,) and domains."""
         networks = dict(self.tested_networks(self.round))
-        return embed(self.engine, self.federation, networks, per_domain)
+        return evaluation.embed(self.engine, self.federation, networks, per_domain)
 
     def curve(self) -> pd.DataFrame:
         """Everything logged so far."""
@@ -372,7 +380,7 @@ class Training:
         predicted = {n: tensors[n] for n in tensors if n.startswith("predicted/")}
         self.predicted = under(predicted, "predicted/")
         self.server.load_state(under(server, "server/"))
-        restore(self.clients, tensors, self.device, self.shelf, self.twins)
+        restore(self.clients, tensors, self.device)
         self.round = int(facts["round"])
         self.log.add(tuple(row) for row in facts["rows"])
 

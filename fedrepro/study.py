@@ -6,7 +6,6 @@ What the command line prints and what the notebooks glue is computed here, once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -208,34 +207,15 @@ class Study:
         return tried[metrics.best_value(tries)], tries
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
-        return self._records(arm, [self.seed if seed is None else seed], probe)[0]
-
-    def _records(self, arm: Arm, seeds: Sequence[int], probe: Probe | None) -> list[Record]:
         method = methods.create(arm.method, **arm.fields)
-        return self.store.obtain_together(
-            [RunSpec(method, arm.protocol, seed, self.engine) for seed in seeds],
+        spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
+        return self.store.obtain(
+            spec,
             device=self.device,
             data_root=self.data_root,
             progress=self.progress,
             probe=probe,
         )
-
-    def train_together(self, experiment: str, seeds: Sequence[int]) -> int:
-        """Train every arm of an experiment for all seeds at once, where the store lacks them; the
-        number of records there are then. Whoever asks for one of them later finds it. A seed
-        whose training diverges is left out, and the others go on."""
-        records, probe = 0, PROBES.get(self.paper.experiment(experiment).kind)
-        for arm in self.arms(experiment):
-            left = list(seeds)
-            with suppress(Diverged):  # under every value that is tried
-                arm, _ = self._tuned(experiment, arm)
-                while left:
-                    try:
-                        records += len(self._records(arm, left, probe))
-                        break
-                    except Diverged as end:
-                        left.remove(end.seed)
-        return records
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""

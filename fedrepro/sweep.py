@@ -7,10 +7,9 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
 from functools import partial
 from importlib import import_module
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -194,35 +193,6 @@ def usual_workers(jobs: Sequence[Job]) -> int:
         return 1
     fitting = psutil.virtual_memory().available // ROOM
     return max(1, min(len(jobs), cores(), fitting))
-
-
-def train_ahead(jobs: Sequence[Job], engine: str) -> None:
-    """Train the runs of a sweep's notebooks, the seeds of a configuration together, so that the
-    notebooks find them. In a process of its own, whose memory is free again when they start."""
-    groups: dict[str, tuple[Job, list[int]]] = {}
-    for job in jobs:
-        rest = {k: v for k, v in job.parameters.items() if k != "seed"}
-        groups.setdefault(repr((job.paper, rest)), (job, []))[1].append(job.seed)
-    for job, seeds in groups.values():
-        # Spawned: a forked process could not use a GPU.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            pool.submit(_train_group, job, seeds, engine).result()
-
-
-def _train_group(job: Job, seeds: Sequence[int], engine: str) -> None:
-    from fedrepro.study import study
-
-    given = job.parameters
-    asked = study(
-        *(job.paper, job.dataset, given["scale"], seeds[0]),
-        only=given["methods"],
-        device=given["device"],
-        engine=engine,
-        runs_dir=given["runs_dir"],
-        data_root=given["data_root"],
-    )
-    for experiment in asked.chosen(given["experiment"]):
-        asked.train_together(experiment, seeds)
 
 
 def _make_folders(jobs: Sequence[Job]) -> None:

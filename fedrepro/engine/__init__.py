@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrepro.engine.base import Engine, Job, Trained, in_order
+from fedrepro.engine.base import Engine, Job, Trained, in_order, must_be_finite
 from fedrepro.engine.fused import FusedEngine
 from fedrepro.engine.reference import ReferenceEngine
 from fedrepro.errors import FedReproError
@@ -22,6 +22,7 @@ __all__ = [
     "ReferenceEngine",
     "Trained",
     "in_order",
+    "must_be_finite",
     "resolve",
 ]
 

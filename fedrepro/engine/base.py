@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from fedrepro.data.federation import Samples
+from fedrepro.errors import Diverged
 from fedrepro.messages import Message
 from fedrepro.methods.base import Method, Phase, Shots
 from fedrepro.protocol import Augmentation
@@ -23,8 +25,7 @@ from fedrepro.rng import Purpose, torch_stream
 class Job:
     """Local training of one client in one round.
 
-    state: every tensor of the network at the start (read, never written; it may lie in host memory
-    or in a mapped file).
+    state: every tensor of the network at the start (read, never written).
     optimizer: what the optimiser remembers, where it is kept between rounds (`optimizers.slots`).
     stream: the purpose whose random streams order the batches. batch_size: the protocol's where
     None.
@@ -113,3 +114,16 @@ class Engine(Interface):
 def in_order(results: Iterable[tuple[int, Trained]]) -> list[Trained]:
     """All results by position."""
     return [trained for _, trained in sorted(results, key=lambda pair: pair[0])]
+
+
+def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None:
+    """Diverged where a loss term is not: all later rounds would be lost on it."""
+    broken = [f"{term} = {value}" for term, value in terms.items() if not math.isfinite(value)]
+    if broken:
+        raise Diverged(
+            f"{method.name}, seed {job.seed}: the loss of client {job.client} in round {job.round} "
+            f"is not finite ({', '.join(broken)}): training diverged; lower the learning rate, or "
+            "see what the method's fields feed it",
+            job.seed,
+            job.round,
+        )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from io import BytesIO
@@ -37,7 +35,6 @@ from fedrepro.runs.checkpoint import NAME as CHECKPOINT
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
 from fedrepro.runs.fingerprint import fingerprint
-from fedrepro.together import run_together
 
 AGAIN = "delete its folder and run again"
 FEATURE_DIMENSIONS = 50
@@ -206,57 +203,19 @@ class Store:
         Raises:
             Diverged: its training did, now or when it was last asked for.
         """
-        records = self.obtain_together(
-            [spec], device=device, data_root=data_root, progress=progress, probe=probe
-        )
-        return records[0]
-
-    def obtain_together(
-        self,
-        specs: Sequence[RunSpec],
-        *,
-        device: str = "auto",
-        data_root: Path | None = None,
-        progress: Progress | None = None,
-        probe: Probe | None = None,
-    ) -> list[Record]:
-        """The records of runs that differ in their seed alone; those the store lacks are trained
-        side by side. Where a spec leaves the engine open, any engine's record of it will do.
-
-        Raises:
-            Diverged: the training of one seed did, now or before; the others' rounds are kept.
-        """
-        first = specs[0]
-        if any(replace(spec, seed=first.seed) != first for spec in specs):
-            raise ValueError("only the seeds of runs obtained together may differ")
-        federation = federation_of(first.protocol.data, data_root)
-        found = {spec.seed: self._found(spec, federation, probe) for spec in specs}
-        missing = [spec for spec in specs if found[spec.seed] is None]
-        if missing:
-            folders = [
-                files.make_folder(
-                    self.root / run_id(spec.config(), federation.hashes),
-                    "name a writable folder with --runs",
-                )
-                for spec in missing
-            ]
-            with ExitStack() as locks:
-                for folder in sorted(folders):  # one order for all, so that none wait in a ring
-                    locks.enter_context(FileLock(folder / ".lock"))
-                # Another process may have finished some while this one waited for the locks.
-                left = {
-                    folder: spec
-                    for folder, spec in zip(folders, missing, strict=True)
-                    if self.find(folder.name, probe) is None
-                }
-                for folder in left:
-                    if (folder / DIVERGED).exists():
-                        raise _diverged(folder)
-                if left:
-                    with recorded(pick_device(device)):
-                        self._train(left, federation, device, progress or default_progress(), probe)
-                found |= {s.seed: Record(f) for f, s in zip(folders, missing, strict=True)}
-        return [record for spec in specs if (record := found[spec.seed]) is not None]
+        federation = federation_of(spec.protocol.data, data_root)
+        if (found := self._found(spec, federation, probe)) is not None:
+            return found
+        folder = self.root / run_id(spec.config(), federation.hashes)
+        files.make_folder(folder, "name a writable folder with --runs")
+        with FileLock(folder / ".lock"):
+            # Another process may have finished it while this one waited for the lock.
+            if self.find(folder.name, probe) is None:
+                if (folder / DIVERGED).exists():
+                    raise _diverged(folder)
+                with recorded(pick_device(device)):
+                    _train(folder, spec, federation, device, progress, probe)
+        return Record(folder)
 
     def _found(
         self, spec: RunSpec, federation: Federation, probe: Probe | None = None
@@ -268,53 +227,36 @@ class Store:
                 return record
         return None
 
-    def _train(
-        self,
-        wanted: Mapping[Path, RunSpec],
-        federation: Federation,
-        device: str,
-        progress: Progress,
-        probe: Probe | None = None,
-    ) -> None:
-        """Train runs side by side into their folders."""
-        place = pick_device(device)
-        trainings, checkpoints = [], []
-        seeds = [spec.seed for spec in wanted.values()]
-        for folder, spec in wanted.items():
-            config = spec.config()
-            trainings.append(
-                Training(
-                    spec.method,
-                    spec.protocol,
-                    federation,
-                    spec.seed,
-                    place,
-                    config["engine"],
-                    folder / "clients",
-                )
-            )
-            (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
-            facts = environment(place) | {"memory_format": str(trainings[-1].engine.format)}
-            facts |= {"seeds_together": seeds} if len(seeds) > 1 else {}
-            files.write_json(folder / "config.json", config)
-            files.write_json(folder / "environment.json", facts)
-            marked = replace(federation, deviations=trainings[-1].few_tests.deviations)
-            files.write_json(folder / "data.json", data_facts(marked))
-            checkpoints.append(FileCheckpoint(folder))
-        try:
-            run_together(trainings, progress, checkpoints)
-        except Diverged as end:
-            folder = next(f for f, spec in wanted.items() if spec.seed == end.seed)
-            said = {"message": str(end), "seed": end.seed, "round": end.round}
-            files.write_json(folder / DIVERGED, said)
-            raise _diverged(folder) from None
-        for folder, training, checkpoint in zip(wanted, trainings, checkpoints, strict=True):
-            if probe is not None:
-                measured = probe.measure(training)
-                files.write_json(folder / f"{probe.name}.json", measured)
-            _write_results(folder, training)
-            checkpoint.remove()
-            shutil.rmtree(folder / "clients", ignore_errors=True)
+
+def _train(
+    folder: Path,
+    spec: RunSpec,
+    federation: Federation,
+    device: str,
+    progress: Progress | None,
+    probe: Probe | None,
+) -> None:
+    """Train a run into its folder."""
+    place, config = pick_device(device), spec.config()
+    whole = (spec.method, spec.protocol, federation, spec.seed)
+    training = Training(*whole, place, config["engine"])
+    (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
+    facts = environment(place) | {"memory_format": str(training.engine.format)}
+    marked = replace(federation, deviations=training.few_tests.deviations)
+    files.write_json(folder / "config.json", config)
+    files.write_json(folder / "environment.json", facts)
+    files.write_json(folder / "data.json", data_facts(marked))
+    checkpoint = FileCheckpoint(folder)
+    try:
+        training.run(progress or default_progress(), checkpoint)
+    except Diverged as end:
+        said = {"message": str(end), "seed": end.seed, "round": end.round}
+        files.write_json(folder / DIVERGED, said)
+        raise _diverged(folder) from None
+    if probe is not None:
+        files.write_json(folder / f"{probe.name}.json", probe.measure(training))
+    _write_results(folder, training)
+    checkpoint.remove()
 
 
 def _diverged(folder: Path) -> Diverged:

@@ -63,7 +63,9 @@ def test_a_step_is_torchs_own() -> None:
     names = [n for n, _ in module.named_parameters()]
     twin = torch.optim.AdamW([weights[n] for n in names], lr=0.01)
     for number in (1, 2):
-        state = {n: v.detach().clone() for n, v in run._personal(run.clients[0]).items()}
+        state = {
+            n: v.detach().clone() for n, v in run.clients[0].personal(run.server.model).items()
+        }
         run.engine._load(state)
         samples = run.clients[0].data.train
         x = ((samples.images.double() / 255) - 0.5) / 0.5

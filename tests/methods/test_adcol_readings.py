@@ -37,7 +37,7 @@ def features(run, column):
 
 
 def personal(run):
-    return [run._personal(client) for client in run.clients]
+    return [client.personal(run.server.model) for client in run.clients]
 
 
 @pytest.mark.parametrize(

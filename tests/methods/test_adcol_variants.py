@@ -48,7 +48,7 @@ def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
     assert run.travelling and all(name.startswith("predictor.") for name in run.travelling)
     has_norm = any(run.layout[name].is_bn for name in run.travelling)
     assert has_norm == (bn_policy == "average")
-    one, other = (run._personal(client) for client in run.clients[:2])
+    one, other = (client.personal(run.server.model) for client in run.clients[:2])
     for name in one:
         assert torch.equal(one[name], other[name]) == (name in run.travelling), name
     assert run.judged == ("personal",)
@@ -136,7 +136,7 @@ def test_the_first_stage_trains_without_the_discriminator():
     staged, plain = two_stages(), training(settings={"participation": 0.67}, mu=0.0)
     staged.one_round(), plain.one_round()
     for a, b in zip(staged.clients, plain.clients, strict=True):
-        state, other = staged._personal(a), plain._personal(b)
+        state, other = a.personal(staged.server.model), b.personal(plain.server.model)
         assert all(torch.equal(state[name], other[name]) for name in state)
 
 

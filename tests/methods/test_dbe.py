@@ -147,7 +147,7 @@ def test_the_running_mean_begins_each_round_at_zero():
     run = start()
     run.one_round(), run.one_round()
     for client in run.clients:
-        state = run._personal(client)
+        state = client.personal(run.server.model)
         assert (state["running_mean"] == 0).all() and state["started"] == 1
         assert torch.equal(state["client_mean"], client.kept["client_mean"])
 
@@ -199,7 +199,9 @@ def test_the_regulariser_draws_the_means_together():
         run.run(Silent())
         common = run.server.tensors["common_mean"]
         for client in run.clients:
-            z = run.engine.features(run._personal(client), client.data.train, training=True)
+            z = run.engine.features(
+                client.personal(run.server.model), client.data.train, training=True
+            )
             spread.append((z.mean(0) - common).square().mean())
     assert max(spread[3:]) < min(spread[:3]) / 2
 

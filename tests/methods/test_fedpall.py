@@ -221,7 +221,7 @@ def test_clients_keep_encoder_and_batch_norm_and_take_over_linear_layers():
     }
     run.one_round()
     for name in taken:
-        assert torch.equal(run._personal(run.clients[0])[name], run.server.model[name])
+        assert torch.equal(run.clients[0].personal(run.server.model)[name], run.server.model[name])
     kept = [client.kept for client in run.clients]
     assert all(not torch.equal(kept[0][n], kept[1][n]) for n in kept[0] if "bias" not in n)
 

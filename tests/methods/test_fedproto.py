@@ -116,7 +116,7 @@ def test_prototypes_travel_and_networks_stay():
     }
     assert run.judged == ("personal",)
     assert all(torch.equal(start[n], v) for n, v in run.server.model.items())
-    first, second = (run._personal(client) for client in run.clients[:2])
+    first, second = (client.personal(run.server.model) for client in run.clients[:2])
     assert any(not torch.equal(first[n], second[n]) for n in first)
 
 
@@ -133,7 +133,7 @@ def test_prototypes_are_means_of_the_trained_networks_features(in_training, augm
     _, ups = record_messages(run)
     client = run.clients[0]
     z = run.engine.features(
-        run._personal(client),
+        client.personal(run.server.model),
         client.data.train,
         in_training,
         Augmentation(flip=True, crop=2) if augmented else None,
@@ -204,7 +204,7 @@ def test_the_nearest_global_prototype_is_what_is_tested(averages):
     run.one_round()
     downs, ups = record_messages(run)
     client, (domain, test) = run.clients[0], next(iter(run.federation.tests.items()))
-    state = run.server.model if averages else run._personal(client)
+    state = run.server.model if averages else client.personal(run.server.model)
     z = run.engine.features(state, test)
     nearest = torch.cdist(z, run.server.tensors["prototypes"]).argmin(dim=1)
     curve = run.curve()

@@ -94,7 +94,7 @@ def test_every_term_has_a_gradient_and_changes_the_update(name):
     run.one_round(), run.one_round()  # schedules may end with the third
     client = run.clients[0]
     job = run._job(client, run._download(client), run.round)
-    state = run._personal(client)
+    state = client.personal(run.server.model)
     module = run.engine.module
     run.engine._load(state)
     # A trained network stands apart from what it received: FedProx's term is zero only there.
@@ -195,7 +195,7 @@ def test_bn_recompute_gives_the_data_statistics():
     assert run.judged == ("personal",)
     buffers = [n for n in client.kept if run.layout[n].is_buffer]
     assert buffers and set(buffers) == set(client.kept)
-    again = run.engine.bn_statistics(run._personal(client), client.data.train)
+    again = run.engine.bn_statistics(client.personal(run.server.model), client.data.train)
     for name in buffers:
         torch.testing.assert_close(client.kept[name], again[name])
 
@@ -221,7 +221,7 @@ def test_adcol_averages_nothing():
     assert all(isinstance(message["discriminator"], Network) for message in downs)
     assert all(set(upload.message) == {"representations"} for upload in ups)
     assert all(torch.equal(start[n], v) for n, v in run.server.model.items())
-    states = [run._personal(client) for client in run.clients]
+    states = [client.personal(run.server.model) for client in run.clients]
     weights = [state[next(iter(state))] for state in states]
     assert not torch.equal(weights[0], weights[1])
 
@@ -231,7 +231,7 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
     run = training("ADCOL", batch_size=32, representations_in_training_mode=mode)
     _, ups = record_messages(run)
     for client, upload in zip(run.clients, ups, strict=True):
-        state = run._personal(client)
+        state = client.personal(run.server.model)
         z = run.engine.features(state, client.data.train, training=mode)
         other = run.engine.features(state, client.data.train, training=not mode)
         torch.testing.assert_close(upload.message["representations"], z)  # one batch, in any order
@@ -341,7 +341,7 @@ def test_per_fedavg_tests_an_adapted_copy_only():
     assert run.judged == ("personal",)
     assert all(client.kept == {} for client in run.clients)
     for client, (_, adapted) in zip(run.clients, run.tested_networks(1), strict=True):
-        shared = run._personal(client)
+        shared = client.personal(run.server.model)
         assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
     assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)
 

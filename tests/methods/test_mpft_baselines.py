@@ -99,7 +99,9 @@ def test_the_watched_networks_stop_the_run_and_pick_its_round(name, watched):
     assert run.log.stopped(run.round) == (run.round - losses.idxmin() >= 2)
     now = []
     for client in run.clients:
-        state = run.server.model if watched == "global" else run._subject(client, watched)
+        state = (
+            run.server.model if watched == "global" else client.network(watched, run.server.model)
+        )
         now.append(run.engine.evaluate(state, client.data.validation)[1])
     assert losses[run.round] == pytest.approx(sum(now) / len(now))
     assert metrics.scores(curve, "validation")["avg"] == pytest.approx(

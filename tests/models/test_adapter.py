@@ -47,16 +47,16 @@ def test_the_common_head_is_the_mean_of_the_clients_class_directions():
     expected = torch.stack([means(c.data) for c in run.clients]).mean(0).float()
     torch.testing.assert_close(run.server.model["predictor.weight"], expected)
     for client in run.clients:
-        torch.testing.assert_close(run._personal(client)["predictor.weight"], expected)
+        torch.testing.assert_close(client.personal(run.server.model)["predictor.weight"], expected)
 
 
 def test_an_own_head_is_the_clients_class_directions():
     run = embedded.start("SOLO", head="own")
     for client in run.clients:
         expected = means(client.data).float()
-        torch.testing.assert_close(run._personal(client)["predictor.weight"], expected)
+        torch.testing.assert_close(client.personal(run.server.model)["predictor.weight"], expected)
     run.run(Silent())
-    torch.testing.assert_close(run._personal(client)["predictor.weight"], expected)
+    torch.testing.assert_close(client.personal(run.server.model)["predictor.weight"], expected)
 
 
 def test_a_head_in_words_goes_before_class_means():
@@ -68,7 +68,7 @@ def test_a_head_in_words_goes_before_class_means():
     run = Training(methods.create("FedAvg"), embedded.protocol(), federation, 0)
     assert (run.server.model["predictor.weight"] == 1).all()
     own = Training(methods.create("SOLO"), embedded.protocol(head="own"), federation, 0)
-    assert (own._personal(own.clients[2])["predictor.weight"] == 2).all()
+    assert (own.clients[2].personal(own.server.model)["predictor.weight"] == 2).all()
 
 
 @pytest.mark.parametrize("name", METHODS)

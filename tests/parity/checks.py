@@ -208,7 +208,7 @@ def server_average(case: Case, inputs: Found) -> Found:
 
     run.engine.train = train  # type: ignore[method-assign]
     run.one_round()
-    personal = [run._personal(client) for client in run.clients]
+    personal = [client.personal(run.server.model) for client in run.clients]
     return {"network": run.server.model, "clients": personal}
 
 
@@ -355,7 +355,7 @@ def rounds(case: Case, inputs: Found) -> Found:
     with in_given_order(inputs.get("batches")):
         for _ in range(inputs["rounds"]):
             run.one_round()
-    personal = [run._personal(client) for client in run.clients]
+    personal = [client.personal(run.server.model) for client in run.clients]
     means = [state["client_mean"].tolist() for state in personal if "client_mean" in state]
     return {
         **run.server.tensors, "network": run.server.model, "clients": personal, "heads": personal,

@@ -129,54 +129,25 @@ def test_auto_takes_any_engines_record_and_a_named_engine_only_its_own(tmp_path)
     assert obtain(tmp_path, replace(spec(), engine="auto")).config["engine"] == "reference"
 
 
-def together(place, seeds=(0, 1, 2), engine="fused"):
-    specs = [replace(spec(precision="float64"), seed=seed, engine=engine) for seed in seeds]
-    return Store(place).obtain_together(specs, device="cpu", progress=Silent())
-
-
-def test_seeds_trained_together_are_the_records_of_seeds_apart(tmp_path):
-    both = together(tmp_path / "both")
-    for seed, record in enumerate(both):
-        (alone,) = together(tmp_path / "alone", [seed])
-        assert record.run_id == alone.run_id and record.config == alone.config
-        assert record.environment["seeds_together"] == [0, 1, 2]
-        assert "seeds_together" not in alone.environment
-        a, b = numbers(record.curve), numbers(alone.curve)
-        pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-8, atol=1e-8)
-
-
-def test_only_the_seeds_that_are_missing_are_trained(tmp_path):
-    (first,) = together(tmp_path, [1])
-    records = together(tmp_path)
-    assert records[1].run_id == first.run_id
-    assert [r.environment.get("seeds_together") for r in records] == [[0, 2], None, [0, 2]]
-
-
-def test_what_differs_in_more_than_the_seed_does_not_train_together(tmp_path):
-    with pytest.raises(ValueError, match="only the seeds"):
-        Store(tmp_path).obtain_together([spec(), spec("FedProx")])
-
-
 KILLED = """
 import sys
-from dataclasses import dataclass, replace
 from fedrepro.runs import checkpoint, store
 from tests import toys
-from tests.runs.test_store import together
+from tests.runs.test_store import obtain
 store.federation_of = lambda spec, root: toys.federation()
-stages, due = store.Training.stages, checkpoint.FileCheckpoint.due
+one_round = store.Training.one_round
 checkpoint.FileCheckpoint.due = lambda self: True
-def slow(self, number):
-    if number == 3:
+def slow(self):
+    if self.round == 2:
         print("two rounds are over", flush=True)
         sys.stdin.readline()
-    return stages(self, number)
-store.Training.stages = slow
-together(sys.argv[1])
+    one_round(self)
+store.Training.one_round = slow
+obtain(sys.argv[1])
 """
 
 
-def test_killed_while_seeds_train_together_goes_on_from_the_last_checkpoint(tmp_path, monkeypatch):
+def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, monkeypatch):
     place = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path / "cut")],
@@ -187,20 +158,16 @@ def test_killed_while_seeds_train_together_goes_on_from_the_last_checkpoint(tmp_
     assert b"two rounds" in child.stdout.readline()
     child.kill()
     child.wait()
-    assert len(list((tmp_path / "cut").glob("*/checkpoint.safetensors"))) == 3
+    assert len(list((tmp_path / "cut").glob("*/checkpoint.safetensors"))) == 1
     assert not list((tmp_path / "cut").glob("*/done"))
     begun = []
-    stages = store_module.Training.stages
-    monkeypatch.setattr(
-        store_module.Training,
-        "stages",
-        lambda self, number: begun.append(number) or stages(self, number),
-    )
-    resumed = together(tmp_path / "cut")
-    assert begun == [3, 3, 3]
-    for record, whole in zip(resumed, together(tmp_path / "whole"), strict=True):
-        a, b = numbers(record.curve), numbers(whole.curve)
-        pd.testing.assert_frame_equal(a, b, check_exact=False, rtol=1e-8, atol=1e-8)
+    one_round = store_module.Training.one_round
+    noted = lambda self: begun.append(self.round + 1) or one_round(self)  # noqa: E731
+    monkeypatch.setattr(store_module.Training, "one_round", noted)
+    resumed = obtain(tmp_path / "cut")
+    assert begun == [3]
+    expected = numbers(obtain(tmp_path / "whole").curve)
+    pd.testing.assert_frame_equal(numbers(resumed.curve), expected, check_exact=True)
 
 
 def test_another_loss_from_elsewhere_is_another_run():
@@ -218,15 +185,15 @@ def test_another_loss_from_elsewhere_is_another_run():
 def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
     expected = obtain(tmp_path / "whole")
     calls = []
-    original = store_module.Training.stages
+    original = store_module.Training.one_round
 
-    def stop_at_three(self, number):
-        if number == 3 and not calls:
-            calls.append(number)
+    def stop_at_three(self):
+        if self.round == 2 and not calls:
+            calls.append(self.round)
             raise KeyboardInterrupt
-        return original(self, number)
+        original(self)
 
-    monkeypatch.setattr(store_module.Training, "stages", stop_at_three)
+    monkeypatch.setattr(store_module.Training, "one_round", stop_at_three)
     with pytest.raises(KeyboardInterrupt):
         obtain(tmp_path / "cut")
     folder = next(p for p in (tmp_path / "cut").iterdir())

@@ -60,15 +60,15 @@ def test_begun_with_one_and_resumed_with_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = obtain(tmp_path / "whole", 1, "FedAvg")
-    stages = store_module.Training.stages
+    one_round = store_module.Training.one_round
 
-    def cut(self: store_module.Training, number: int) -> object:
-        if number == 2:
+    def cut(self: store_module.Training) -> None:
+        if self.round == 1:
             raise KeyboardInterrupt
-        return stages(self, number)
+        one_round(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store_module.Training, "stages", cut)
+        patch.setattr(store_module.Training, "one_round", cut)
         with pytest.raises(KeyboardInterrupt):
             obtain(tmp_path / "cut", 1, "FedAvg")
     assert list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
