@@ -18,6 +18,7 @@ from fedrepro.data.domains import (
     SUBSETS,
     domain_names,
     fill_cache,
+    generator,
     make_plan,
 )
 from fedrepro.data.encoders import ENCODERS, convert, encoder_plan, opened
@@ -112,9 +113,10 @@ def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainSta
 
 
 def _generated(name: str, datasets: tuple[str, ...]) -> DomainStatus:
-    from fedrepro.data.generator import labels_and_parts  # fonts and scans: only if asked
-
-    images, licence = len(labels_and_parts(name)[0]), "those of scikit-learn's pictures and fonts"
+    images, licence = (
+        len(generator().labels_and_parts(name)[0]),
+        "those of scikit-learn's pictures and fonts",
+    )
     return DomainStatus(
         name,
         datasets,

@@ -8,16 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from drawn_digits import canvas, fonts, generator, scans
+from drawn_digits.generator import GENERATED, chunks, generate, generation_hash
+from drawn_digits.printed import ON_PHOTO
+from drawn_digits.printed import ground as ground_of
+from drawn_digits.street import digit_colour, wall_colour
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fedrepro.data import generator
 from fedrepro.data.domains import DATASETS, STANDINS
-from fedrepro.data.generated import canvas, fonts, scans
-from fedrepro.data.generated.printed import ON_PHOTO
-from fedrepro.data.generated.printed import ground as ground_of
-from fedrepro.data.generated.street import digit_colour, wall_colour
-from fedrepro.data.generator import GENERATED, chunks, generate, generation_hash
 from fedrepro.data.sheets import contact_sheet
 from fedrepro.errors import FedReproError
 from fedrepro.rng import numpy_stream
