@@ -121,6 +121,12 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found)) or everything
 
 
+def check_size(size: int) -> None:
+    """Refuse an image size that no data set can mean."""
+    if not 1 <= size <= MAX_SIZE:
+        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
+
+
 def load_domain(
     name: str,
     size: int,
@@ -178,8 +184,7 @@ def make_plan(
     """Find and verify a domain's files and name its array file; decodes nothing."""
     if name not in all_domains():
         raise FedReproError(f"unknown domain {name!r}; choose from {', '.join(all_domains())}")
-    if not 1 <= size <= MAX_SIZE:
-        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
+    check_size(size)
     cache_folder = cache_root(cache)
     if name in GENERATED:
         return _generated_plan(name, size, cache_folder)

@@ -14,9 +14,9 @@ import pytest
 
 from fedrepro.data import DATASETS, fetch, status
 from fedrepro.data.domains import GENERATED, all_domains, load_domain
-from fedrepro.data.inventory import SIZES
 from fedrepro.data.manifest import default_manifest, parse_manifest
 from fedrepro.data.readers import READERS
+from fedrepro.data.status import SIZES
 from fedrepro.data.verify import file_hashes, folder_hashes
 from fedrepro.errors import FedReproError
 
