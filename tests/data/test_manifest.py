@@ -84,6 +84,11 @@ def test_some_split_lists_without_the_others_are_a_cut_set(tmp_path: Path) -> No
     assert [entry.role for entry in located.missing] == ["crossval-list", "test-list"]
 
 
+def test_both_names_of_caltech(tmp_path: Path) -> None:
+    (tmp_path / "office_caltech_10/caltech10").mkdir(parents=True)
+    assert default_manifest().locate("caltech", tmp_path).source.name == "folders"
+
+
 def test_a_good_file_is_hashed_once_until_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,8 +8,7 @@ from fedrepro.data.readers.common import Decoded, Reader, ReadSpec
 
 READER_VERSION = 1  # raised whenever the arrays read from the same files change
 
-# These names are part of the hash of what is read. Folders and archives are told apart by the
-# reader they share.
+# The names are part of the hash of what is read, so that they stay where readers became one.
 READERS: dict[str, Reader] = {
     "mnist": digits.read_mnist,
     "usps-libsvm": digits.read_usps_libsvm,
