@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from fedrepro.data.generator import generate
+from fedrepro.data.domains import generator
 from fedrepro.rng import seeded_modules, torch_stream
 
 if __package__:
@@ -41,7 +41,7 @@ def network() -> nn.Sequential:
 
 def tensors(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Pictures (n, 3, size, size) in [-1, 1], labels (n,), parts (n,)."""
-    images, labels, part = generate(name, size)
+    images, labels, part = generator().generate(name, size)
     colour = np.broadcast_to(images, (len(images), 3, size, size))
     pixels = torch.tensor(colour, dtype=torch.float32) / 127.5 - 1
     return pixels, torch.tensor(labels), torch.tensor(part)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.download import Fetched, fetch
 from fedrepro.data.encoders import ENCODERS, Encoder, load_encoder
-from fedrepro.data.inventory import DomainStatus, Prepared, prepare, status
+from fedrepro.data.status import DomainStatus, Prepared, prepare, status
 
 __all__ = [
     "DATASETS",

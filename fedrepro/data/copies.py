@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from fedrepro.data.allocation import Allocation, digits_of
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.manifest import default_manifest
+from fedrepro.data.partition import Allocation, Pieces
 from fedrepro.data.readers.pictures import read_list
 from fedrepro.data.roots import data_root
 from fedrepro.data.splits import Indices
@@ -45,6 +45,12 @@ def originals(
 
 def _located(root: Path | str | None) -> dict[str, tuple[object, Path]]:
     return dict(default_manifest().locate(COPY, data_root(root)).found)
+
+
+def digits_of(shown: Indices, parts: Iterable[Pieces], domain: str) -> Indices:
+    """What the images of a source domain in some pieces show."""
+    found = [shown[indices] for pieces in parts for name, indices in pieces if name == domain]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def overlap(allocation: Allocation, shared: Mapping[str, Indices]) -> pd.DataFrame:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -118,6 +121,12 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found)) or everything
 
 
+def check_size(size: int) -> None:
+    """Refuse an image size that no data set can mean."""
+    if not 1 <= size <= MAX_SIZE:
+        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
+
+
 def load_domain(
     name: str,
     size: int,
@@ -175,8 +184,7 @@ def make_plan(
     """Find and verify a domain's files and name its array file; decodes nothing."""
     if name not in all_domains():
         raise FedReproError(f"unknown domain {name!r}; choose from {', '.join(all_domains())}")
-    if not 1 <= size <= MAX_SIZE:
-        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
+    check_size(size)
     cache_folder = cache_root(cache)
     if name in GENERATED:
         return _generated_plan(name, size, cache_folder)
@@ -200,13 +208,27 @@ def make_plan(
     )
 
 
+def generator() -> Any:
+    """What draws the generated digits: tools/drawn_digits, of this checkout or of the wheel."""
+    tools = Path(__file__).parents[2] / "tools"
+    if (tools / "drawn_digits").is_dir() and str(tools) not in sys.path:
+        sys.path.insert(0, str(tools))  # also reaches the processes that draw
+    try:
+        return importlib.import_module("drawn_digits.generator")
+    except ModuleNotFoundError as error:
+        raise FedReproError(
+            f"{', '.join(GENERATED)} are drawn by tools/drawn_digits ({error}); install fedrepro "
+            "from a clone of its repository"
+        ) from error
+
+
 def _generated_plan(name: str, size: int, cache: Path) -> Plan:
-    from fedrepro.data.generator import generate, generation_hash  # fonts and scans: only if asked
+    draw = generator()
 
     def decode() -> tuple[Decoded, tuple[str, ...]]:
-        return Decoded(*generate(name, size)), ()
+        return Decoded(*draw.generate(name, size)), ()
 
-    hash = generation_hash(name, size)
+    hash = draw.generation_hash(name, size)
     deviations = (STANDINS[name],) if name in STANDINS else ()
     path = cache_path(cache, name, size, hash)
     return Plan(name, size, hash, path, DIGITS, None, deviations, decode)

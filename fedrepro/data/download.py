@@ -6,6 +6,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import requests
 from tqdm import tqdm
 
 from fedrepro.data.domains import GENERATED, domain_names
-from fedrepro.data.manifest import Collection, FileEntry, Manifest, Source, default_manifest
+from fedrepro.data.manifest import Collection, FileEntry, Manifest, default_manifest
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import verify, verify_file
 from fedrepro.errors import FedReproError, one_line
@@ -64,31 +65,21 @@ def fetch(
 
 def _fetch(name: str, root: Path, cache: Path, manifest: Manifest, bar: bool) -> Fetched:
     collection = manifest.collection(name)
-    full = collection.sources[0]
-    if not _downloadable(full):
+    full, wanted = collection.sources[0], dict[str, FileEntry]()
+    for entry in full.files:
+        if entry.mirrors:
+            wanted.setdefault(entry.role, entry)
+    if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
         return _by_hand(name, root, cache, manifest)
-    folder, new, kept = root / collection.places[0], [], []
-    for entry in _wanted(full):
+    new, kept = [], []
+    for entry in wanted.values():
         path = _good_copy(entry, collection, name, root, cache)
         if path is not None:
             kept.append(path)
         else:
-            new.append(_download(entry, folder, name, bar))
+            new.append(_download(entry, root / collection.places[0], name, bar))
     text = f"{name}: {len(new)} files downloaded, {len(kept)} already there"
     return Fetched(name, "downloaded" if new else "present", (*new, *kept), text)
-
-
-def _wanted(source: Source) -> list[FileEntry]:
-    """The first downloadable file of each role."""
-    wanted: dict[str, FileEntry] = {}
-    for entry in source.files:
-        if entry.mirrors:
-            wanted.setdefault(entry.role, entry)
-    return list(wanted.values())
-
-
-def _downloadable(source: Source) -> bool:
-    return {e.role for e in source.files if not e.optional} <= {e.role for e in _wanted(source)}
 
 
 def _good_copy(
@@ -97,24 +88,24 @@ def _good_copy(
     """A file of that name with the right hash in any of its places."""
     for place in collection.places:
         path = root / place / entry.names[0]
-        if path.is_file():
-            try:
-                verify_file(entry, path, domain, cache)
-            except FedReproError:
-                continue
-            return path
+        with suppress(FedReproError):
+            if path.is_file() and verify_file(entry, path, domain, cache):
+                return path
     return None
 
 
 def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> Fetched:
     """No mirror: say how, after saying whether something usable is here already."""
     located, manual = manifest.locate(name, root), manifest.collection(name).manual
-    if not located.complete:
-        return Fetched(name, "manual", (), f"{name}: {manual} The data root is {root}.")
-    try:
-        verify(located, root, cache)
-    except FedReproError as error:
-        return Fetched(name, "manual", (), f"{name}: {error}. {manual} The data root is {root}.")
+    wrong = ""
+    if located.complete:
+        try:
+            verify(located, root, cache)
+        except FedReproError as error:
+            wrong = f"{error}. "
+    if wrong or not located.complete:
+        text = f"{name}: {wrong}{manual} The data root is {root}."
+        return Fetched(name, "manual", (), text)
     files = tuple(path for _, path in located.found.values())
     text = f"{name}: {located.source.name} present"
     if located.source.deviations:

@@ -133,12 +133,8 @@ class Manifest:
 
     def cut_domains(self) -> tuple[str, ...]:
         """Every domain that also comes as a subset of its release."""
-        return tuple(
-            d
-            for c in self.collections.values()
-            for d in c.domains
-            if any(source.subset for source in c.sources)
-        )
+        cut = [c for c in self.collections.values() if any(s.subset for s in c.sources)]
+        return tuple(domain for collection in cut for domain in collection.domains)
 
     def collection(self, domain: str) -> Collection:
         """The collection a domain belongs to."""

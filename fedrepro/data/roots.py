@@ -8,12 +8,16 @@ from pathlib import Path
 from fedrepro.errors import FedReproError
 from fedrepro.files import make_folder
 
-DEFAULT = Path("~/.cache/fedrepro")
+DEFAULT = "~/.cache/fedrepro"
+DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
+SAY_DATA, SAY_CACHE = f"with --root or {DATA}", f"with {CACHE}"
 
 
-def _given(argument: Path | str | None, variable: str) -> Path | None:
-    value = argument if argument is not None else os.environ.get(variable) or None
-    return None if value is None else Path(value).expanduser()
+def _folder(given: Path | str | None, default: str, kind: str, say: str) -> Path:
+    path = Path(given if given is not None else f"{DEFAULT}/{default}").expanduser()
+    if path.exists() and not path.is_dir():
+        raise FedReproError(f"{kind} {path} is a file; give a folder {say}")
+    return path
 
 
 def data_root(root: Path | str | None = None, create: bool = False) -> Path:
@@ -21,18 +25,13 @@ def data_root(root: Path | str | None = None, create: bool = False) -> Path:
 
     It may be read-only. One that was named must exist unless ``create``; the default may be absent.
     """
-    given = _given(root, "FEDREPRO_DATA")
-    path = given if given is not None else (DEFAULT / "data").expanduser()
-    if path.exists() and not path.is_dir():
-        raise FedReproError(
-            f"data root {path} is a file; give a folder with --root or FEDREPRO_DATA"
-        )
+    given = root if root is not None else os.environ.get(DATA) or None
+    path = _folder(given, "data", "data root", SAY_DATA)
     if create:
-        return make_folder(path, "give a folder you may write to with --root or FEDREPRO_DATA")
+        return make_folder(path, f"give a folder you may write to {SAY_DATA}")
     if given is not None and not path.exists():
         raise FedReproError(
-            f"data root {path} does not exist; create it, or give another one with --root or "
-            "FEDREPRO_DATA"
+            f"data root {path} does not exist; create it, or give another one {SAY_DATA}"
         )
     if path.exists() and not os.access(path, os.R_OK | os.X_OK):
         raise FedReproError(f"data root {path} cannot be read; change its permissions")
@@ -41,8 +40,6 @@ def data_root(root: Path | str | None = None, create: bool = False) -> Path:
 
 def cache_root(cache: Path | str | None = None) -> Path:
     """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
-    given = _given(cache, "FEDREPRO_CACHE")
-    path = given if given is not None else (DEFAULT / "prepared").expanduser()
-    if path.exists() and not path.is_dir():
-        raise FedReproError(f"cache {path} is a file; give a folder with FEDREPRO_CACHE")
-    return make_folder(path, "give a folder you may write to with FEDREPRO_CACHE")
+    given = cache if cache is not None else os.environ.get(CACHE) or None
+    path = _folder(given, "prepared", "cache", SAY_CACHE)
+    return make_folder(path, f"give a folder you may write to {SAY_CACHE}")

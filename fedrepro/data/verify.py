@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedrepro import files
 from fedrepro.data.manifest import FileEntry, Located
 from fedrepro.data.readers.common import reading
 from fedrepro.data.readers.trees import list_pictures
 from fedrepro.errors import FedReproError
 
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
-CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -31,67 +29,55 @@ class Hashes:
 
 def file_hashes(path: Path, cache: Path) -> Hashes:
     """The hashes of a file, computed once for as long as its size and times stay."""
+
+    def compute() -> Hashes:
+        with path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            file.seek(0)
+            weak = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+            return Hashes(sha256, weak.hexdigest())
+
     with reading(path):
-        stat = path.stat()
-    stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
-    remembered = _recall(path, stamp, cache)
-    if remembered is not None:
-        return remembered
-    sha256, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
-    with reading(path), path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            sha256.update(chunk)
-            md5.update(chunk)
-    return _remember(path, stamp, Hashes(sha256.hexdigest(), md5.hexdigest()), cache)
+        return _once(path, _stamp(path), cache, compute)
 
 
 def folder_hashes(folder: Path, cache: Path) -> Hashes:
     """sha256 over the sorted (relative name, size, content sha256) of a folder's pictures."""
-    stamp = hashlib.sha256()
-    pictures = list_pictures(folder)
-    names = [path.relative_to(folder).as_posix() for path in pictures]
-    for path, name in zip(pictures, names, strict=True):
-        with reading(path):
-            stat = path.stat()
-        stamp.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\n".encode())
-    remembered = _recall(folder, [stamp.hexdigest()], cache)
-    if remembered is not None:
-        return remembered
-    total = hashlib.sha256()
-    for path, name in zip(pictures, names, strict=True):
-        with reading(path):
+    pictures = {p.relative_to(folder).as_posix(): p for p in list_pictures(folder)}
+
+    def compute() -> Hashes:
+        total = hashlib.sha256()
+        for name, path in pictures.items():
             content = path.read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        total.update(f"{name}\0{len(content)}\0{digest}\n".encode())
-    return _remember(folder, [stamp.hexdigest()], Hashes(total.hexdigest(), ""), cache)
+            digest = hashlib.sha256(content).hexdigest()
+            total.update(f"{name}\0{len(content)}\0{digest}\n".encode())
+        return Hashes(total.hexdigest(), "")
+
+    with reading(folder):
+        stamps = json.dumps([[name, *_stamp(path)] for name, path in pictures.items()])
+        stamp = hashlib.sha256(stamps.encode()).hexdigest()
+        return _once(folder, [stamp], cache, compute)
 
 
-def _note(path: Path, cache: Path) -> Path:
+def _stamp(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _once(
+    path: Path, stamp: list[int] | list[str], cache: Path, compute: Callable[[], Hashes]
+) -> Hashes:
+    """What a note of the same stamp says, else computed and noted. A cache that cannot be written
+    only costs time, so errors are let go."""
     key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
-    return cache / "verified" / f"{key}.json"
-
-
-def _recall(path: Path, stamp: list[int] | list[str], cache: Path) -> Hashes | None:
+    note = cache / "verified" / f"{key}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        note = json.loads(_note(path, cache).read_text("utf-8"))
-        if note["stamp"] == stamp:
-            return Hashes(str(note["sha256"]), str(note["md5"]))
-    return None
-
-
-def _remember(path: Path, stamp: list[int] | list[str], hashes: Hashes, cache: Path) -> Hashes:
-    """Keep a note; a cache that cannot be written only costs time, so errors are let go."""
-    note = _note(path, cache)
-    facts = {"path": str(path), "stamp": stamp, "sha256": hashes.sha256, "md5": hashes.md5}
-    with suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=note.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(facts, file)
-            os.replace(name, note)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        known = json.loads(note.read_text("utf-8"))
+        if known["stamp"] == stamp:
+            return Hashes(str(known["sha256"]), str(known["md5"]))
+    hashes = compute()
+    with suppress(FedReproError):
+        files.write_json(note, {"path": str(path), "stamp": stamp, **asdict(hashes)})
     return hashes
 
 
@@ -126,12 +112,7 @@ def verify(located: Located, root: Path, cache: Path) -> tuple[dict[str, str], H
     for role, (entry, path) in located.found.items():
         hashes[role], state = verify_file(entry, path, located.domain, cache)
         states.append(state)
-    return hashes, worst(states)
-
-
-def worst(states: Iterable[HashState]) -> HashState:
-    """good only if all are."""
-    return "good" if all(state == "good" for state in states) else "unknown"
+    return hashes, "good" if all(state == "good" for state in states) else "unknown"
 
 
 def missing_error(located: Located, root: Path) -> FedReproError:

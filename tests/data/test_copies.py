@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedrepro.data import copies
-from fedrepro.data.allocation import make_allocation
+from fedrepro.data.partition import make_allocation
 from fedrepro.data.splits import Split
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import AllocationSpec

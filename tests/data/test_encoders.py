@@ -154,7 +154,7 @@ def test_the_real_encoder_knows_what_it_sees(real_data: Path) -> None:
     for file in tar_files(real_data / "office10.tar"):
         kind = file.parts[1] if file.parts[0] == "amazon" else ""
         if len(photos.get(kind, [0] * 8)) < 8:
-            photos[kind].append(decode_image(file.content, kind, encoder.recipe.size))
+            photos[kind].append(decode_image(file.read(), kind, encoder.recipe.size))
     right = 0
     for kind, number in things.items():
         x = normalise(torch.from_numpy(np.stack(photos[kind])), encoder.recipe.normalise)

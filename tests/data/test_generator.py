@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from drawn_digits import fonts, generator, scans
+from drawn_digits.generator import GENERATED, chunks, generate, generation_hash
+from drawn_digits.printed import ON_PHOTO
+from drawn_digits.printed import ground as ground_of
 from PIL import Image
+from setuptools import find_packages
 from sklearn.datasets import load_digits
 
-from fedrepro.data import generator
+from fedrepro.data import domains
 from fedrepro.data.domains import DATASETS, STANDINS
-from fedrepro.data.generated import canvas, fonts, scans
-from fedrepro.data.generated.printed import ON_PHOTO
-from fedrepro.data.generated.printed import ground as ground_of
-from fedrepro.data.generated.street import digit_colour, wall_colour
-from fedrepro.data.generator import GENERATED, chunks, generate, generation_hash
 from fedrepro.data.sheets import contact_sheet
 from fedrepro.errors import FedReproError
 from fedrepro.rng import numpy_stream
@@ -40,16 +42,12 @@ def test_mini_domain_has_both_parts_with_every_class(name: str) -> None:
     assert len(np.unique(images.reshape(len(images), -1), axis=0)) > 0.99 * len(images)
 
 
-def test_standin_has_the_stated_counts_without_drawing_them() -> None:
-    labels, part = generator.labels_and_parts("synthdigits-standin")
-    assert (np.sum(part == 0), np.sum(part == 1)) == generator.STANDIN_COUNTS
-    assert len(labels) == 488_953
-    assert np.ptp(np.bincount(labels[part == 0])) == 0
-
-
 def test_the_stand_in_of_syn_has_its_size_and_its_ink_lies_on_a_photo() -> None:
-    _, part = generator.labels_and_parts("syn-standin")
-    assert [int(np.sum(part == p)) for p in (0, 1)] == [10_000, 2_000]
+    for name, counts in (
+        ("syn-standin", [10_000, 2_000]),
+        ("synthdigits-standin", [479_400, 9_553]),
+    ):
+        assert np.bincount(generator.labels_and_parts(name)[1]).tolist() == counts
     patch = scans.photo_patch(numpy_stream(0, "generation", 5, 9))
     ground, colour = ground_of(numpy_stream(0, "generation", 5, 9), ON_PHOTO)
     assert np.array_equal(ground, patch) and len(np.unique(np.asarray(patch))) > 10
@@ -61,8 +59,8 @@ def test_the_stand_in_of_syn_has_its_size_and_its_ink_lies_on_a_photo() -> None:
 
 def test_stand_ins_are_marked_and_only_used_by_name() -> None:
     assert set(STANDINS) == {name for name in GENERATED if not name.startswith("mini-")}
-    for name, domains in DATASETS.items():
-        assert name.endswith("-standin") == any(domain in STANDINS for domain in domains)
+    for name, held in DATASETS.items():
+        assert name.endswith("-standin") == any(domain in STANDINS for domain in held)
     assert DATASETS["digits4-standin"] == ("mnist", "usps", "svhn", "syn-standin")
     assert all("stand-in, not the published images" in clause for clause in STANDINS.values())
 
@@ -70,19 +68,13 @@ def test_stand_ins_are_marked_and_only_used_by_name() -> None:
 @pytest.mark.parametrize("name", DRAWN)
 def test_larger_counts_extend_smaller_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few, few_labels, few_part = generate(name, 32, counts=(15, 7))
-    monkeypatch.setattr(generator, "CHUNK", 11)  # chunks must not show either
+    monkeypatch.setattr(generator, "CHUNK", 11)  # neither chunks nor processes may show
+    monkeypatch.setattr(generator, "PARALLEL_FROM", 50)
     many, many_labels, many_part = generate(name, 32, counts=(40, 20))
     for part, count in ((0, 15), (1, 7)):
         assert np.array_equal(few[few_part == part], many[many_part == part][:count])
         assert np.array_equal(few_labels[few_part == part], many_labels[many_part == part][:count])
     assert not np.array_equal(many[:15], many[40:55]), "test repeats train"
-
-
-def test_drawing_in_processes_gives_the_same_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone, _, _ = generate("mini-font", 16, counts=(30, 12))
-    monkeypatch.setattr(generator, "CHUNK", 10)
-    monkeypatch.setattr(generator, "PARALLEL_FROM", 20)
-    assert np.array_equal(generate("mini-font", 16, counts=(30, 12))[0], alone)
 
 
 def test_global_generators_and_order_do_not_matter() -> None:
@@ -106,13 +98,6 @@ def test_scanned_pictures_are_the_scans() -> None:
     assert labels[0] == raw_labels[index] and part[0] == 0
     assert not images[:, :, :4].any(), "the margin is black"
     assert np.array_equal(np.bincount(labels), np.bincount(raw_labels))
-
-
-def test_photo_and_scan_of_one_digit_share_label_and_part() -> None:
-    _, scan_labels, scan_part = generate("mini-scanned", 16)
-    _, photo_labels, photo_part = generate("mini-photo", 16)
-    assert np.array_equal(scan_labels, photo_labels)
-    assert np.array_equal(scan_part, photo_part)
 
 
 def test_photo_picture_is_the_difference_of_patch_and_ink() -> None:
@@ -147,30 +132,6 @@ def test_strip_keeps_its_digit_in_the_middle_and_cuts_the_ends() -> None:
     assert crowded[:, :20].any() and crowded[:, -20:].any()
 
 
-def test_place_shifts_scales_and_turns_about_the_canvas_centre() -> None:
-    line = np.zeros((fonts.CELL, fonts.STRIP), np.uint8)
-    line[16:24, 58:62] = 255  # 4 wide, 8 tall, centred at row 20 and in the middle of the strip
-    plain = np.asarray(canvas.place(line, 20))
-    assert plain[12:20, 14:18].min() == 255 and plain.sum() == 32 * 255
-    shifted = np.asarray(canvas.place(line, 20, shift=(3, -2)))
-    assert np.array_equal(shifted, np.roll(plain, (-2, 3), (0, 1)))
-    turned = np.asarray(canvas.place(line, 20, degrees=90))
-    assert np.array_equal(turned, plain.T)
-    doubled = np.asarray(canvas.place(line, 20, scale=(2, 1)))
-    assert 7 <= (doubled[15] > 127).sum() <= 9
-
-
-def test_ink_stands_out_from_its_ground() -> None:
-    rng = numpy_stream(0, "generation", 0, 0)
-    for _ in range(300):
-        ground = canvas.any_colour(rng)
-        ink = canvas.contrasting(rng, ground, 70)
-        assert abs(canvas.luminance(ground) - canvas.luminance(ink)) >= 70
-    wall = [wall_colour(rng) for _ in range(300)]
-    steps = [abs(canvas.luminance(digit_colour(rng, w)) - canvas.luminance(w)) for w in wall]
-    assert np.mean(np.array(steps) >= 20) > 0.95
-
-
 def test_hash_moves_with_all_that_decides_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     known = generation_hash("mini-font", 28)
     assert len(known) == 64 and known == generation_hash("mini-font", 28)
@@ -200,6 +161,34 @@ def test_impossible_requests_are_one_clear_line(
     with pytest.raises(FedReproError) as error:
         generate(name, size, counts)
     assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_library_finds_its_generator_in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = Path(__file__).parents[2] / "tools"
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if Path(folder) != tools])
+    for name in [name for name in sys.modules if name.split(".")[0] == "drawn_digits"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert Path(domains.generator().__file__).is_relative_to(tools)
+
+
+def test_a_library_without_its_generator_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "drawn_digits.generator", None)  # as if it were not installed
+    with pytest.raises(FedReproError, match="install fedrepro from a clone") as caught:
+        domains.load_domain("mini-font", 28, cache=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_wheel_brings_the_generator() -> None:
+    root = Path(__file__).parents[2]
+    find = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    found = [
+        p
+        for f in find["find"]["where"]
+        for p in find_packages(root / f, (), find["find"]["include"])
+    ]
+    assert {"fedrepro.data", "drawn_digits"} <= set(found)
 
 
 def test_contact_sheet_puts_each_class_in_its_row() -> None:

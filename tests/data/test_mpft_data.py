@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedrepro import papers
-from fedrepro.data.allocation import parts
+from fedrepro.data.dealing import parts
 from fedrepro.errors import FedReproError
 from tests.data.test_federation import MADE, build, identity, made_domains
 

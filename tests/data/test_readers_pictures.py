@@ -12,7 +12,6 @@ from PIL import Image
 
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.readers import READERS, Decoded, ReadSpec
-from fedrepro.data.readers.pictures import read_list
 from fedrepro.data.readers.trees import tar_files
 from fedrepro.errors import FedReproError
 
@@ -217,11 +216,6 @@ def test_mnistm_lists_that_do_not_fit(tmp_path: Path, rows: str, message: str) -
     spec = ReadSpec("mnistm", mnistm(tmp_path, rows), 32, (), DIGITS, {})
     with pytest.raises(FedReproError, match=message):
         READERS["mnistm-folders"](spec)
-
-
-def test_a_list_that_is_no_text(tmp_path: Path) -> None:
-    with pytest.raises(FedReproError, match="cannot be read"):
-        read_list(put(tmp_path / "x.txt", b"\xff\xfe\x00"))
 
 
 def test_syn_folders(tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import lzma
-import struct
-import tarfile
 import warnings
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +21,7 @@ Labels = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.int8]
 
 TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
+PARTS = (("train", TRAIN), ("test", TEST))
 MAX_PIXELS = 50_000_000  # a picture of more is no data set picture but an attack or a mistake
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -63,23 +60,7 @@ def reading(path: Path | str) -> Iterator[None]:
         yield
     except FedReproError:
         raise
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        IndexError,
-        EOFError,
-        SyntaxError,  # PIL's word for a broken PNG
-        NotImplementedError,  # scipy's word for a MATLAB 7.3 file
-        MemoryError,
-        zlib.error,
-        lzma.LZMAError,
-        struct.error,
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        Image.DecompressionBombError,
-    ) as error:
+    except Exception as error:  # each parser has its own kinds, from SyntaxError to struct.error
         raise FedReproError(
             f"{path}: cannot be read ({one_line(error)}); the file is cut, altered or of another "
             "format: delete it and fetch it again"
@@ -92,36 +73,31 @@ def check(condition: bool, path: Path | str, problem: str) -> None:
         raise FedReproError(f"{path}: {problem}; put the official file in its place")
 
 
-def check_labels(labels: Labels, classes: int, path: Path | str) -> None:
-    """There must be labels, all in 0..classes-1."""
-    check(labels.size > 0, path, "holds no images")
+def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:
+    """Labels as int64 (n,): there must be some, whole numbers in 0..classes-1."""
+    check(raw.size > 0, path, "holds no images")
+    labels = raw.reshape(-1).astype(np.int64)
+    check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
     low, high = int(labels.min()), int(labels.max())
-    check(
-        low >= 0 and high < classes,
-        path,
-        f"labels run {low}..{high}, expected 0..{classes - 1}",
-    )
+    fits = low >= 0 and high < classes
+    check(fits, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
+    return labels
 
 
-def resized(image: Image.Image, size: int) -> Image.Image:
-    """Bilinear with antialiasing to size x size, as torchvision's Resize does on a PIL image."""
-    if image.size == (size, size):
-        return image
-    return image.resize((size, size), Image.Resampling.BILINEAR)
+def resized(image: Image.Image, size: int) -> Images:
+    """Bilinear with antialiasing to uint8 (C, size, size), as torchvision's Resize of a picture."""
+    array = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)
+    return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
 
 
 def resize_stack(stack: Images, size: int) -> Images:
     """(n, H, W) grey or (n, H, W, 3) colour -> (n, C, size, size) uint8."""
-    grey = stack.ndim == 3
-    n, height, width = stack.shape[:3]
-    channels = 1 if grey else stack.shape[3]
-    if (height, width) == (size, size):
-        moved = stack[:, None] if grey else np.moveaxis(stack, 3, 1)
-        return np.ascontiguousarray(moved)
-    out = np.empty((n, channels, size, size), np.uint8)
-    for index in range(n):
-        small = np.asarray(resized(Image.fromarray(np.ascontiguousarray(stack[index])), size))
-        out[index] = small[None] if grey else np.moveaxis(small, 2, 0)
+    channels = 1 if stack.ndim == 3 else stack.shape[3]
+    if stack.shape[1:3] == (size, size):
+        return np.ascontiguousarray(stack[:, None] if channels == 1 else np.moveaxis(stack, 3, 1))
+    out = np.empty((len(stack), channels, size, size), np.uint8)
+    for index, picture in enumerate(stack):
+        out[index] = resized(Image.fromarray(np.ascontiguousarray(picture)), size)
     return out
 
 
@@ -131,9 +107,7 @@ def decode_image(content: bytes, name: str, size: int) -> Images:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(BytesIO(content), formats=("PNG", "JPEG", "BMP")) as image:
             check(image.width * image.height <= MAX_PIXELS, name, "is too large a picture")
-            small = resized(image.convert("L" if image.mode in ("L", "1") else "RGB"), size)
-        array = np.asarray(small, dtype=np.uint8)
-    return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
+            return resized(image.convert("L" if image.mode in ("L", "1") else "RGB"), size)
 
 
 def stack_images(images: Iterable[Images], path: Path | str) -> Images:
@@ -147,10 +121,12 @@ def stack_images(images: Iterable[Images], path: Path | str) -> Images:
     return out
 
 
-def join(parts: list[tuple[Images, Labels, int]]) -> Decoded:
-    """(images, labels, part number) blocks, in order -> one Decoded."""
+def join(blocks: list[tuple[Images, Labels, int]]) -> Decoded:
+    """(images, labels, part number) blocks, in order -> one Decoded; grey blocks among coloured
+    ones are repeated over the channels."""
+    channels = max(images.shape[1] for images, _, _ in blocks)
     return Decoded(
-        np.concatenate([images for images, _, _ in parts]) if len(parts) > 1 else parts[0][0],
-        np.concatenate([labels for _, labels, _ in parts]).astype(np.int64),
-        np.concatenate([np.full(len(labels), part, np.int8) for _, labels, part in parts]),
+        np.concatenate([np.repeat(i, channels // i.shape[1], 1) for i, _, _ in blocks]),
+        np.concatenate([labels for _, labels, _ in blocks]),
+        np.concatenate([np.full(len(labels), part, np.int8) for _, labels, part in blocks]),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import math
 import struct
 from io import BytesIO
 from pathlib import Path
@@ -13,8 +14,7 @@ import numpy.typing as npt
 
 from fedrepro.data.readers.common import (
     MAX_FILE_BYTES,
-    TEST,
-    TRAIN,
+    PARTS,
     Decoded,
     Images,
     Labels,
@@ -25,39 +25,36 @@ from fedrepro.data.readers.common import (
     reading,
     resize_stack,
 )
+from fedrepro.data.readers.trees import zip_files
 
-IDX_UBYTE = 0x08  # the idx type code of unsigned bytes
-GZIP_MAGIC = b"\x1f\x8b"
 USPS_PIXELS = 16 * 16
-NPZ_SIDE = 32
+NPZ_NAMES = {"train_x.npy", "train_y.npy", "test_x.npy", "test_y.npy"}
+MAX_NPZ = 2**28  # 60,000 images of 32 x 32 in colour are 184 MB
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """An idx or gzipped idx file of unsigned bytes, told apart by content, as its array."""
     with reading(path):
         with path.open("rb") as raw:
-            packed = raw.read(2) == GZIP_MAGIC
-        with gzip.open(path) if packed else path.open("rb") as file:
-            head = file.read(4 + 4 * dimensions)
-            magic = struct.pack(">HBB", 0, IDX_UBYTE, dimensions)
-            check(head[:4] == magic, path, f"starts with {head[:4].hex()}, not {magic.hex()}")
-            shape = struct.unpack(f">{dimensions}I", head[4:])
-            wanted = int(np.prod(shape, dtype=np.int64))
-            check(wanted <= MAX_FILE_BYTES, path, f"claims the shape {shape}, too large")
-            body = file.read(wanted + 1)  # one byte more shows a tail
-    check(len(body) == wanted, path, f"its content does not fill the shape {shape} it claims")
-    return np.frombuffer(body, np.uint8).reshape(shape)
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            content = (gzip.GzipFile(fileobj=raw) if packed else raw).read(MAX_FILE_BYTES + 1)
+        magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions  # 8: unsigned bytes
+        check(content[:4] == magic, path, f"starts with {content[:4].hex()}, not {magic.hex()}")
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    full = len(content) - start == math.prod(shape)
+    check(full, path, f"its content does not fill the shape {shape} it claims")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
 def read_mnist(spec: ReadSpec) -> Decoded:
     """Four idx files; 28x28 grey, labels 0..9."""
     blocks = []
-    for name, part in (("train", TRAIN), ("test", TEST)):
-        image_path, label_path = spec.files[f"{name}-images"], spec.files[f"{name}-labels"]
-        images, labels = read_idx(image_path, 3), read_idx(label_path, 1).astype(np.int64)
-        check(images.shape[1:] == (28, 28), image_path, f"images are {images.shape[1:]}, not 28x28")
+    for name, part in PARTS:
+        path, label_path = spec.files[f"{name}-images"], spec.files[f"{name}-labels"]
+        images = read_idx(path, 3)
+        labels = check_labels(read_idx(label_path, 1), 10, label_path)
+        check(images.shape[1:] == (28, 28), path, f"images are {images.shape[1:]}, not 28x28")
         check(len(images) == len(labels), label_path, f"{len(labels)} labels, {len(images)} images")
-        check_labels(labels, 10, label_path)
         blocks.append((resize_stack(images, spec.size), labels, part))
     return join(blocks)
 
@@ -79,18 +76,14 @@ def read_libsvm(path: Path) -> tuple[Images, Labels]:
         check(len(text) <= MAX_FILE_BYTES, path, "unpacks to more than 64 MiB")
         check(text.endswith(b"\n"), path, "ends in the middle of a line")
         matrix, target = load_svmlight_file(BytesIO(text), n_features=USPS_PIXELS)
-        check(matrix.shape[0] > 0, path, "holds no images")
-        values = matrix.toarray().astype(np.float32)
-    labels = target.astype(np.int64) - 1
-    check(bool(np.all(labels + 1 == target)), path, "labels are not whole numbers")
-    check_labels(labels, 10, path)
-    return usps_bytes(values, path), labels
+    labels = check_labels(target - 1, 10, path)
+    return usps_bytes(matrix.toarray().astype(np.float32), path), labels
 
 
 def read_usps_libsvm(spec: ReadSpec) -> Decoded:
     """The two files torchvision reads, or a rebuilt training file of the same format."""
     blocks = []
-    for name, part in (("train", TRAIN), ("test", TEST)):
+    for name, part in PARTS:
         images, labels = read_libsvm(spec.files[name])
         blocks.append((resize_stack(images, spec.size), labels, part))
     return join(blocks)
@@ -102,18 +95,13 @@ def read_usps_h5(spec: ReadSpec) -> Decoded:
 
     path, blocks = spec.files["h5"], []
     with reading(path), h5py.File(path, "r") as file:
-        for name, part in (("train", TRAIN), ("test", TEST)):
+        for name, part in PARTS:
             data, target = file[name]["data"], file[name]["target"]
-            check(
-                data.ndim == 2 and data.shape[1] == USPS_PIXELS and len(data) == len(target),
-                path,
-                f"{name} has the shapes {data.shape} and {target.shape}",
-            )
+            fits = data.shape == (len(target), USPS_PIXELS)
+            check(fits, path, f"{name} has the shapes {data.shape} and {target.shape}")
             check(data.size <= MAX_FILE_BYTES, path, f"{name} is too large")
-            values = data[:].astype(np.float32)
-            labels = target[:].astype(np.int64)
-            check_labels(labels, 10, path)
-            images = usps_bytes(values * 2 - 1, path)
+            labels = check_labels(target[:], 10, path)
+            images = usps_bytes(data[:].astype(np.float32) * 2 - 1, path)
             blocks.append((resize_stack(images, spec.size), labels, part))
     return join(blocks)
 
@@ -125,37 +113,23 @@ def read_mat(path: Path) -> tuple[Images, Labels]:
     both would be ambiguous and is refused.
     """
     from scipy.io import loadmat
-    from scipy.io.matlab import MatReadError
 
     with reading(path):
-        try:
-            content = loadmat(str(path), variable_names=["X", "y"])
-        except MatReadError as error:
-            raise ValueError(str(error)) from error
+        content = loadmat(str(path), variable_names=["X", "y"])
         images, raw = np.asarray(content["X"]), np.asarray(content["y"])
-    check(
-        images.ndim == 4 and images.shape[:3] == (32, 32, 3) and images.dtype == np.uint8,
-        path,
-        f"X is {images.dtype} {images.shape}, expected uint8 (32, 32, 3, n)",
-    )
-    check(
-        raw.size == images.shape[3] and raw.dtype.kind in "uif",
-        path,
-        f"y has {raw.size} labels for {images.shape[3]} images",
-    )
-    labels = raw.reshape(-1).astype(np.int64)
-    check(bool(np.all(labels == raw.reshape(-1))), path, "labels are not whole numbers")
-    tens = labels == 10
-    check(not (tens.any() and (labels == 0).any()), path, "labels hold both 0 and 10")
-    labels[tens] = 0
-    check_labels(labels, 10, path)
-    return np.moveaxis(images, 3, 0), labels
+    fits = images.ndim == 4 and images.shape[:3] == (32, 32, 3) and images.dtype == np.uint8
+    check(fits, path, f"X is {images.dtype} {images.shape}, expected uint8 (32, 32, 3, n)")
+    count = images.shape[3]
+    fits = raw.size == count and raw.dtype.kind in "uif"
+    check(fits, path, f"y has {raw.size} labels for {count} images")
+    check(not ((raw == 10).any() and (raw == 0).any()), path, "labels hold both 0 and 10")
+    return np.moveaxis(images, 3, 0), check_labels(np.where(raw == 10, 0, raw), 10, path)
 
 
 def read_svhn(spec: ReadSpec) -> Decoded:
     """train and test .mat files, or the test file alone."""
     blocks = []
-    for name, part in (("train", TRAIN), ("test", TEST)):
+    for name, part in PARTS:
         if name in spec.files:
             images, labels = read_mat(spec.files[name])
             blocks.append((resize_stack(images, spec.size), labels, part))
@@ -165,16 +139,13 @@ def read_svhn(spec: ReadSpec) -> Decoded:
 def read_mnistm_npz(spec: ReadSpec) -> Decoded:
     """train_x, train_y, test_x, test_y; 32x32 colour, labels 0..9."""
     path, blocks = spec.files["npz"], []
-    with reading(path), np.load(path, allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in ("train_x", "train_y", "test_x", "test_y")}
-    for name, part in (("train", TRAIN), ("test", TEST)):
-        images, labels = arrays[f"{name}_x"], arrays[f"{name}_y"]
-        check(
-            images.dtype == np.uint8 and images.shape == (len(labels), NPZ_SIDE, NPZ_SIDE, 3),
-            path,
-            f"{name}_x is {images.dtype} {images.shape} for {len(labels)} labels",
-        )
-        check(labels.ndim == 1 and labels.dtype.kind in "ui", path, f"{name}_y is {labels.dtype}")
-        check_labels(labels.astype(np.int64), 10, path)
-        blocks.append((resize_stack(images, spec.size), labels.astype(np.int64), part))
+    with reading(path):
+        files = zip_files(path, NPZ_NAMES.__contains__, MAX_NPZ)
+        arrays = {f.parts[-1]: np.load(BytesIO(f.read()), allow_pickle=False) for f in files}
+        for name, part in PARTS:
+            images, raw = arrays[f"{name}_x.npy"], arrays[f"{name}_y.npy"]
+            fits = images.dtype == np.uint8 and images.shape == (raw.size, 32, 32, 3)
+            check(fits, path, f"{name}_x is {images.dtype} {images.shape} for {raw.size} labels")
+            labels = check_labels(raw, 10, path)
+            blocks.append((resize_stack(images, spec.size), labels, part))
     return join(blocks)

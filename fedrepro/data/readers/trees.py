@@ -3,35 +3,30 @@ extracted, and only what is asked for unpacked."""
 
 from __future__ import annotations
 
-import os
 import re
 import stat
 import tarfile
 import zipfile
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, TypeVar
 
 from fedrepro.data.readers.common import MAX_FILE_BYTES, check, reading
-from fedrepro.errors import FedReproError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_MEMBERS = 200_000
 MAX_ARCHIVE_BYTES = 16 * 2**30
 
+Member = TypeVar("Member", tarfile.TarInfo, zipfile.ZipInfo)
 
-@dataclass(frozen=True)
-class TreeFile:
-    """A picture: its path inside the tree (parts, lower folders last); its bytes are read when
-    asked for, while the listing stands at it."""
+
+class TreeFile(NamedTuple):
+    """A file: its path inside the tree (parts, lower folders last); its bytes are read when asked
+    for, while the listing stands at it."""
 
     parts: tuple[str, ...]
     read: Callable[[], bytes]
-
-    @property
-    def content(self) -> bytes:
-        return self.read()
 
 
 def plain(name: str) -> str:
@@ -46,11 +41,8 @@ def is_picture(name: str) -> bool:
 
 def list_pictures(folder: Path) -> list[Path]:
     """Every picture file below a folder, sorted by its relative path."""
-    found = []
     with reading(folder):
-        for base, folders, names in os.walk(folder):
-            folders.sort()
-            found += [Path(base, name) for name in names if is_picture(name)]
+        found = [p for p in folder.rglob("*") if is_picture(p.name) and not p.is_dir()]
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
 
 
@@ -67,88 +59,71 @@ def _file_content(path: Path) -> bytes:
         return path.read_bytes()
 
 
-class _Inspector:
-    """Looks at every member of an archive, wanted or not, before anything of it is read."""
-
-    def __init__(self, archive: Path, limit: int = MAX_FILE_BYTES) -> None:
-        self.archive, self.limit, self.total = archive, limit, 0
-        self.seen: set[PurePosixPath] = set()
-
-    def path_of(self, name: str, size: int, plain_file: bool) -> PurePosixPath:
-        """A member's path if it is a plain file of modest size inside the archive, and the only
-        one of that name; else an error."""
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-            problem = "leaves the archive"
-        elif not plain_file:
-            problem = "is a link or a device, or locked"
-        elif size > self.limit:
-            problem = f"is {size} bytes long"
-        else:
-            self.total += size
-            check(path not in self.seen, self.archive, f"member {name!r} occurs twice")
-            check(len(self.seen) < MAX_MEMBERS, self.archive, f"has over {MAX_MEMBERS} members")
-            check(self.total <= MAX_ARCHIVE_BYTES, self.archive, "holds more than 16 GiB")
-            self.seen.add(path)
-            return path
-        raise FedReproError(
-            f"{self.archive}: member {name!r} {problem}; this is not the official archive: delete "
-            "it"
-        )
+def tree_files(where: Path) -> Iterator[TreeFile]:
+    """The pictures of a folder, a zip or a tar."""
+    if where.is_dir():
+        return folder_files(where)
+    return zip_files(where) if where.suffix == ".zip" else tar_files(where)
 
 
-def tar_files(archive: Path) -> Iterator[TreeFile]:
-    """The pictures of a tar (compressed or not), in the archive's order."""
-    inspector = _Inspector(archive)
+def _inspected(
+    archive: Path, members: Iterable[tuple[Member, str, int, bool]], limit: int | None
+) -> Iterator[tuple[Member, PurePosixPath]]:
+    """Look at every member (name, size, whether a plain file), wanted or not, before anything of
+    it is read. One check for tar and zip: the standard library's filter for tars only guards what
+    is extracted, and mends or allows some of what is refused here."""
+    limit, total, seen = limit or MAX_FILE_BYTES, 0, set[PurePosixPath]()
+    for member, name, size, plain_file in members:
+        path, said = PurePosixPath(name), f"member {name!r}"
+        outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name
+        check(not outside, archive, f"{said} leaves the archive")
+        check(plain_file, archive, f"{said} is a link or a device, or locked")
+        check(size <= limit, archive, f"{said} is {size} bytes long")
+        check(path not in seen, archive, f"{said} occurs twice")
+        seen.add(path)
+        total += size
+        check(len(seen) <= MAX_MEMBERS, archive, f"has over {MAX_MEMBERS} members")
+        check(total <= MAX_ARCHIVE_BYTES, archive, "holds more than 16 GiB")
+        yield member, path
+
+
+def tar_files(
+    archive: Path, wanted: Callable[[str], bool] = is_picture, limit: int | None = None
+) -> Iterator[TreeFile]:
+    """The files of a tar (compressed or not) with a wanted name, in the archive's order."""
     with reading(archive), tarfile.open(archive, "r:*") as tar:
-        for member in tar:
-            if not member.isdir():
-                path = inspector.path_of(member.name, member.size, member.isreg())
-                if is_picture(path.name):
-                    yield TreeFile(path.parts, partial(_content, tar, member, archive))
+        members = ((m, m.name, m.size, m.isreg()) for m in tar if not m.isdir())
+        for member, path in _inspected(archive, members, limit):
+            if wanted(path.name):
+                yield TreeFile(path.parts, partial(_content, archive, member.size, tar, member))
 
 
-def tar_members(archive: Path, names: Collection[str], limit: int) -> dict[str, bytes]:
-    """The members of a tar with these file names, in whatever folder; all must be there, none
-    longer than ``limit`` bytes."""
-    inspector, found = _Inspector(archive, limit), dict[str, bytes]()
-    with reading(archive), tarfile.open(archive, "r:*") as tar:
-        for member in tar:
-            if not member.isdir():
-                path = inspector.path_of(member.name, member.size, member.isreg())
-                if path.name in names:
-                    check(path.name not in found, archive, f"holds {path.name} twice")
-                    found[path.name] = _content(tar, member, archive)
-    missing = sorted(set(names) - set(found))
-    check(not missing, archive, f"has no member {', '.join(missing)}")
-    return found
-
-
-def _content(tar: tarfile.TarFile, member: tarfile.TarInfo, archive: Path) -> bytes:
-    """One member's bytes, all of them."""
-    with reading(archive):
-        file = tar.extractfile(member)
-        content = b"" if file is None else file.read()
-    check(len(content) == member.size, archive, f"member {member.name!r} is cut")
-    return content
-
-
-def zip_files(archive: Path) -> Iterator[TreeFile]:
-    """The pictures of a zip, in the archive's order."""
-    inspector = _Inspector(archive)
+def zip_files(
+    archive: Path, wanted: Callable[[str], bool] = is_picture, limit: int | None = None
+) -> Iterator[TreeFile]:
+    """The same of a zip."""
     with reading(archive), zipfile.ZipFile(archive) as packed:
-        for member in packed.infolist():
-            if not member.is_dir():
-                locked = bool(member.flag_bits & 1)
-                link = stat.S_ISLNK(member.external_attr >> 16)
-                path = inspector.path_of(member.filename, member.file_size, not link and not locked)
-                if is_picture(path.name):
-                    yield TreeFile(path.parts, partial(_unzipped, packed, member, archive))
+        files = (m for m in packed.infolist() if not m.is_dir())
+        members = ((m, m.filename, m.file_size, _is_plain(m)) for m in files)
+        for member, path in _inspected(archive, members, limit):
+            if wanted(path.name):
+                size = member.file_size
+                yield TreeFile(path.parts, partial(_content, archive, size, packed, member))
 
 
-def _unzipped(packed: zipfile.ZipFile, member: zipfile.ZipInfo, archive: Path) -> bytes:
-    """One member's bytes; zipfile reads no more than the member claims and checks its sum."""
+def _is_plain(member: zipfile.ZipInfo) -> bool:
+    return not (stat.S_ISLNK(member.external_attr >> 16) or member.flag_bits & 1)
+
+
+def _content(
+    archive: Path, size: int, opened: tarfile.TarFile | zipfile.ZipFile, member: Any
+) -> bytes:
+    """One member's bytes, all of them; neither library reads more than the member claims."""
     with reading(archive):
-        content = packed.read(member)
-    check(len(content) == member.file_size, archive, f"member {member.filename!r} is cut")
+        if isinstance(opened, zipfile.ZipFile):
+            content = opened.read(member)
+        else:
+            file = opened.extractfile(member)
+            content = b"" if file is None else file.read()
+    check(len(content) == size, archive, f"a member is cut to {len(content)} of {size} bytes")
     return content

@@ -19,11 +19,11 @@ from joblib import Parallel, delayed
 from PIL import Image
 from tqdm import tqdm
 
-from fedrepro.data.generated import scans
-from fedrepro.data.generated.canvas import Rng
-from fedrepro.data.generated.fonts import fonts_hash
-from fedrepro.data.generated.printed import ON_PHOTO, TAME, VARIED, printed
-from fedrepro.data.generated.street import street
+from drawn_digits import scans
+from drawn_digits.canvas import Rng
+from drawn_digits.fonts import fonts_hash
+from drawn_digits.printed import ON_PHOTO, TAME, VARIED, printed
+from drawn_digits.street import street
 from fedrepro.errors import FedReproError
 from fedrepro.rng import numpy_stream
 

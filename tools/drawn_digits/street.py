@@ -8,9 +8,9 @@ import colorsys
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw
 
-from fedrepro.data.generated import canvas, fonts
-from fedrepro.data.generated.canvas import SIDE, Colour, Rng
-from fedrepro.data.generated.printed import neighbours
+from drawn_digits import canvas, fonts
+from drawn_digits.canvas import SIDE, Colour, Rng
+from drawn_digits.printed import neighbours
 
 # Walls and plates: (share, hue from-to, saturation from-to, value from-to), each 0..1
 _WALLS = (

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageFilter
 
-from fedrepro.data.generated.fonts import STRIP, Mask
+from drawn_digits.fonts import STRIP, Mask
 
 SIDE = 32  # every domain is drawn at 32 x 32 pixels, as SVHN and SynthDigits are, then resized
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageChops
 from sklearn.datasets import load_digits, load_sample_image
 
-from fedrepro.data.generated.canvas import SIDE, Rng, chance
+from drawn_digits.canvas import SIDE, Rng, chance
 
 TEST_FRACTION = 0.2
 _THRESHOLD = 140  # grey level of the edge of the ink: lower fills the 6, higher opens the 0

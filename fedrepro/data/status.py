@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,12 @@ from fedrepro.data.domains import (
     ALL_ENCODERS,
     DATASETS,
     GENERATED,
-    MAX_SIZE,
     STANDINS,
     SUBSETS,
+    check_size,
     domain_names,
     fill_cache,
+    generator,
     make_plan,
 )
 from fedrepro.data.encoders import ENCODERS, convert, encoder_plan, opened
@@ -87,52 +88,29 @@ def status(
 def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainStatus:
     sets = {**DATASETS, ALL_ENCODERS: tuple(ENCODERS)}
     datasets = tuple(dataset for dataset, domains in sets.items() if name in domains)
+    state: HashState
+    images: int | None
     if name in GENERATED:
-        return _generated(name, datasets)
-    collection, located = manifest.collection(name), manifest.locate(name, root)
-    source = located.source.name if located.found else ""
-    state: HashState = "missing"
-    note = "; ".join(located.source.deviations)
-    try:
-        _, state = verify(located, root, cache)
-    except FedReproError as error:
-        state, note = ("bad" if located.complete else "missing"), str(error)
-    images = _images(located, collection) if located.complete else None
-    return DomainStatus(
-        name,
-        datasets,
-        located.complete,
-        located.path,
-        source,
-        state,
-        images,
-        collection.licence,
-        note,
-    )
-
-
-def _generated(name: str, datasets: tuple[str, ...]) -> DomainStatus:
-    from fedrepro.data.generator import labels_and_parts  # fonts and scans: only if asked
-
-    images, licence = len(labels_and_parts(name)[0]), "those of scikit-learn's pictures and fonts"
-    return DomainStatus(
-        name,
-        datasets,
-        True,
-        None,
-        "generator",
-        "generated",
-        images,
-        licence,
-        STANDINS.get(name, ""),
-    )
+        found, images = True, len(generator().labels_and_parts(name)[0])
+        path, source, state, note = None, "generator", "generated", STANDINS.get(name, "")
+        licence = "those of scikit-learn's pictures and fonts"
+    else:
+        collection, located = manifest.collection(name), manifest.locate(name, root)
+        found, path, licence = located.complete, located.path, collection.licence
+        source = located.source.name if located.found else ""
+        images = _images(located, collection) if found else None
+        note = "; ".join(located.source.deviations)
+        try:
+            state = verify(located, root, cache)[1]
+        except FedReproError as error:
+            state, note = ("bad" if found else "missing"), str(error)
+    return DomainStatus(name, datasets, found, path, source, state, images, licence, note)
 
 
 def _images(located: Located, collection: Collection) -> int | None:
-    counts = collection.domains[located.domain].counts
+    counts, totals = collection.domains[located.domain].counts, located.source.totals
     if counts is not None:
         return sum(counts)
-    totals = located.source.totals
     return sum(totals[0]) if len(totals) == 1 else None
 
 
@@ -150,11 +128,14 @@ def prepare(
     With no names, every domain whose files are present is prepared; a named one that is missing
     is an error. report gets one line a domain as it is done.
     """
-    names, rows = list(names), []
-    for name, size in _jobs(names, list(sizes), root, cache, manifest):
+    names, sizes, rows = list(names), list(sizes), []
+    for size in sizes:
+        check_size(size)
+    here = None if names else {r.domain for r in status((), root, cache, manifest) if r.present}
+    domains = [name for name in domain_names(names) if here is None or name in here]
+    for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
-        make = _prepare_encoder if name in ENCODERS else _prepare_domain
-        path, images, fresh = make(name, size, root, cache, manifest)
+        path, images, fresh = _prepare(name, size, root, cache, manifest)
         seconds = time.perf_counter() - started
         rows.append(Prepared(name, size, path, images, path.stat().st_size, fresh, seconds))
         if report is not None:
@@ -164,55 +145,31 @@ def prepare(
     return rows
 
 
-Made = tuple[Path, int, bool]  # file, images, whether it was made now
-Place = Path | str | None
-
-
-def _prepare_domain(
-    name: str, size: int, root: Place, cache: Place, manifest: Manifest | None
-) -> Made:
+def _prepare(
+    name: str,
+    size: int,
+    root: Path | str | None,
+    cache: Path | str | None,
+    manifest: Manifest | None,
+) -> tuple[Path, int, bool]:
+    """The file, its images, and whether it was made now."""
+    if name in ENCODERS:
+        weights = encoder_plan(name, root, cache, manifest)
+        fresh = opened(weights) is None
+        if fresh:
+            convert(weights)
+        return weights.path, 0, fresh
     plan = make_plan(name, size, root, cache, manifest)
     found = open_arrays(plan.path, plan.hash)
     images = fill_cache(plan) if found is None else len(found[0].labels)
     return plan.path, images, found is None
 
 
-def _prepare_encoder(
-    name: str, size: int, root: Place, cache: Place, manifest: Manifest | None
-) -> Made:
-    plan = encoder_plan(name, root, cache, manifest)
-    fresh = opened(plan) is None
-    if fresh:
-        convert(plan)
-    return plan.path, 0, fresh
-
-
-def _jobs(
-    names: list[str],
-    sizes: list[int],
-    root: Path | str | None,
-    cache: Path | str | None,
-    manifest: Manifest | None,
-) -> list[tuple[str, int]]:
-    """(domain, size) pairs, each once."""
-    for size in sizes:
-        if not 1 <= size <= MAX_SIZE:
-            raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
-    domains = domain_names(names)
-    if not names:
-        here = {row.domain for row in status((), root, cache, manifest) if row.present}
-        domains = tuple(name for name in domains if name in here)
-    jobs = []
-    for name in domains:
-        asked = [d for d in (names or DATASETS) if d == name or name in DATASETS.get(d, ())]
-        jobs += [(name, size) for size in _sizes(name, sizes, asked)]
-    return list(dict.fromkeys(jobs))
-
-
-def _sizes(name: str, given: list[int], asked: list[str]) -> list[int]:
+def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
     """The sizes given, else those of the data sets that were asked for, or of all that hold the
     domain; an encoder has its own."""
     if name in ENCODERS:
         return [ENCODERS[name].size]
-    sets = [d for d in asked if d in DATASETS] or [d for d in DATASETS if name in DATASETS[d]]
-    return given or list(dict.fromkeys(size for d in sets for size in SIZES[d]))
+    holding = [dataset for dataset in DATASETS if name in DATASETS[dataset]]
+    sets = [dataset for dataset in holding if dataset in asked] or holding
+    return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedrepro.data.allocation import Allocation, make_allocation
 from fedrepro.data.dealing import every_class
+from fedrepro.data.partition import Allocation, make_allocation
 from fedrepro.data.splits import Split
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import AllocationSpec

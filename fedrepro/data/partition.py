@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrepro.data.dealing import every_class, skewed_owners
+from fedrepro.data.dealing import every_class, parts, skewed_owners
 from fedrepro.data.splits import Indices, Split, divide, domain_key, update_with
 from fedrepro.errors import FedReproError
 from fedrepro.protocol import AllocationSpec
@@ -59,18 +59,18 @@ class Allocation:
                 digest.update(f"|{domain}|".encode())
                 update_with(digest, indices)
         mixed = {d: p for d, p in self.tests.items() if [source for source, _ in p] != [d]}
-        for what, parts in (("validation", self.validation), ("test", mixed)):
-            for domain in sorted(parts):
+        for what, given in (("validation", self.validation), ("test", mixed)):
+            for domain in sorted(given):
                 digest.update(f"|{what}|{domain}|".encode())
-                for source, indices in parts[domain]:
+                for source, indices in given[domain]:
                     digest.update(b"" if source == domain else f"|{source}|".encode())
                     update_with(digest, indices)
         return digest.hexdigest()
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain that anyone trains, validates or tests on, ascending."""
-        parts = (c.train for c in self.clients), self.validation.values(), self.tests.values()
-        pieces = [piece for part in parts for given in part for piece in given]
+        all_of = (c.train for c in self.clients), self.validation.values(), self.tests.values()
+        pieces = [piece for some in all_of for given in some for piece in given]
         used = [indices for source, indices in pieces if source == domain]
         return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
 
@@ -116,12 +116,6 @@ def make_allocation(
     else:
         after = _alone(held_out), _alone(tests)
     return Allocation(tuple(clients), *after, spec.model_dump_json())
-
-
-def digits_of(shown: Indices, parts: Iterable[Pieces], domain: str) -> Indices:
-    """What the images of a source domain in some pieces show."""
-    found = [shown[indices] for pieces in parts for name, indices in pieces if name == domain]
-    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def _untested(
@@ -303,18 +297,6 @@ def _cut(
             clients.append(ClientShare(name, name, ((domain, kept),)))
             held[name], tests[name] = ((domain, np.sort(away)),), ((domain, test[number]),)
     return Allocation(tuple(clients), held, tests, spec.model_dump_json())
-
-
-def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
-    """So many parts of one size, rounded up class by class; the last one ends with its class, and
-    so shares a few images with the one before (MPFT's code). labels: of all the domain's images."""
-    dealt: list[list[Indices]] = [[] for _ in range(count)]
-    for members in (indices[labels[indices] == k] for k in np.unique(labels[indices])):
-        size = -(-len(members) // count)
-        for number in range(count):
-            start = number * size if number < count - 1 else len(members) - size
-            dealt[number].append(members[start : start + size])
-    return [np.concatenate(pieces) for pieces in dealt]
 
 
 def _mixed(given: _Allocator) -> list[ClientShare]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from fedrepro.data.generated import canvas, fonts, scans
-from fedrepro.data.generated.canvas import SIDE, Colour, Rng
+from drawn_digits import canvas, fonts, scans
+from drawn_digits.canvas import SIDE, Colour, Rng
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,0 @@
-"""Pictures of digits made from a seed: fonts, photo patches, street scenes."""
