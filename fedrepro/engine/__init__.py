@@ -11,7 +11,9 @@ from fedrepro.errors import FedReproError
 ENGINES: dict[str, type[LoopEngine] | type[StackedEngine]] = {
     engine.name: engine for engine in (LoopEngine, StackedEngine)
 }
-CHOICES = ("auto", *ENGINES)
+# What they may be asked for by, beside those words.
+WORDS = {"auto": "reference", "loop": "reference", "stacked": "fused"}
+CHOICES = (*WORDS, *ENGINES)
 
 __all__ = [
     "CHOICES",
@@ -27,10 +29,8 @@ __all__ = [
 
 
 def resolve(name: str) -> str:
-    """The engine that `auto` stands for, or the name itself.
-
-    It is the plain loop: on a CPU the grouped convolutions that stacked clients become are slower.
-    """
+    """The run ids' word of an engine. `auto` is the plain loop: on a CPU the grouped convolutions
+    that stacked clients become are slower."""
     if name not in CHOICES:
         raise FedReproError(f"no engine {name!r}; choose from {', '.join(CHOICES)}")
-    return "reference" if name == "auto" else name
+    return WORDS.get(name, name)

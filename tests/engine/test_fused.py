@@ -220,9 +220,10 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
 
 def test_auto_is_the_plain_loop():
     assert engines.resolve("auto") == engines.resolve("reference") == "reference"
-    assert engines.resolve("fused") == "fused"
+    assert engines.resolve("loop") == "reference"
+    assert engines.resolve("stacked") == engines.resolve("fused") == "fused"
     assert {"reference": LoopEngine, "fused": StackedEngine} == engines.ENGINES
-    with pytest.raises(FedReproError, match="choose from auto, reference, fused"):
+    with pytest.raises(FedReproError, match="choose from auto, loop, stacked, reference, fused"):
         engines.resolve("warp")
 
 
