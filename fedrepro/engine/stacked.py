@@ -30,7 +30,7 @@ from fedrepro.protocol import OptimizerSpec, Protocol
 
 Named = Mapping[str, Tensor]
 Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their optimiser
-COPIES, SHARE = 8, 0.25  # of a client's network, taken to be needed; of the free memory, taken
+COPIES, SHARE = 8, 0.25  # of a network, taken to be needed by a client; of the memory, taken
 
 
 class StackedEngine(ForwardEngine):
@@ -56,10 +56,11 @@ class StackedEngine(ForwardEngine):
                 yield from zip(part, trained, strict=True)
 
     def _largest(self, job: Job) -> int:
-        """Most clients in one stack, by the memory that is free now."""
+        """Most clients in one stack, by the host's free memory or all of a GPU's, of which torch
+        holds what it freed."""
         size = COPIES * sum(value.nbytes for value in job.state.values())
         cuda = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info()[0] if cuda else psutil.virtual_memory().available
+        free = torch.cuda.mem_get_info(self.device)[1] if cuda else psutil.virtual_memory().available
         fits = max(1, int(SHARE * free) // size)
         return min(fits, self.max_stack or fits)
 
