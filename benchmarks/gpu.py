@@ -305,6 +305,7 @@ class Session:
                 date = last["environment"]["date"].replace(":", "")
                 self.path.rename(self.path.with_name(f"{self.path.stem}-{date}.json"))
         self.stored["calls"].append({"command": command, "code": code(), "environment": facts})
+        files.write_json(self.path, self.stored)
 
     def do(self, part: str, name: str, case: Case) -> None:
         """Do a case, store and show its answer. One that an earlier call answered stands."""

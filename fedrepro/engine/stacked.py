@@ -59,9 +59,11 @@ class StackedEngine(ForwardEngine):
         """Most clients in one stack, by the host's free memory or all of a GPU's, of which torch
         holds what it freed."""
         size = COPIES * sum(value.nbytes for value in job.state.values())
-        cuda = self.device.type == "cuda"
-        free = torch.cuda.mem_get_info(self.device)[1] if cuda else psutil.virtual_memory().available
-        fits = max(1, int(SHARE * free) // size)
+        if self.device.type == "cuda":
+            memory = torch.cuda.mem_get_info(self.device)[1]
+        else:
+            memory = psutil.virtual_memory().available
+        fits = max(1, int(SHARE * memory) // size)
         return min(fits, self.max_stack or fits)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
