@@ -214,7 +214,7 @@ def measure(axis: str, values: Sequence[int], base: Point, repeat: int) -> dict[
     found: dict[tuple[str, int], list[dict[str, Any]]] = {key: [] for key in points}
     for number in range(repeat):
         for (method, value), point in points.items():
-            # recorded steps of the fused engine cannot be counted
+            # steps of stacked clients are not counted client by client
             one = apart(point, count=number == 0 and point.engine == "reference")
             found[method, value].append(one)
             spent, more = statistics.median(one["seconds"][1:]), one["peak"] - one["before"]

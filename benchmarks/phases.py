@@ -25,7 +25,7 @@ import pandas as pd
 import torch
 
 from fedrepro import files, methods
-from fedrepro.engine import ReferenceEngine
+from fedrepro.engine import LoopEngine
 from fedrepro.methods.base import Method
 from fedrepro.progress import Silent
 from fedrepro.rounds import Training
@@ -91,7 +91,7 @@ class Watch:
     def around(self, method: type[Method]) -> Iterator[None]:
         """Inside, every training step of the plain loop passes this watch."""
         places = [
-            (ReferenceEngine, "_batch", "reading"),
+            (LoopEngine, "_batch", "reading"),
             (method, "client_loss", "forward"),
             (torch.Tensor, "backward", "backward"),
             (torch.optim.SGD, "step", "step"),

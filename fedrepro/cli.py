@@ -113,7 +113,7 @@ Scale = Annotated[
     str, typer.Option(help="smoke (checks the path), reduced (minutes) or paper (needs a GPU).")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Engine = Annotated[str, typer.Option(help="auto, reference or fused.")]
+Engine = Annotated[str, typer.Option(help="auto, loop or stacked (in records: reference, fused).")]
 Methods = Annotated[
     str | None, typer.Option(help="Methods or rows to run, by commas; default all of the paper's.")
 ]

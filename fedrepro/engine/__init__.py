@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from fedrepro.engine.base import Engine, Job, Trained, in_order, must_be_finite
-from fedrepro.engine.fused import FusedEngine
-from fedrepro.engine.reference import ReferenceEngine
+from fedrepro.engine.loop import LoopEngine
+from fedrepro.engine.stacked import StackedEngine
 from fedrepro.errors import FedReproError
 
-ENGINES: dict[str, type[ReferenceEngine] | type[FusedEngine]] = {
-    "reference": ReferenceEngine,
-    "fused": FusedEngine,
+# By the words that run ids hold.
+ENGINES: dict[str, type[LoopEngine] | type[StackedEngine]] = {
+    engine.name: engine for engine in (LoopEngine, StackedEngine)
 }
-CHOICES = ("auto", *ENGINES)
+# What they may be asked for by, beside those words.
+WORDS = {"auto": "reference", "loop": "reference", "stacked": "fused"}
+CHOICES = (*WORDS, *ENGINES)
 
 __all__ = [
     "CHOICES",
     "ENGINES",
     "Engine",
-    "FusedEngine",
     "Job",
-    "ReferenceEngine",
+    "LoopEngine",
+    "StackedEngine",
     "Trained",
     "in_order",
     "must_be_finite",
@@ -28,11 +30,8 @@ __all__ = [
 
 
 def resolve(name: str) -> str:
-    """The engine that `auto` stands for, or the name itself.
-
-    It is the plain loop: on a CPU the grouped convolutions that stacked clients become are slower,
-    and on a GPU the fused engine is not proven yet; ask for it by name there.
-    """
+    """The run ids' word of an engine. `auto` is the plain loop: on a CPU the grouped convolutions
+    that stacked clients become are slower."""
     if name not in CHOICES:
         raise FedReproError(f"no engine {name!r}; choose from {', '.join(CHOICES)}")
-    return "reference" if name == "auto" else name
+    return WORDS.get(name, name)

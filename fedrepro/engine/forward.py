@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import cast
 
@@ -23,6 +23,30 @@ from fedrepro.models import FLModel, Output, TensorInfo, layout
 from fedrepro.protocol import Augmentation, Protocol
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
+
+
+RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
+
+
+class BoundModel:
+    """The network of one client as its loss sees it."""
+
+    def __init__(
+        self,
+        network: Callable[[Tensor], Output],
+        params: Mapping[str, Tensor],
+        run: RunOther | None = None,
+    ) -> None:
+        self._network = network
+        self.params = params
+        self._run = run
+
+    def __call__(self, x: Tensor) -> Output:
+        return self._network(x)
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
+        assert self._run is not None
+        return self._run(tensors, x, training)
 
 
 class ForwardEngine:

@@ -3,7 +3,7 @@ order and augmented the same way, as each would read alone."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -16,23 +16,20 @@ from fedrepro.engine.base import Job, Streams
 from fedrepro.methods.base import Method
 from fedrepro.protocol import DataSpec
 
-BLOCK_BYTES = 64 * 2**20  # prepared images held at a time
-
 Batches = tuple[Tensor, ...]  # what one step of a client reads: one batch, or two with lookahead
 
 
 @dataclass(frozen=True)
 class Step:
-    """Clients start..stop of a stack each read batches of these sizes.
+    """Clients start..stop of a stack each read one batch, or two with lookahead.
 
-    inputs: x (clients, b, 3, H, W), y (clients, b) and, where the method's loss draws, its draws
-    (clients, b, k), of each batch in turn.
+    A batch: x (clients, b, 3, H, W), y (clients, b) and, where the method's loss draws, its draws
+    (clients, b, k).
     """
 
     start: int
     stop: int
-    sizes: tuple[int, ...]
-    inputs: tuple[Tensor, ...] = ()
+    batches: tuple[tuple[Tensor, ...], ...]
 
 
 def stacking_order(n: int, batch_size: int) -> tuple[int, int]:
@@ -43,34 +40,26 @@ def stacking_order(n: int, batch_size: int) -> tuple[int, int]:
     return -full, 0 if full == len(sizes) else sizes[-1]
 
 
-def plan(epoch: Sequence[Sequence[Batches]], batch_size: int) -> Iterator[tuple[Step, int]]:
-    """Steps that take every client through its epoch, with their position in the client's list.
+def plan(
+    epoch: Sequence[Sequence[Batches]], batch_size: int
+) -> Iterator[tuple[int, list[Batches]]]:
+    """Steps that take every client through its epoch: the first client, and what each reads.
 
     Clients do not wait for each other's rests: full batches first, all clients that have one more
     together; then the rests, neighbours of equal size together. Nobody's own order changes.
     """
-    shapes = [[tuple(len(b) for b in step) for step in steps] for steps in epoch]
-    whole = [sum(set(shape) == {batch_size} for shape in client) for client in shapes]
-    for position in range(max(whole)):
-        here = [c[position] if n > position else None for c, n in zip(shapes, whole, strict=True)]
-        yield from ((step, position) for step in _neighbours(here))
-    # Counted from a client's end, as the number of its full batches may differ from others'. There
-    # is one rest, or a number of steps of a client with less than a batch.
-    most = max(len(c) - n for c, n in zip(shapes, whole, strict=True))
-    for back in range(-most, 0):
-        rests = [
-            c[back] if n - len(c) <= back else None for c, n in zip(shapes, whole, strict=True)
-        ]
-        yield from ((step, back) for step in _neighbours(rests))
-
-
-def _neighbours(shapes: Sequence[tuple[int, ...] | None]) -> Iterator[Step]:
-    start = 0
-    for shape, members in groupby(shapes):
-        stop = start + len(list(members))
-        if shape is not None:
-            yield Step(start, stop, shape)
-        start = stop
+    whole = [sum({len(b) for b in step} == {batch_size} for step in client) for client in epoch]
+    rests = max(len(client) - n for client, n in zip(epoch, whole, strict=True))
+    pairs = list(zip(epoch, whole, strict=True))
+    turns = [[c[p : p + 1] if p < n else [] for c, n in pairs] for p in range(max(whole))]
+    turns += [[c[n + p : n + p + 1] for c, n in pairs] for p in range(rests)]
+    for turn in turns:
+        start = 0
+        for shape, group in groupby(turn, lambda step: [len(b) for b in step[0]] if step else []):
+            members = list(group)
+            if shape:
+                yield start, [step[0] for step in members]
+            start += len(members)
 
 
 class Reader:
@@ -86,104 +75,37 @@ class Reader:
         dtype: torch.dtype,
     ) -> None:
         self._spec, self._batch_size, self._device, self._dtype = spec, batch_size, device, dtype
-        self._counts = [len(job.samples) for job in jobs]
         self._method = method
         self._streams = [Streams.of(job) for job in jobs]
-        # clients of several seeds often hold the very same images: once in the pool is enough
-        held = {id(job.samples): job.samples for job in jobs}
-        self._images = _joined([samples.images for samples in held.values()])
-        self._labels = _joined([samples.labels for samples in held.values()])
-        offsets: dict[int, int] = {}
-        end = 0
-        for key, samples in held.items():
-            offsets[key] = end
-            end += len(samples)
-        self._offsets = [offsets[id(job.samples)] for job in jobs]
-        image = self._images[0].numel() * torch.empty((), dtype=dtype).element_size()
-        self._block = max(1, BLOCK_BYTES // image)
+        self._counts = [len(job.samples) for job in jobs]
+        self._offsets = [sum(self._counts[:i]) for i in range(len(jobs))]
+        self._images = torch.cat([job.samples.images for job in jobs])
+        self._labels = torch.cat([job.samples.labels for job in jobs])
 
     def epoch(self, pairs: bool, steps: int | None = None) -> Iterator[Step]:
         """One shuffled epoch of every client, or so many of its steps. pairs: steps read two
         batches; an odd one is left."""
-        epoch = [
-            _paired(batches) if pairs else [(batch,) for batch in batches]
-            for batches in (
-                epoch_batches(n, self._batch_size, streams.order, steps)
-                for n, streams in zip(self._counts, self._streams, strict=True)
-            )
-        ]
-        block: list[tuple[Step, list[Tensor]]] = []
-        rows = 0
-        for step, position in plan(epoch, self._batch_size):
-            reads = [
-                epoch[client][position][part] + self._offsets[client]
-                for part in range(len(step.sizes))
-                for client in range(step.start, step.stop)
-            ]
-            rows += sum(len(index) for index in reads)
-            block.append((step, reads))
-            if rows >= self._block:
-                yield from self._prepared(block)
-                block, rows = [], 0
-        if block:
-            yield from self._prepared(block)
+        epoch: list[list[Batches]] = []
+        for n, streams in zip(self._counts, self._streams, strict=True):
+            batches = epoch_batches(n, self._batch_size, streams.order, steps)
+            paired = zip(batches[::2], batches[1::2], strict=False)
+            epoch.append(list(paired) if pairs else [(batch,) for batch in batches])
+        for start, reads in plan(epoch, self._batch_size):
+            parts = zip(*reads, strict=True)
+            yield Step(start, start + len(reads), tuple(self._batch(start, part) for part in parts))
 
-    def _prepared(self, block: Sequence[tuple[Step, list[Tensor]]]) -> Iterator[Step]:
-        """The steps of a block with their inputs, prepared in one go."""
-        draws = self._draws([step for step, _ in block])
-        index = self._upload(torch.cat([index for _, reads in block for index in reads]))
-        x, y = augment(self._images[index], draws), self._labels[index]
-        x = normalise(x, self._spec.normalise, self._dtype)
-        own = self._method_draws([step for step, _ in block])
-        columns = [x, y] if own is None else [x, y, own]
-        at = 0
-        for step, _ in block:
-            inputs: list[Tensor] = []
-            clients = step.stop - step.start
-            for size in step.sizes:
-                end = at + clients * size
-                inputs += [column[at:end].unflatten(0, (clients, size)) for column in columns]
-                at = end
-            yield Step(step.start, step.stop, step.sizes, tuple(inputs))
-
-    def _draws(self, steps: Sequence[Step]) -> Draws:
-        """Each client's own draws, batch by batch in the order the steps read, on the device."""
-        drawn = together(
-            [
-                draw(size, self._spec, streams.augmentation)
-                for step in steps
-                for size in step.sizes
-                for streams in self._streams[step.start : step.stop]
-            ]
-        )
-        return Draws(*(None if part is None else self._upload(part) for part in drawn))
-
-    def _method_draws(self, steps: Sequence[Step]) -> Tensor | None:
-        """What the method's loss draws, in the same order."""
-        drawn = [
-            self._method.draw(size, streams.draws)
-            for step in steps
-            for size in step.sizes
-            for streams in self._streams[step.start : step.stop]
-        ]
-        parts = [part for part in drawn if part is not None]
-        return self._upload(torch.cat(parts).to(self._dtype)) if parts else None
-
-    def _upload(self, values: Tensor) -> Tensor:
-        """To the device; the host goes on at once."""
-        if self._device.type == "cuda":
-            return values.pin_memory().to(self._device, non_blocking=True)
-        return values.to(self._device)
-
-
-def _paired(batches: Sequence[Tensor]) -> list[Batches]:
-    return list(zip(batches[::2], batches[1::2], strict=False))
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-
-
-def readable(job: Job) -> Hashable:
-    """Equal for jobs whose images fit into one pool."""
-    return tuple(job.samples.images.shape[1:])
+    def _batch(self, start: int, indices: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """One batch of each of some neighbours, its random draws from the client's own streams."""
+        clients, size = len(indices), len(indices[0])
+        offsets = self._offsets[start : start + clients]
+        index = torch.cat([own + offset for own, offset in zip(indices, offsets, strict=True)])
+        index = index.to(self._device)
+        streams = self._streams[start : start + clients]
+        drawn = together([draw(size, self._spec, own.augmentation) for own in streams])
+        draws = Draws(*(None if part is None else part.to(self._device) for part in drawn))
+        x = augment(self._images[index], draws)
+        columns = [normalise(x, self._spec.normalise, self._dtype), self._labels[index]]
+        extra = [self._method.draw(size, own.draws) for own in streams]
+        if parts := [part for part in extra if part is not None]:
+            columns.append(torch.cat(parts).to(self._device, self._dtype))
+        return tuple(column.unflatten(0, (clients, size)) for column in columns)

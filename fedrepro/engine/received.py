@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fedrepro.messages import Message, Network, Payload
 
 Module = TypeVar("Module", bound=nn.Module)
-Tensors = dict[str, dict[str, Tensor]]  # by kind of payload, then by name
+APART = "\n"  # between a payload's kind and a tensor's name
 
 
 class StackedNetwork(Network):
@@ -24,63 +24,42 @@ class StackedNetwork(Network):
 
 
 class Received:
-    """The messages of a stack's clients, with tensors that stay where they are.
+    """The messages of a stack's clients.
 
-    tensors: (clients, ...) where dims says 0, one for all where it says None. Equal tensors are
-    found by identity, else by value, so that weights all clients got are multiplied with once.
+    tensors: by kind and name, (clients, ...) where dims says 0, one for all where it says None, so
+    that weights all clients got are multiplied with once.
     """
 
-    def __init__(
-        self,
-        messages: Sequence[Message],
-        dims: dict[str, dict[str, int | None]],
-        device: torch.device,
-    ) -> None:
-        self.dims = dims
-        payloads = messages[0].items()
-        self._single = {kind for kind, payload in payloads if isinstance(payload, Tensor)}
+    def __init__(self, messages: Sequence[Message], device: torch.device) -> None:
+        self._first = messages[0]
         self._skeletons = {
             kind: callable_under_vmap(payload._skeleton)
-            for kind, payload in payloads
+            for kind, payload in messages[0].items()
             if isinstance(payload, Network)
         }
-        self.tensors: Tensors = {
-            kind: {
-                name: (
-                    value.clone() if dims[kind][name] is None else _stacked(messages, kind, name)
-                ).to(device)
-                for name, value in parts(payload).items()
-            }
-            for kind, payload in payloads
-        }
+        self.tensors: dict[str, Tensor] = {}
+        self.dims: dict[str, int | None] = {}
+        named = [flat(message) for message in messages]
+        for name, first in named[0].items():
+            all_of = [tensors[name] for tensors in named]
+            shared = all(other is first or torch.equal(other, first) for other in all_of[1:])
+            self.dims[name] = None if shared else 0
+            self.tensors[name] = (first if shared else torch.stack(all_of)).to(device)
 
-    def load(self, messages: Sequence[Message]) -> None:
-        """Put another round's messages of the same form where the last ones were."""
-        for kind, payload in messages[0].items():
-            for name, value in parts(payload).items():
-                shared = self.dims[kind][name] is None
-                self.tensors[kind][name].copy_(value if shared else _stacked(messages, kind, name))
-
-    def rows(self, start: int, stop: int) -> Tensors:
+    def rows(self, part: slice) -> dict[str, Tensor]:
         """The tensors of some of the clients (views)."""
-        return {
-            kind: {
-                name: value if self.dims[kind][name] is None else value[start:stop]
-                for name, value in named.items()
-            }
-            for kind, named in self.tensors.items()
-        }
+        return {n: v if self.dims[n] is None else v[part] for n, v in self.tensors.items()}
 
-    def message(self, tensors: Tensors) -> Message:
+    def message(self, tensors: Mapping[str, Tensor]) -> Message:
         """The message as one client's loss reads it, from that client's tensors."""
-        return {kind: self._payload(kind, named) for kind, named in tensors.items()}
+        return {kind: self._payload(kind, tensors) for kind in self._first}
 
-    def _payload(self, kind: str, named: dict[str, Tensor]) -> Payload:
-        if kind in self._single:
+    def _payload(self, kind: str, tensors: Mapping[str, Tensor]) -> Payload:
+        payload = self._first[kind]
+        named = {name: tensors[kind + APART + name] for name in parts(payload)}
+        if isinstance(payload, Tensor):
             return named[""]
-        if kind in self._skeletons:
-            return StackedNetwork(self._skeletons[kind], named)
-        return named
+        return StackedNetwork(self._skeletons[kind], named) if kind in self._skeletons else named
 
 
 def parts(payload: Payload) -> Mapping[str, Tensor]:
@@ -88,6 +67,15 @@ def parts(payload: Payload) -> Mapping[str, Tensor]:
     if isinstance(payload, Tensor):
         return {"": payload}
     return payload.tensors if isinstance(payload, Network) else payload
+
+
+def flat(message: Message) -> dict[str, Tensor]:
+    """All tensors of a message by kind and name."""
+    return {
+        kind + APART + name: value
+        for kind, payload in message.items()
+        for name, value in parts(payload).items()
+    }
 
 
 def placed(message: Message, device: torch.device) -> Message:
@@ -114,32 +102,6 @@ def form(message: Message) -> Hashable:
         )
         for kind, payload in sorted(message.items())
     )
-
-
-def shared_dims(messages: Sequence[Message]) -> dict[str, dict[str, int | None]]:
-    """For every tensor None where all messages hold the same values, else 0.
-
-    The device is asked once, and only where equal values are not the same object.
-    """
-    dims: dict[str, dict[str, int | None]] = {}
-    unknown: list[tuple[str, str, Tensor]] = []
-    for kind, payload in messages[0].items():
-        dims[kind] = {}
-        for name, first in parts(payload).items():
-            others = [parts(message[kind])[name] for message in messages[1:]]
-            dims[kind][name] = None
-            if any(other is not first for other in others):
-                same = torch.stack([(other == first).all() for other in others]).all()
-                unknown.append((kind, name, same))
-    if unknown:
-        answers = torch.stack([same for _, _, same in unknown]).tolist()
-        for (kind, name, _), same in zip(unknown, answers, strict=True):
-            dims[kind][name] = None if same else 0
-    return dims
-
-
-def _stacked(messages: Sequence[Message], kind: str, name: str) -> Tensor:
-    return torch.stack([parts(message[kind])[name] for message in messages])
 
 
 def callable_under_vmap(skeleton: Module) -> Module:

@@ -351,17 +351,12 @@ def gpu(folder: Path | None = None) -> Html:
             seconds = found.get("seconds")
             if not isinstance(seconds, dict):
                 continue
-            least = file["floors"].get(name.split("/")[0], {}).get("seconds")
             rows.append(
                 {
                     "shape / method / engine": name,
                     "seconds a round": f"{seconds['median']:.3f} ({seconds['min']:.3f} to "
                     f"{seconds['max']:.3f})",
                     "of so many": str(len(seconds["all"])),
-                    "how": "reckoned from short rounds"
-                    if seconds.get("extrapolated")
-                    else "whole rounds",
-                    "times the floor": f"{seconds['median'] / least:.1f}" if least else "–",
                     "machine": machine(call(file)),
                 }
             )

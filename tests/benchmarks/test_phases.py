@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.engine import ReferenceEngine
+from fedrepro.engine import LoopEngine
 from fedrepro.progress import Silent
 from fedrepro.rounds import Training
 from fedrepro.server import Server
@@ -70,7 +70,7 @@ def test_parts_are_counted_once_a_step(bench: ModuleType, tiny: Any) -> None:
 def test_watching_changes_nothing_and_ends(bench: ModuleType, tiny: Any) -> None:
     method = methods.create("ADCOL")
     torch.optim.SGD([torch.zeros(1)])  # with the first one torch wraps every SGD's step
-    owners = [ReferenceEngine, type(method), torch.Tensor, torch.optim.SGD, Server]
+    owners = [LoopEngine, type(method), torch.Tensor, torch.optim.SGD, Server]
     names = ["_batch", "client_loss", "backward", "step", "fit"]
     before = [getattr(owner, name) for owner, name in zip(owners, names, strict=True)]
     runs = [Training(method, tiny.protocol(2), bench.made_federation(tiny), 0, CPU) for _ in "ab"]

@@ -1,6 +1,5 @@
-"""The fused engine gives the plain loop's numbers, whatever is stacked with what."""
+"""Stacked clients get the plain loop's numbers, whatever is stacked with what."""
 
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,10 +9,7 @@ import torch
 
 from fedrepro import engine as engines
 from fedrepro import methods
-from fedrepro.engine import fused, in_order, reading
-from fedrepro.engine.fused import COPIES, HOST_SHARE, STACKS, FusedEngine
-from fedrepro.engine.graphs import Lane
-from fedrepro.engine.reference import ReferenceEngine
+from fedrepro.engine import LoopEngine, StackedEngine, stacked
 from fedrepro.errors import FedReproError
 from fedrepro.messages import Network
 from fedrepro.methods.base import BN_POLICIES
@@ -175,74 +171,13 @@ def test_the_size_of_a_stack_does_not_matter(name, size):
     assert_same_run(start(name), limited)
 
 
-@pytest.mark.parametrize("name", ["FedProx", "Per-FedAvg", "ADCOL", "SOLO"])
-def test_two_seeds_in_one_call_equal_two_calls(name):
-    runs = [start(name, seed=seed) for seed in (0, 1)]
-    method = runs[0].method
-    for run in runs:
-        run.one_round()
-    jobs = [[run._job(c, run._download(c), 2) for c in run.clients] for run in runs]
-    apart = [result for part in jobs for result in in_order(runs[0].engine.train(method, part))]
-    together = in_order(runs[0].engine.train(method, [*jobs[0], *jobs[1]]))
-    for one, both in zip(apart, together, strict=True):
-        close(one.state, both.state, 1e-9)
-        close(one.optimizer, both.optimizer, 1e-9)
-        assert one.terms == pytest.approx(both.terms)
-
-
-@pytest.mark.parametrize("lanes", [2, 3])
-@pytest.mark.parametrize("name", ["Per-FedAvg", "ADCOL"])
-def test_stacks_side_by_side_equal_one(name, lanes):
-    split = start(name)
-    split.engine.max_stack = 1 if lanes == 2 else None
-    split.engine._lanes = [Lane(None)] * lanes
-    assert_same_run(start(name), split)
-
-
-def test_a_stack_takes_no_more_host_memory_than_its_share(monkeypatch):
+def test_a_stack_takes_no_more_memory_than_its_share(monkeypatch):
     run = start("FedAvg")
-    size = COPIES * sum(value.nbytes for value in run.server.model.values())
-    free = SimpleNamespace(available=2.5 * size / HOST_SHARE)
-    monkeypatch.setattr(fused.psutil, "virtual_memory", lambda: free)
+    size = stacked.COPIES * sum(value.nbytes for value in run.server.model.values())
+    free = SimpleNamespace(available=2.5 * size / stacked.SHARE)
+    monkeypatch.setattr(stacked.psutil, "virtual_memory", lambda: free)
     assert run.engine._largest(run._job(run.clients[0], {}, 1)) == 2
     assert_same_run(start("FedAvg"), run)
-
-
-def test_a_stack_too_large_for_the_device_is_halved(monkeypatch):
-    run = start("FedAvg")
-    train, tried = run.engine._train_parts, []
-
-    def small_device(method, parts):
-        (jobs,) = parts
-        tried.append(len(jobs))
-        trained = train(method, parts)  # the memory ends late, after streams were read
-        if len(jobs) > 2:
-            raise torch.OutOfMemoryError("made up")
-        return trained
-
-    monkeypatch.setattr(run.engine, "_train_parts", small_device)
-    assert_same_run(start("FedAvg"), run)
-    assert tried[:5] == [5, 3, 2, 2, 1] and max(tried[5:]) == 2
-
-
-def test_one_client_too_large_for_the_device_is_an_error(monkeypatch):
-    run = start("FedAvg", sizes=(9,))
-
-    def no_memory(method, parts):
-        raise torch.OutOfMemoryError("made up")
-
-    monkeypatch.setattr(run.engine, "_train_parts", no_memory)
-    with pytest.raises(torch.OutOfMemoryError):
-        run.one_round()
-
-
-def test_the_block_of_prepared_images_does_not_matter(monkeypatch):
-    expected = start(rounds=1)
-    expected.run(Silent())
-    monkeypatch.setattr(reading, "BLOCK_BYTES", 1)
-    small = start(rounds=1)
-    small.run(Silent())
-    assert all(torch.equal(v, small.server.model[n]) for n, v in expected.server.model.items())
 
 
 # Equal bits.
@@ -258,10 +193,7 @@ class Interrupt(Exception):
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "SOLO", "FedRep", "ADCOL"])
-@pytest.mark.parametrize("recorded", [False, True])
-def test_resumed_equals_uninterrupted_bit_for_bit(name, recorded, tmp_path):
-    begin = record if recorded else lambda run: run
-
+def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
     class StopAfterTwo(FileCheckpoint):
         def due(self):
             return True
@@ -271,11 +203,11 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, recorded, tmp_path):
             if facts["round"] == 2:
                 raise Interrupt
 
-    whole = begin(start(name, rounds=4))
+    whole = start(name, rounds=4)
     expected = whole.run(Silent())
     with pytest.raises(Interrupt):
-        begin(start(name, rounds=4)).run(Silent(), StopAfterTwo(tmp_path))
-    resumed = begin(start(name, rounds=4))
+        start(name, rounds=4).run(Silent(), StopAfterTwo(tmp_path))
+    resumed = start(name, rounds=4)
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
     for a, b in zip(whole.clients, resumed.clients, strict=True):
@@ -283,51 +215,15 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, recorded, tmp_path):
         assert all(torch.equal(a.optimizer[n], b.optimizer[n]) for n in a.optimizer)
 
 
-# Recorded steps. Here a recording is the work itself, done again at each replay: what must hold is
-# that inputs arrive and that nothing moves; the GPU's own recorder is tested where there is one.
-
-
-def record(run, recordings=None):
-    def recorder(work):
-        if recordings is not None:
-            recordings.append(work)
-        return work
-
-    run.engine._lanes = [Lane(recorder) for _ in run.engine._lanes]
-    return run
-
-
-@pytest.mark.parametrize("name", toys.ON_IMAGES)
-def test_recorded_steps_equal_plain_ones(name):
-    recordings = []
-    # six equal clients: enough steps of one shape to be recorded in the first round
-    settings = {"name": name, "sizes": (21, 21, 21, 13), "local_epochs": 4}
-    recorded = record(start(**settings), recordings)
-    assert_same_run(start(**settings), recorded, tolerance=1e-12)
-    assert recordings
-    assert len(recorded.engine._stacks) <= STACKS
-
-
-@pytest.mark.parametrize("name", ["FedProx", "SOLO", "ADCOL", "FedRep"])
-def test_a_recorded_stack_never_moves(name):
-    run = record(start(name))
-    addresses = []
-    for _ in range(3):
-        run.one_round()
-        stack = max(run.engine._stacks.values(), key=lambda stack: stack._clients)
-        tensors = [stack.tensors, stack.momentum, stack.sums, *stack.received.tensors.values()]
-        addresses.append([t.data_ptr() for named in tensors for t in named.values()])
-    assert addresses[0] == addresses[1] == addresses[2]
-
-
 # Which engine runs.
 
 
-def test_auto_is_the_plain_loop_until_the_fused_one_is_proven_on_a_gpu():
+def test_auto_is_the_plain_loop():
     assert engines.resolve("auto") == engines.resolve("reference") == "reference"
-    assert engines.resolve("fused") == "fused"
-    assert {"reference": ReferenceEngine, "fused": FusedEngine} == engines.ENGINES
-    with pytest.raises(FedReproError, match="choose from auto, reference, fused"):
+    assert engines.resolve("loop") == "reference"
+    assert engines.resolve("stacked") == engines.resolve("fused") == "fused"
+    assert {"reference": LoopEngine, "fused": StackedEngine} == engines.ENGINES
+    with pytest.raises(FedReproError, match="choose from auto, loop, stacked, reference, fused"):
         engines.resolve("warp")
 
 
@@ -337,15 +233,9 @@ def test_auto_is_the_plain_loop_until_the_fused_one_is_proven_on_a_gpu():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", toys.ON_IMAGES)
-def test_cuda_graphs_equal_plain_steps_and_the_reference(name):
-    settings = {"sizes": (21, 21, 21, 13), "local_epochs": 4}
-    on_gpu = partial(
-        Training,
-        methods.create(name),
-        toys.protocol(**{**CALM, "local_epochs": settings["local_epochs"]}),
-        toys.federation(settings["sizes"]),
-        0,
-        "cuda",
-    )
-    assert_same_run(on_gpu("reference"), on_gpu("fused"))
-    assert_same_run(record(on_gpu("fused")), on_gpu("fused"), tolerance=1e-12)
+def test_every_method_equals_the_reference_on_a_gpu(name):
+    def run(engine):
+        protocol, federation = toys.protocol(**CALM), toys.federation(SIZES)
+        return Training(methods.create(name), protocol, federation, 0, "cuda", engine)
+
+    assert_same_run(run("reference"), run("fused"))

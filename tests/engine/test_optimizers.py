@@ -7,13 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro.engine import in_order
 from fedrepro.errors import FedReproError
 from fedrepro.progress import Silent
 from fedrepro.protocol import OptimizerSpec
 from fedrepro.runs.checkpoint import FileCheckpoint
 from tests import toys
-from tests.engine.test_fused import assert_engines_agree, numbers, record, start
+from tests.engine.test_fused import assert_engines_agree, numbers, start
 from tests.engine.test_odd_methods import Forgetful, Odd
 
 ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5}
@@ -95,27 +94,6 @@ def test_engines_agree_over_phases(method: Odd | Forgetful) -> None:
 
 def test_lookahead_steps_agree() -> None:
     assert_engines_agree(name="Per-FedAvg", optimizer=ADAMW)
-
-
-def test_recorded_steps_follow_the_schedule() -> None:
-    settings = {"sizes": (21, 21, 21, 13), "local_epochs": 4, "optimizer": ADAMW | {"kept": True}}
-    plain, recordings = start(**settings), []
-    recorded = record(start(**settings), recordings)
-    plain.run(Silent()), recorded.run(Silent())
-    assert recordings
-    for name, value in plain.server.model.items():
-        torch.testing.assert_close(recorded.server.model[name], value, rtol=1e-12, atol=1e-12)
-
-
-def test_clients_of_different_rounds_have_their_own_rates_in_one_stack() -> None:
-    run = start("SOLO", optimizer=ADAMW)
-    early = [run._job(client, {}, 1) for client in run.clients]
-    late = [run._job(client, {}, 4) for client in run.clients]
-    apart = [in_order(run.engine.train(run.method, jobs)) for jobs in (early, late)]
-    both = in_order(run.engine.train(run.method, [*early, *late]))
-    for one, other in zip([*apart[0], *apart[1]], both, strict=True):
-        for name, value in one.state.items():
-            torch.testing.assert_close(other.state[name], value, rtol=1e-9, atol=1e-9)
 
 
 class Interrupt(Exception):

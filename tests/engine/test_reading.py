@@ -26,20 +26,20 @@ def test_a_plan_reads_everything_once_in_each_clients_own_order(pairs):
         pair = list(zip(batches[::2], batches[1::2], strict=False))
         epoch.append(pair if pairs else [(batch,) for batch in batches])
     read = [[] for _ in sizes]
-    for step, position in plan(epoch, 8):
-        for client in range(step.start, step.stop):
-            assert tuple(len(b) for b in epoch[client][position]) == step.sizes
-            read[client].append(position % len(epoch[client]))
-    assert read == [list(range(len(steps))) for steps in epoch]
+    for start, steps in plan(epoch, 8):
+        assert len({tuple(len(b) for b in step) for step in steps}) == 1
+        for client, step in enumerate(steps, start):
+            read[client].append(step)
+    assert all(a is b for x, y in zip(read, epoch, strict=True) for a, b in zip(x, y, strict=True))
 
 
 def test_full_batches_are_stepped_by_all_clients_that_have_one():
     sizes = sorted((33, 16, 20, 5, 21), key=lambda n: stacking_order(n, 8))
     epoch = [[(b,) for b in epoch_batches(n, 8, torch.Generator())] for n in sizes]
-    steps = [(step.sizes, step.stop - step.start) for step, _ in plan(epoch, 8)]
-    full = [count for shape, count in steps if shape == (8,)]
+    steps = [(len(members[0][0]), len(members)) for _, members in plan(epoch, 8)]
+    full = [count for size, count in steps if size == 8]
     assert full == [4, 4, 1]  # 33 is cut into 8, 8, 8, 9; the 5 of the smallest is a rest
-    assert sorted(s for s in steps if s[0] != (8,)) == [((4,), 1), ((5,), 2), ((9,), 1)]
+    assert sorted(s for s in steps if s[0] != 8) == [(4, 1), (5, 2), (9, 1)]
 
 
 @pytest.mark.parametrize("flip, rotate", [(False, 0.0), (True, 0.0), (False, 9.0), (True, 30.0)])
@@ -60,17 +60,10 @@ def test_a_reader_prepares_what_the_reference_would(flip, rotate):
             for i in epoch_batches(len(job.samples), 8, order)
         ]
         got = [
-            tuple(value[client - s.start] for value in s.inputs)
+            tuple(value[client - s.start] for value in s.batches[0])
             for s in steps
             if s.start <= client < s.stop
         ]
         assert len(got) == len(expected)
         for (x, y), (x_expected, y_expected) in zip(got, expected, strict=True):
             assert torch.equal(x, x_expected) and torch.equal(y, y_expected)
-
-
-def test_seeds_that_hold_the_same_images_share_one_pool():
-    runs = [training(seed) for seed in (0, 1)]
-    jobs = [run._job(runs[0].clients[0], {}, 1) for run in runs]
-    reader = Reader(runs[0].method, jobs, runs[0].protocol.data, 8, runs[0].device, torch.float64)
-    assert len(reader._images) == 21

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedrepro.engine import forward
-from fedrepro.engine.reference import ReferenceEngine
+from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.side_by_side import cores, lanes, one_thread, recorded, side_by_side
 from fedrepro.methods.base import hyper
 from fedrepro.methods.fedavg import FedAvg
@@ -83,7 +83,7 @@ def test_a_step_does_not_feel_another_threads_narrow_weights():
 def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
     whole, broken = several(name="MOON"), several(name="MOON")
     whole.run(Silent())
-    train = ReferenceEngine._train_one
+    train = LoopEngine._train_one
 
     def one(self, job, method):
         if job.round == 2 and job.client == 1:
@@ -91,7 +91,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
         return train(self, job, method)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ReferenceEngine, "_train_one", one)
+        patch.setattr(LoopEngine, "_train_one", one)
         with pytest.raises(KeyboardInterrupt):
             broken.run(Silent())
     assert broken.round == 1

@@ -104,7 +104,7 @@ def test_every_term_has_a_gradient_and_changes_the_update(name):
     params = dict(module.named_parameters())
     for value in params.values():
         value.requires_grad_(True)
-    from fedrepro.engine.reference import BoundModel
+    from fedrepro.engine.loop import BoundModel
 
     model = BoundModel(module.train(), params, run.engine._run_other)
     x = torch.rand(6, 3, toys.SIZE, toys.SIZE)

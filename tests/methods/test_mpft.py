@@ -202,7 +202,7 @@ def test_the_adaptation_loss_by_hand():
     run = embedded.start("MPFT", fields={**QUICK, "shots": 2, "distillation": 6.0}, rounds=1)
     run.one_round()
     job = run._adaptation(run.clients[0], 1, run._before_test(1))
-    from fedrepro.engine.reference import BoundModel
+    from fedrepro.engine.loop import BoundModel
     from fedrepro.methods.base import Batch
 
     module = run.engine.module

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro.engine import Job, Trained, in_order
-from fedrepro.engine.reference import BoundModel
+from fedrepro.engine.loop import BoundModel
 from fedrepro.messages import Message
 from fedrepro.methods.base import Batch, Method, Upload
 from fedrepro.methods.dbe import ShiftedModel

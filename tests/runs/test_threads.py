@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.engine import forward, reference
+from fedrepro.engine import forward, loop
 from fedrepro.progress import Silent
 from fedrepro.runs import Record, RunSpec, Store
 from fedrepro.runs import store as store_module
@@ -80,7 +80,7 @@ def test_without_all_that_two_threads_have_other_bits(
 ) -> None:
     """So that the tests above can fail."""
     monkeypatch.setattr(store_module, "recorded", nullcontext)
-    for module in (forward, reference):
+    for module in (forward, loop):
         monkeypatch.setattr(module, "lanes", lambda *_: 1)
     one, two = (obtain(tmp_path / str(threads), threads, "FedAvg") for threads in (1, 2))
     assert not numbers(one.curve).equals(numbers(two.curve))

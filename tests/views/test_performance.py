@@ -224,12 +224,12 @@ def test_other_scripts_files(tmp_path: Path) -> None:
     )
     assert "1.75 (1.50 to 2.00)" in html and "not measured" in html
     seconds = {"median": 0.5, "min": 0.4, "max": 0.6, "all": [0.5, 0.4, 0.6]}
-    timing = {"digit-cnn/FedAvg/eager": {"seconds": seconds}, "digit-cnn/x": {"error": "no"}}
+    timing = {"digit-cnn/FedAvg/fused": {"seconds": seconds}, "digit-cnn/x": {"error": "no"}}
     calls = [{"command": "two", **FACTS}]
-    gpu = {"tiny": False, "timing": timing, "floors": {"digit-cnn": {"seconds": 0.1}}}
+    gpu = {"tiny": False, "timing": timing}
     (tmp_path / "gpu-x.json").write_text(json.dumps({"calls": calls, **gpu}))
     html = performance.gpu(tmp_path).html
-    assert "0.500 (0.400 to 0.600)" in html and "<td>5.0</td>" in html and "digit-cnn/x" not in html
+    assert "0.500 (0.400 to 0.600)" in html and "<td>3</td>" in html and "digit-cnn/x" not in html
     (tmp_path / "gpu-tiny.json").write_text(json.dumps({"calls": calls, **gpu, "tiny": True}))
     assert performance.gpu(tmp_path).html == html
     listed = performance.measurements(tmp_path).html

@@ -9,11 +9,10 @@ import contextlib
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -21,47 +20,28 @@ from torch import Tensor, nn
 from fedrepro.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
 from fedrepro.engine.base import Job, Results, Streams, Trained
-from fedrepro.engine.forward import ForwardEngine
+from fedrepro.engine.forward import BoundModel, ForwardEngine
 from fedrepro.engine.optimizers import build, remembered
 from fedrepro.engine.received import placed
 from fedrepro.engine.side_by_side import lanes, side_by_side
 from fedrepro.messages import Message
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.models import FLModel, Output
+from fedrepro.models import FLModel
 from fedrepro.protocol import Protocol
 
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
-RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
 
 
-class BoundModel:
-    """The network of one client as its loss sees it."""
-
-    def __init__(
-        self, module: FLModel, params: dict[str, nn.Parameter], run: RunOther | None = None
-    ) -> None:
-        self._module = module
-        self.params: Mapping[str, Tensor] = params
-        self._run = run
-
-    def __call__(self, x: Tensor) -> Output:
-        return cast(Output, self._module(x))
-
-    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
-        assert self._run is not None
-        return self._run(tensors, x, training)
-
-
-class ReferenceEngine(ForwardEngine):
+class LoopEngine(ForwardEngine):
     """One network object, loaded with each client's tensors in turn; more of them where clients
     are trained at once."""
 
-    name = "reference"
+    name = "reference"  # the word that run ids hold
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
         self.lanes: int | None = None  # clients trained at once; None: one a core
-        self._seats: list[ReferenceEngine] = []  # one for each client trained at once
+        self._seats: list[LoopEngine] = []  # one for each client trained at once
         self._stopped = threading.Event()  # theirs: nobody waits for what they train
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
@@ -70,7 +50,7 @@ class ReferenceEngine(ForwardEngine):
         count = self._lanes_for(jobs)
         if count > 1:
             self._seats += [self._seat() for _ in range(count - len(self._seats))]
-            train_one = partial(ReferenceEngine._train_one, method=method)
+            train_one = partial(LoopEngine._train_one, method=method)
             yield from side_by_side(train_one, jobs, self._seats[:count], self._stopped.set)
             return
         for position, job in enumerate(jobs):
@@ -84,7 +64,7 @@ class ReferenceEngine(ForwardEngine):
             return min(self.lanes, len(jobs))
         return lanes(len(jobs), self._bytes()) if self.device.type == "cpu" else 1
 
-    def _seat(self) -> ReferenceEngine:
+    def _seat(self) -> LoopEngine:
         """This engine with networks of its own."""
         seat = copy.copy(self)
         seat.module, seat._others = copy.deepcopy((self.module, self._others))
@@ -126,7 +106,7 @@ class ReferenceEngine(ForwardEngine):
             for spec, names in phase.groups(self.protocol.optimizer, moving)
             if names
         ]
-        optimizers = [build(spec, own, memory, job.round) for spec, own in groups]
+        optimizers = [build(spec, [own], [memory], job.round) for spec, own in groups]
         model = BoundModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
         size = job.batch_size or self.protocol.batch_size
