@@ -44,8 +44,8 @@ STYLE = sns.axes_style("ticks") | {
     "xtick.labelsize": SMALL,
     "ytick.labelsize": SMALL,
 }
-# Methods that stand in many figures have one look in all of them; those that are drawn together
-# differ in colour.
+# Methods that stand in many figures keep one look in all of them. There are more of them than
+# colours: two of one colour differ in line or marker.
 KNOWN = (
     *("SOLO", "FedAvg", "FedBN", "ADCOL", "FedProx", "FedRep", "Per-FedAvg", "MOON"),
     *("FedProto", "FedPall", "RUCR", "PartialFed", "Ditto", "DBE", "FedAPC", "I2PFL"),
