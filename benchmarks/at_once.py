@@ -24,13 +24,13 @@ from fedrepro.errors import FedReproError
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.rounds import Training
 from fedrepro.runs.environment import environment
-from fedrepro.views import performance
 
 if __package__:
-    from benchmarks import entry
+    from benchmarks import entry, report
     from benchmarks.rounds import RESULTS, Settings, made_federation
 else:  # run as a file: this folder is on the path, the one above may not be
     import entry
+    import report
     from rounds import RESULTS, Settings, made_federation
 
 # Images of a client, their side in pixels, and a batch: about a second a round on two cores.
@@ -98,7 +98,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "results": found,
     }
     files.write_json(given.json or RESULTS / "at-once-cpu.json", content)
-    for row in performance.at_once_rows(content):
+    for row in report.at_once_rows(content):
         print(", ".join(f"{name}: {value}" for name, value in row.items()))
 
 

@@ -4,7 +4,7 @@
 
 Every point is trained in processes of its own: in each a first round warms up and the later ones
 are timed; the operations of a round are counted apart. Every value is kept in
-results/growth-AXIS-ENGINE-DEVICE.json; fedrepro.views.growth fits the slopes. See README.md.
+results/growth-AXIS-ENGINE-DEVICE.json; report_growth.py fits the slopes. See README.md.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from fedrepro.progress import Silent
 from fedrepro.protocol import Protocol, parse_protocol
 from fedrepro.rounds import Training
 from fedrepro.runs.environment import environment, pick_device
-from fedrepro.views.growth import slopes
 
 if __package__:
     from benchmarks import entry
+    from benchmarks.report_growth import slopes
     from benchmarks.rounds import CLASSES, Ticks, made_samples
     from benchmarks.timing import clear, peak_mib
 else:  # run as a file: this folder is on the path, the one above may not be
     import entry
+    from report_growth import slopes
     from rounds import CLASSES, Ticks, made_samples
     from timing import clear, peak_mib
 
@@ -191,9 +192,7 @@ def apart(point: Point, count: bool) -> dict[str, Any]:
     quick = "forkserver" in get_all_start_methods()
     context = get_context("forkserver" if quick else "spawn")
     if quick:
-        context.set_forkserver_preload(
-            ["fedrepro.rounds", "fedrepro.views.growth", "torch._dynamo"]
-        )
+        context.set_forkserver_preload(["fedrepro.rounds", slopes.__module__, "torch._dynamo"])
     with ProcessPoolExecutor(1, context) as pool:
         try:
             return pool.submit(measured, point, count).result()

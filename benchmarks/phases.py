@@ -4,7 +4,7 @@
 
 The library times the large phases of each round itself. The parts of training are timed here, from
 outside, in every other round; the rounds between show what that costs. The values go into
-results/phases-DEVICE.json; fedrepro.views.performance draws them. See README.md.
+results/phases-DEVICE.json; report.py draws them. See README.md.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from fedrepro.progress import Silent
 from fedrepro.rounds import Training
 from fedrepro.runs.environment import environment, pick_device
 from fedrepro.server import Server
-from fedrepro.views import performance
 
 if __package__:
-    from benchmarks import entry
+    from benchmarks import entry, report
     from benchmarks.rounds import Settings, made_federation
     from benchmarks.timing import synchronize
 else:  # run as a file: this folder is on the path, the one above may not be
     import entry
+    import report
     from rounds import Settings, made_federation
     from timing import synchronize
 
@@ -190,7 +190,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "results": results,
     }
     files.write_json(given.json or RESULTS / f"phases-{given.device}.json", content)
-    shown = pd.DataFrame(performance.phase_rows(content)).set_index("network, method")
+    shown = pd.DataFrame(report.phase_rows(content)).set_index("network, method")
     print(shown.T.to_string())
 
 

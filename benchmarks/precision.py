@@ -4,7 +4,7 @@
 
 Arms of one of ADCOL's tables are trained in both precisions from the same seeds, and their mean
 test accuracies over the last five rounds compared. The values go into
-results/precision-PRECISION-DEVICE.json; fedrepro.views.performance shows them. See README.md.
+results/precision-PRECISION-DEVICE.json; report.py shows them. See README.md.
 """
 
 from __future__ import annotations

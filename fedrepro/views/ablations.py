@@ -9,19 +9,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 
 from fedrepro import papers
 from fedrepro.errors import FedReproError
 from fedrepro.views.picture import (
-    COLOURS,
     GRID,
-    LINES,
-    MARKERS,
     SMALL,
     Picture,
     checked,
     label_axes,
     legend_above,
+    looks,
     picture,
 )
 from fedrepro.views.sections import number
@@ -46,26 +45,26 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
     places = {label: (float(m[2]), float(m[4])) for label, m in found.items() if m}
     rows, columns = (sorted({place[i] for place in places.values()}) for i in (0, 1))
     means = frame.groupby("label").value.mean()
-    table = np.full((len(rows), len(columns)), np.nan)
-    for label, (row, column) in places.items():
-        table[rows.index(row), columns.index(column)] = means[label]
+    table = pd.DataFrame(index=rows[::-1], columns=columns, dtype=float)
+    texts = pd.DataFrame("", index=table.index, columns=columns)
+    for label, place in places.items():
+        table.loc[place] = means[label]
+        texts.loc[place] = number(means[label], "percent")
+        if printed and label in printed:
+            texts.loc[place] += f"\n(paper {number(printed[label], 'percent')})"
     figure, axes = picture(1.2 + 0.75 * len(rows))
     ax = axes[0, 0]
-    shown = ax.imshow(table, cmap="cividis", origin="lower", aspect="auto")
-    middle = (np.nanmin(table) + np.nanmax(table)) / 2
-    for label, place in places.items():
-        row, column = rows.index(place[0]), columns.index(place[1])
-        text = number(table[row, column], "percent")
-        if printed and label in printed:
-            text += f"\n(paper {number(printed[label], 'percent')})"
-        colour = "white" if table[row, column] < middle else "black"
-        ax.text(column, row, text, ha="center", va="center", size=SMALL, color=colour)
-    ax.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
-    ax.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
-    ax.spines[:].set_visible(False)
-    bar = figure.colorbar(shown, ax=ax)
-    bar.set_label("mean test accuracy (%)", fontsize=SMALL)
-    bar.ax.tick_params(labelsize=SMALL)
+    table.index, table.columns = ([f"{v:g}" for v in axis] for axis in table.axes)
+    sns.heatmap(
+        table,
+        annot=texts,
+        fmt="",
+        annot_kws={"size": SMALL},
+        cmap="cividis",
+        cbar_kws={"label": "mean test accuracy (%)"},
+        ax=ax,
+    )
+    ax.tick_params(axis="y", labelrotation=0)
     label_axes(ax, across, down)
     return figure
 
@@ -83,21 +82,22 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     labels = list(dict.fromkeys(frame.method))
     figure, axes = picture(3.4 + 0.2 * len(labels) / 2)
     ax = axes[0, 0]
-    for index, label in enumerate(labels):
-        seeds = frame[frame.method == label].groupby("column").value
-        mean, low, high = (
-            table.reindex(columns) for table in (seeds.mean(), seeds.min(), seeds.max())
-        )
-        shift = SPREAD * ((index + 0.5) / len(labels) - 0.5)
-        colour = COLOURS[index % 8]
-        ax.vlines(np.arange(len(columns)) + shift, low, high, color=colour, linewidth=1.4)
-        ax.plot(
-            *(np.arange(len(columns)) + shift, mean),
-            linestyle="none",
-            marker=MARKERS[index % 12],
-            color=colour,
-            label=str(label),
-        )
+    styles = looks(labels)
+    sns.pointplot(
+        frame,
+        x="column",
+        y="value",
+        hue="method",
+        palette=[styles[label]["color"] for label in labels],
+        markers=[styles[label]["marker"] for label in labels],
+        linestyle="none",
+        dodge=SPREAD * (1 - 1 / len(labels)) or False,
+        errorbar=("pi", 100),
+        err_kws={"linewidth": 1.4},
+        markersize=6,
+        ax=ax,
+    )
+    ax.get_legend().remove()
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
         ax.axvline(place, color=GRID, linewidth=0.8)
@@ -124,10 +124,8 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
     angles = np.linspace(0, 2 * np.pi, wide.shape[1], endpoint=False)
     figure, axes = picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
     ax = axes[0, 0]
-    for index, (label, row) in enumerate(wide.iterrows()):
-        closed = [*row, row.iloc[0]]
-        style = {"linestyle": LINES[index % len(LINES)], "marker": MARKERS[index % 12]}
-        ax.plot([*angles, angles[0]], closed, color=COLOURS[index % 8], label=str(label), **style)
+    for (label, row), style in zip(wide.iterrows(), looks(wide.index).values(), strict=True):
+        ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
     ax.set_xticks(angles, wide.columns)
     ax.tick_params(axis="x", pad=16)  # names stand beside the circle, not on it
     ax.set_ylim(np.floor(wide.min().min() / 10) * 10, 100)

@@ -120,7 +120,7 @@ def seconds(table: pd.DataFrame, reference: str = "FedAvg") -> Picture:
             where = (np.nan_to_num(value), place + shift)
             ax.annotate(text, where, (4, 0), textcoords="offset points", va="center", size=SMALL)
         longest = max(longest, float(bars.max()))
-    ax.axvline(1, color=COLOURS[6], linewidth=1, linestyle=":")
+    ax.axvline(1, color="black", linewidth=1, linestyle=":")
     ax.set_xlim(0, 1.18 * max(longest, 1))
     ax.set_yticks(range(len(cells)), section.methods)
     ax.invert_yaxis()

@@ -1,19 +1,22 @@
 """What all figures share: size, colours, lines, markers, and how a figure shows itself.
 
-Series differ in line, marker or hatch as well as in colour (the Okabe-Ito palette), and text is
-sized so that it can still be read where a figure fills a narrow phone.
+Series differ in line, marker or hatch as well as in colour (seaborn's colour-blind palette), and
+text is sized so that it can still be read where a figure fills a narrow phone.
 """
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -21,10 +24,7 @@ from PIL import Image
 
 from fedrepro.errors import FedReproError
 
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#CC79A7"),
-    *("#56B4E9", "#E69F00", "#000000", "#8C8C8C"),
-)
+COLOURS: tuple[str, ...] = tuple(sns.color_palette("colorblind").as_hex())
 LINES: tuple[Any, ...] = (
     *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
     *((0, (3, 1, 1, 1)), (0, (1, 1))),
@@ -33,6 +33,26 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
 WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
+STYLE = sns.axes_style("ticks") | {
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "axes.labelsize": TEXT,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": TEXT,
+    "grid.color": GRID,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+}
+# Methods that stand in many figures keep one look in all of them. There are more of them than
+# colours: two of one colour differ in line or marker.
+KNOWN = (
+    *("SOLO", "FedAvg", "FedBN", "ADCOL", "FedProx", "FedRep", "Per-FedAvg", "MOON"),
+    *("FedProto", "FedPall", "RUCR", "PartialFed", "Ditto", "DBE", "FedAPC", "I2PFL"),
+    *("MPFT (Average)", "MPFT (Cluster, rate=0.1)", "MPFT (Cluster, rate=0.3)"),
+    *("MPFT (Random, rate=0.1)", "MPFT (Random, rate=0.3)"),
+)
+ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "Per-FedAvg"}
 
 
 class Picture(Figure):
@@ -55,13 +75,25 @@ def picture(
 ) -> tuple[Picture, npt.NDArray[Any]]:
     """A picture of the one width, and its axes (rows, cols)."""
     figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-    axes = figure.subplots(rows, cols, squeeze=False, **shared)
-    for ax in axes.flat:
-        ax.tick_params(labelsize=SMALL)
-        if "top" in ax.spines:  # a polar axis has other ones
-            ax.spines[["top", "right"]].set_visible(False)
-        ax.set_axisbelow(True)
-    return figure, axes
+    with rc_context(STYLE):
+        return figure, figure.subplots(rows, cols, squeeze=False, **shared)
+
+
+def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
+    """Colour, line and marker of each label: a known method's own, the free ones for the others."""
+    names = list(dict.fromkeys(map(str, labels)))
+    places = {n: KNOWN.index(ALIASES.get(n, n)) for n in names if ALIASES.get(n, n) in KNOWN}
+    free = (place for place in count() if place not in places.values())
+    return {name: look(places[name] if name in places else next(free)) for name in names}
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, line and marker of the series at a place."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": LINES[place % len(LINES)],
+        "marker": MARKERS[place % len(MARKERS)],
+    }
 
 
 def checked(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:

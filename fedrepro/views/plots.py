@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -36,6 +37,7 @@ from fedrepro.views.picture import (
     label_axes,
     legend_above,
     logarithmic_x,
+    looks,
     picture,
 )
 from fedrepro.views.sections import number
@@ -125,23 +127,27 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     )
     for ax, (split, table) in zip(axes[:, 0], tables.items(), strict=True):
         values = table.to_numpy(dtype=float)
-        ax.imshow(values, cmap="Blues", vmin=0, vmax=1.25 * max(values.max(), 1), aspect="auto")
-        for (row, col), value in np.ndenumerate(values):
-            colour = "white" if value > 0.75 * values.max() else "black"
-            ax.text(col, row, _count(value), ha="center", va="center", size=8.5, color=colour)
-        for row, total in enumerate(values.sum(axis=1)):
-            ax.text(
-                values.shape[1] - 0.35, row, _count(total), va="center", size=SMALL, weight="bold"
-            )
-        ax.set_xticks(range(len(table.columns)), list(table.columns))
-        ax.set_yticks(range(len(table)), [wrapped(str(name), 12) for name in table.index])
+        sns.heatmap(
+            table.rename(index=lambda name: wrapped(str(name), 12)),
+            annot=table.map(_count),
+            fmt="",
+            annot_kws={"size": 8.5},
+            cmap="Blues",
+            vmin=0,
+            vmax=1.25 * max(values.max(), 1),
+            cbar=False,
+            ax=ax,
+        )
+        for row, total in enumerate(values.sum(axis=1) + 0.0):
+            place = (values.shape[1] + 0.15, row + 0.5)
+            ax.text(*place, _count(total), va="center", size=SMALL, weight="bold")
+        ax.tick_params(axis="y", labelrotation=0)
         if turned:
             ax.tick_params(axis="x", labelrotation=60)
             for text in ax.get_xticklabels():
                 text.set(ha="right", rotation_mode="anchor")
-        ax.tick_params(length=0)
-        ax.spines[:].set_visible(False)
-        ax.set_xlim(-0.5, values.shape[1] + 0.8)
+        ax.tick_params(length=0, labelsize=SMALL)
+        ax.set_xlim(0, values.shape[1] + 1.3)
         owner = "client" if split == "train" else "domain"
         what = "images in percent, by class" if shares else "images by class, and in all"
         label_axes(ax, "", owner, f"{split!s} {what}")
@@ -174,20 +180,35 @@ def curves(
     frame = checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
     figure, axes = picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
     ax = axes[0, 0]
+    styles = looks(frame.label)
     for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
-        line = _mean_line(rows, x, y)
-        style: dict[str, Any] = {"color": COLOURS[index % 8], "linestyle": LINES[index % 8]}
+        by_round = rows.groupby("round")
+        rows = rows[by_round.seed.transform("nunique") == rows.seed.nunique()]
+        style = styles[str(label)]
         if x == "bytes":
-            last, line = float(line["mean"].iloc[-1]), line[line.x > 0]  # round 0 has sent nothing
-            if line.empty:
+            last = rows[rows["round"] == rows["round"].max()][y].mean()
+            rows = rows.assign(bytes=by_round.bytes.transform("mean") / 1e6)
+            rows = rows[rows.bytes > 0]  # round 0 has sent nothing
+            if rows.empty:
+                del style["marker"]
                 ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
                 continue
-        place = line.x / 1e6 if x == "bytes" else line.x
-        every = (index % 3, max(1, len(line) // 6)) if len(line) > 8 else 1
-        style |= {"marker": MARKERS[index % 12], "markevery": every, "markersize": 5.5}
-        ax.plot(place, line["mean"], **style, linewidth=1.8, label=str(label))
-        if rows.seed.nunique() > 1:
-            ax.fill_between(place, line.low, line.high, color=COLOURS[index % 8], alpha=0.15, lw=0)
+        length = rows["round"].nunique()
+        style["markevery"] = (index % 3, max(1, length // 6)) if length > 8 else 1
+        sns.lineplot(
+            rows,
+            x=x,
+            y=y,
+            errorbar=("pi", 100) if rows.seed.nunique() > 1 else None,
+            err_kws={"alpha": 0.15, "linewidth": 0},
+            **style,
+            markersize=5.5,
+            markeredgewidth=0,
+            linewidth=1.8,
+            label=str(label),
+            legend=False,
+            ax=ax,
+        )
     ax.grid(color=GRID)
     if x == "bytes":
         logarithmic_x(ax)
@@ -198,21 +219,6 @@ def curves(
     label_axes(ax, where, ylabel or default)
     legend_above(figure, ax)
     return figure
-
-
-def _mean_line(rows: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """x, mean, low, high by round, over the rounds that every seed has."""
-    by_round = rows.groupby("round")
-    complete = by_round.seed.nunique() == rows.seed.nunique()
-    line = pd.DataFrame(
-        {
-            "x": by_round[x].mean() if x != "round" else complete.index.to_series(),
-            "mean": by_round[y].mean(),
-            "low": by_round[y].min(),
-            "high": by_round[y].max(),
-        }
-    )
-    return line[complete]
 
 
 def sweep(
@@ -233,12 +239,11 @@ def sweep(
     cut = [label.rpartition(", ") for label in frame.label.astype(str)]
     lines = {part[0] for part in cut}
     frame = frame.assign(line=[part[0] for part in cut], label=[part[2] for part in cut])
-    names = list(dict.fromkeys(frame.label))
-    for index, (line, rows) in enumerate(frame.groupby("line", sort=False)):
+    names, styles = list(dict.fromkeys(frame.label)), looks(frame.line)
+    for line, rows in frame.groupby("line", sort=False):
         style = {"color": OURS, "fmt": "o-", "label": "mean ± std over seeds"}
         if len(lines) > 1:
-            style = {"color": COLOURS[index % 8], "fmt": MARKERS[index % 12], "label": str(line)}
-            style["linestyle"] = LINES[index % 8]
+            style = {**styles[str(line)], "label": str(line)}
         _points(ax, [rows.value[rows.label == n].astype(float).dropna() for n in names], style)
     for index, (name, level) in enumerate((reference or {}).items()):
         colour, line = COLOURS[1 + index % 7], LINES[1 + index % 7]
@@ -285,14 +290,19 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
             chosen = part[part[key] == group]
             text = str(group)
             marker = f"${text}$" if by == "class" and text.isalnum() and len(text) == 1 else None
-            ax.scatter(
-                *(chosen.x, chosen.y),
+            sns.scatterplot(
+                chosen,
+                x="x",
+                y="y",
                 s=28 if marker else 16,
                 marker=marker or MARKERS[index % 12],
-                color=COLOURS[index % 8],
-                linewidths=0.4 if marker else 0,
+                color=COLOURS[index % 10],
+                edgecolor=COLOURS[index % 10],
+                linewidth=0.4 if marker else 0,
                 alpha=0.85,
                 label=text,
+                legend=False,
+                ax=ax,
             )
         ax.set_xticks([])
         ax.set_yticks([])

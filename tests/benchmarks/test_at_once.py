@@ -13,7 +13,6 @@ import torch
 from fedrepro.errors import FedReproError
 from fedrepro.files import write_json
 from fedrepro.rounds import Training
-from fedrepro.views import performance
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -52,7 +51,7 @@ def test_one_thread_is_refused(bench: ModuleType) -> None:
         bench.measure(bench.Settings(threads=1))
 
 
-def test_the_page_shows_ratios(tmp_path: Path) -> None:
+def test_the_page_shows_ratios(bench: ModuleType, tmp_path: Path) -> None:
     asked = {"clients": 4, "images": 12, "size": 28, "batch": 6, "precision": "bf16"}
     found = {
         "environment": {"device": "C", "threads": 2},
@@ -70,7 +69,7 @@ def test_the_page_shows_ratios(tmp_path: Path) -> None:
         ],
     }
     write_json(tmp_path / "at-once-cpu.json", found)
-    small, large = performance.at_once_rows(found)
+    small, large = bench.report.at_once_rows(found)
     assert small["in turn / at once"] == "2.00 (1.00 to 3.00)"
     assert large["in turn / at once"].startswith("0.50")
-    assert "a (bf16)" in str(performance.at_once(tmp_path)._repr_html_())
+    assert "a (bf16)" in str(bench.report.at_once(tmp_path)._repr_html_())

@@ -16,7 +16,6 @@ from fedrepro.engine import LoopEngine
 from fedrepro.progress import Silent
 from fedrepro.rounds import Training
 from fedrepro.server import Server
-from fedrepro.views import performance
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CPU = torch.device("cpu")
@@ -39,7 +38,7 @@ def test_rounds_are_watched_in_turn(bench: ModuleType, tiny: Any, method: str) -
     found = bench.measure(method, tiny)
     assert len(found["watched"]) == len(found["plain"]) == tiny.repeat
     for row in found["watched"]:
-        assert set(row) == set(performance.PARTS)
+        assert set(row) == set(bench.report.PARTS)
         assert all(row[part] > 0 for part in PARTS)
         assert row["rest"] > 0  # the parts are no more than the library's own clock says
     assert min(found["plain"]) > 0
@@ -102,5 +101,5 @@ def test_the_file_is_what_the_page_draws(
     assert set(file) == {"command", "settings", "environment", "load_average", "results"}
     assert file["command"] == f"python benchmarks/phases.py {words}"
     assert "tiny-cnn, ADCOL" in capsys.readouterr().out
-    assert "tiny-cnn, FedAvg" in performance.phase_table(tmp_path).html
-    assert len(performance.phases_picture(file).axes[0].get_yticklabels()) == 2
+    assert "tiny-cnn, FedAvg" in bench.report.phase_table(tmp_path).html
+    assert len(bench.report.phases_picture(file).axes[0].get_yticklabels()) == 2

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from fedrepro.errors import FedReproError
-from fedrepro.views import parity as page
-from tests.parity import cases, far
+from tests.parity import cases, far, page
 from tests.parity.checks import CHECKS, difference
 
 CASES = cases()
@@ -71,9 +68,3 @@ def test_the_page_shows_what_was_measured():
         worst = max(gap for c, gap in page.measured() if c.trained == name and not c.differs)
         line = next(line for line in agreeing.splitlines() if f'"row">{name}<' in line)
         assert f"<td>{worst:.1e}</td>" in line
-
-
-def test_a_checkout_without_them_is_one_line(monkeypatch):
-    monkeypatch.setattr(page, "PLACE", Path("tests/nowhere"))
-    with pytest.raises(FedReproError, match=r"no golden numbers in .*nowhere"):
-        page.measured.__wrapped__()

@@ -96,6 +96,14 @@ def test_curves_are_means_in_a_band_over_seeds() -> None:
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("communication round", plots.ACCURACY)
 
 
+def test_a_method_has_one_look_in_all_figures() -> None:
+    first = plots.curves(curve_frame(("SOLO", "own", "FedAvg")))
+    second = plots.curves(curve_frame(("FedAvg", "ADCOL", "SingleSet")))
+    one, two = ({k: v.get_color() for k, v in lines(f).items()} for f in (first, second))
+    assert one["FedAvg"] == two["FedAvg"] and one["SOLO"] == two["SingleSet"]
+    assert len(set(one.values())) == len(set(two.values())) == 3
+
+
 def test_one_seed_has_no_band() -> None:
     assert not plots.curves(curve_frame(seeds=1)).axes[0].collections
 

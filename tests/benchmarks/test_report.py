@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 from fedrepro.errors import FedReproError
-from fedrepro.views import growth, performance
 from fedrepro.views.plots import Picture
+
+with pytest.MonkeyPatch.context() as patched:
+    patched.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import report
+    import report_growth as growth
 
 FACTS = {
     "environment": {
@@ -55,7 +59,7 @@ def growth_file(power: float = 1.0, work: float = 1.0, memory: float = 1.0) -> d
 
 
 def phases_file() -> dict[str, Any]:
-    row = {part: float(i + 1) for i, part in enumerate(performance.PARTS)}
+    row = {part: float(i + 1) for i, part in enumerate(report.PARTS)}
     found = {"watched": [row, {k: 3 * v for k, v in row.items()}], "plain": [70.0, 74.0]}
     asked = {"clients": 5, "images": 192, "size": 28, "batch": 64, "epochs": 1, "repeat": 2}
     return {
@@ -144,13 +148,13 @@ def test_phases_of_growth(folder: Path) -> None:
 
 
 def test_shares_of_a_round_sum_to_all_of_it(folder: Path) -> None:
-    figure = performance.phases_picture(phases_file())
+    figure = report.phases_picture(phases_file())
     bars = figure.axes[0].patches
-    assert len(bars) == 2 * len(performance.PARTS)
+    assert len(bars) == 2 * len(report.PARTS)
     assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
     (legend,) = figure.legends
-    assert [t.get_text() for t in legend.get_texts()] == list(performance.PARTS.values())
-    html = performance.phase_table(folder).html
+    assert [t.get_text() for t in legend.get_texts()] == list(report.PARTS.values())
+    html = report.phase_table(folder).html
     assert "2.000 s, 2.8 %" in html  # 1 and 3 of 36 and 108
     assert "72.000 (36.000 to 108.000)" in html and "72.000 (70.000 to 74.000)" in html
 
@@ -165,20 +169,20 @@ def test_pictures_stand_over_their_protocol(folder: Path) -> None:
 def test_nothing_stored_says_so(tmp_path: Path) -> None:
     views = (
         growth.growth("clients", tmp_path), growth.slope_table(tmp_path),
-        growth.phase_slopes("clients", tmp_path), performance.rounds(tmp_path),
-        performance.phases(tmp_path), performance.phase_table(tmp_path),
-        performance.cross_device(tmp_path), performance.gpu(tmp_path),
-        performance.precision(tmp_path), performance.many_clients(tmp_path),
-        performance.measurements(tmp_path),
+        growth.phase_slopes("clients", tmp_path), report.rounds(tmp_path),
+        report.phases(tmp_path), report.phase_table(tmp_path),
+        report.cross_device(tmp_path), report.gpu(tmp_path),
+        report.precision(tmp_path), report.many_clients(tmp_path),
+        report.measurements(tmp_path),
     )  # fmt: skip
-    assert all(performance.NOTHING in view.html for view in views)
+    assert all(report.NOTHING in view.html for view in views)
 
 
 @pytest.mark.parametrize("text", ["{", "3"])
 def test_a_file_that_is_no_measurement_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "rounds-x.json").write_text(text)
     with pytest.raises(FedReproError, match=r"rounds-x\.json cannot be read"):
-        performance.rounds(tmp_path)
+        report.rounds(tmp_path)
 
 
 def test_rounds_beside_the_field(tmp_path: Path) -> None:
@@ -192,7 +196,7 @@ def test_rounds_beside_the_field(tmp_path: Path) -> None:
     asked |= {"batch": 64, "epochs": 1, "repeat": 3}
     file = {"settings": asked, "results": {"FedAvg": found}, **FACTS}
     (tmp_path / "rounds-x.json").write_text(json.dumps(file))
-    html = performance.rounds(tmp_path).html
+    html = report.rounds(tmp_path).html
     for part in (
         "2.00 (1.00 to 3.00)",
         "0.40 (0.25 to 0.75)",
@@ -216,7 +220,7 @@ def test_other_scripts_files(tmp_path: Path) -> None:
     file = {"settings": asked, "engine": "reference", "sides": sides, "ratios": ratio}
     one = {"calls": [{"command": "one", **FACTS}]}
     (tmp_path / "cross-device-cpu.json").write_text(json.dumps({**one, **file}))
-    html = performance.cross_device(tmp_path).html
+    html = report.cross_device(tmp_path).html
     assert (
         "library (reference, bf16)" in html
         and "pfl (float32)" in html
@@ -228,11 +232,11 @@ def test_other_scripts_files(tmp_path: Path) -> None:
     calls = [{"command": "two", **FACTS}]
     gpu = {"tiny": False, "timing": timing}
     (tmp_path / "gpu-x.json").write_text(json.dumps({"calls": calls, **gpu}))
-    html = performance.gpu(tmp_path).html
+    html = report.gpu(tmp_path).html
     assert "0.500 (0.400 to 0.600)" in html and "<td>3</td>" in html and "digit-cnn/x" not in html
     (tmp_path / "gpu-tiny.json").write_text(json.dumps({"calls": calls, **gpu, "tiny": True}))
-    assert performance.gpu(tmp_path).html == html
-    listed = performance.measurements(tmp_path).html
+    assert report.gpu(tmp_path).html == html
+    listed = report.measurements(tmp_path).html
     assert listed.count("(changed files)") == 3 and "two" in listed and "gpu-x.json" in listed
 
 
@@ -243,7 +247,7 @@ def test_a_narrow_precision_beside_float32(tmp_path: Path) -> None:
     one = {"float32": [80.0, 80.0, 83.0], "bf16": [81.0, 82.0, 86.0]}
     file = {"settings": asked, "results": {"FedAvg": one}, **FACTS}
     (tmp_path / "precision-x.json").write_text(json.dumps(file))
-    html = performance.precision(tmp_path).html
+    html = report.precision(tmp_path).html
     for part in ("81.00", "83.00", "+2.00 (-0.48 to +4.48)", "1.73", "<td>no</td>", "digits5"):
         assert part in html
 
@@ -254,14 +258,14 @@ def test_more_clients_than_memory_holds(tmp_path: Path) -> None:
     asked = {"clients": 1000, "images": 10, "model": "digit-cnn", "engine": "reference"}
     file = {"settings": asked, "methods": [one], **FACTS}
     (tmp_path / "many-clients-x.json").write_text(json.dumps(file))
-    html = performance.many_clients(tmp_path).html
+    html = report.many_clients(tmp_path).html
     for part in ("301, 402", "<td>57</td>", "57.0", "57.1", "3.0", "1000 clients of 10 images"):
         assert part in html
 
 
 def test_every_view_shows_the_measurements_that_are_stored() -> None:
     """The project's own files, not made ones."""
-    views = (performance.rounds, performance.phase_table, performance.cross_device)
+    views = (report.rounds, report.phase_table, report.cross_device)
     for view in views:
-        assert performance.NOTHING not in view().html, view.__name__
-    assert "pfl-torchrun (float32)" in performance.cross_device().html
+        assert report.NOTHING not in view().html, view.__name__
+    assert "pfl-torchrun (float32)" in report.cross_device().html

@@ -1,43 +1,22 @@
-"""The page *Parity*: how far each method is from its official code, computed as the page is built.
-
-The golden numbers and what runs them lie in the checkout's `tests/parity`.
-"""
+"""The page *Parity*: how far each method is from its official code, computed as it is built."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from fedrepro.book import source_root
-from fedrepro.errors import FedReproError
 from fedrepro.views.tables import LEFT, Html, _framed
 
-NAME = "fedrepro_golden_numbers"  # of the folder as a package: `tests` may be anyone's
-PLACE = Path("tests/parity")
+from . import Case, cases
+from .checks import difference
 
 
 @cache
-def measured() -> list[tuple[Any, float]]:
-    """Every case with its largest difference, relative where the expected value is above 1.
-    FedReproError where the checkout has no golden numbers."""
-    folder = source_root() / PLACE
-    if not (folder / "__init__.py").is_file():
-        raise FedReproError(f"no golden numbers in {folder}: take {PLACE} back from the repository")
-    if NAME not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            NAME, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None and spec.loader is not None
-        sys.modules[NAME] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[NAME])
-    checks = importlib.import_module(f"{NAME}.checks")
-    return [(case, checks.difference(case)) for case in sys.modules[NAME].cases()]
+def measured() -> list[tuple[Case, float]]:
+    """Every case with its largest difference, relative where the expected value is above 1."""
+    return [(case, difference(case)) for case in cases()]
 
 
 def by_method() -> Html:

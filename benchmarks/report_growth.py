@@ -13,7 +13,6 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullForma
 from scipy import stats
 
 from fedrepro.errors import FedReproError
-from fedrepro.views.performance import File, each, machine, protocol, stored, table
 from fedrepro.views.picture import (
     COLOURS,
     GRID,
@@ -27,6 +26,11 @@ from fedrepro.views.picture import (
     picture,
 )
 from fedrepro.views.tables import Html
+
+if __package__:
+    from benchmarks.report import File, each, machine, protocol, stored, table
+else:  # this folder is on the path, the one above may not be
+    from report import File, each, machine, protocol, stored, table
 
 AXES = {"clients": "clients", "parameters": "trainable parameters", "pixels": "pixels of an image"}
 MEASURES = {"seconds": "seconds a round", "mib": "memory (MiB)"}

@@ -1,7 +1,7 @@
-"""Views of stored speed measurements (benchmarks/results) for the book's performance page.
+"""Tables and figures of the stored measurements, for the book's page *Performance*.
 
-Every number and figure is computed from those files; nothing is measured here. Growth has a file of
-its own.
+Every number is computed from the files in results/; nothing is measured here. Growth is in
+report_growth.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedrepro.views.notebook import show
 from fedrepro.views.picture import COLOURS, GRID, Picture, label_axes, legend_above, picture
 from fedrepro.views.tables import Html
 
-RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 NOTHING = "No measurement of this is stored yet."
 File = Mapping[str, Any]
 PARTS = {  # of a round, in order; the first five are its training
