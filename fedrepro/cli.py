@@ -16,6 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedrepro import campaign
+from fedrepro.commands import app as records_app
 from fedrepro.errors import FedReproError, one_line
 from fedrepro.views import text
 
@@ -92,6 +93,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
 app.add_typer(data_app, name="data")
+app.add_typer(records_app, name="records")
 app.command("campaign")(campaign.command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -61,3 +62,10 @@ def parse_json(path: Path, read: Callable[[], bytes]) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise FedReproError(f"{path} is no JSON object; delete its folder and run again")
     return content
+
+
+def list_sums(folder: Path, without: str = "") -> None:
+    """Write `done`: the SHA-256 of every file of a run's folder by name."""
+    parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != without}
+    write_json(folder / "done", sums)

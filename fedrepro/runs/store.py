@@ -35,6 +35,7 @@ from fedrepro.runs.checkpoint import NAME as CHECKPOINT
 from fedrepro.runs.checkpoint import FileCheckpoint
 from fedrepro.runs.environment import environment, pick_device
 from fedrepro.runs.fingerprint import fingerprint
+from fedrepro.runs.packed import Pack
 
 AGAIN = "delete its folder and run again"
 FEATURE_DIMENSIONS = 50
@@ -159,6 +160,17 @@ class Record:
         kept = name in self._listed or (self.folder / name).exists()
         return load(self.read(name)) if kept else {}
 
+    @property
+    def points(self) -> pd.DataFrame:
+        """t-SNE points that are kept in the features' place: none, while those are here."""
+        return pd.DataFrame()
+
+    @property
+    def probes(self) -> list[str]:
+        """Names of the probes that measured something."""
+        names = {path.stem for path in self.folder.glob("*.json")}
+        return sorted(names - {"config", "environment", "data"})
+
     def measured(self, probe: str) -> dict[str, Any]:
         """What a probe of that name measured."""
         return self._json(f"{probe}.json")
@@ -168,25 +180,76 @@ class Record:
         return Protocol.model_validate(self.config["protocol"])
 
 
+@dataclass(frozen=True)
+class PackedRecord(Record):
+    """A record of packed files (`runs.packed`). folder: where it was before, for its name."""
+
+    pack: Pack
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return self.pack.config(self.run_id)
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return self.pack.facts(self.run_id, "environment")
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        return self.pack.facts(self.run_id, "data")
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        return self.pack.curve(self.run_id)
+
+    @cached_property
+    def features(self) -> dict[str, np.ndarray[Any, Any]]:
+        raise FedReproError(
+            f"the features of run {self.run_id} were not packed; train it again in another folder"
+        )
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+        return self.pack.predictions(self.run_id)
+
+    @property
+    def points(self) -> pd.DataFrame:
+        return self.pack.points(self.run_id)
+
+    @property
+    def probes(self) -> list[str]:
+        return sorted(self.pack.runs[self.run_id]["measured"])
+
+    def measured(self, probe: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.pack.runs[self.run_id]["measured"][probe]
+        return found
+
+
 class Store:
-    """A folder of runs."""
+    """A folder of runs, each in a folder of its own or all packed together."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
         if self.root.exists() and not self.root.is_dir():
             raise FedReproError(f"runs folder {self.root} is a file; name a folder with --runs")
+        self._pack = Pack(self.root)
 
     def find(self, identity: str, probe: Probe | None = None) -> Record | None:
         """The finished run of that id, if any, and if the probe was there."""
         folder = self.root / identity
-        whole = (folder / "done").exists()
-        missed = probe is not None and not (folder / f"{probe.name}.json").exists()
-        return Record(folder) if whole and not missed else None
+        record: Record | None = Record(folder) if (folder / "done").exists() else None
+        if record is None and identity in self._pack.runs:
+            record = PackedRecord(folder, self._pack)
+        missed = record is not None and probe is not None and probe.name not in record.probes
+        return None if missed else record
 
     def records(self) -> Iterator[Record]:
         """All finished runs, by id."""
         for done in sorted(self.root.glob("*/done")):
             yield Record(done.parent)
+        for identity in self._pack.runs:
+            if not (self.root / identity / "done").exists():
+                yield PackedRecord(self.root / identity, self._pack)
 
     def obtain(
         self,
@@ -278,11 +341,7 @@ def _write_results(folder: Path, training: Training) -> None:
     files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
     files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
-    parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    sums = {
-        p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != CHECKPOINT
-    }
-    files.write_json(folder / "done", sums)
+    files.list_sums(folder, without=CHECKPOINT)
 
 
 def predicted_of(training: Training) -> dict[str, Tensor]:

@@ -177,10 +177,12 @@ def traffic(study: Study, experiment: str) -> pd.DataFrame:
 def embedding(study: Study, experiment: str) -> pd.DataFrame:
     """t-SNE of each arm's test representations: label, x, y, domain, cls."""
     classes = study.federation().classes
-    frames = [
-        tsne(r.record.features, r.record.data["domains"], classes, study.seed).assign(label=r.label)
-        for r in study.results(experiment)
-    ]
+    frames = []
+    for r in study.results(experiment):
+        points = r.record.points
+        if points.empty:
+            points = tsne(r.record.features, r.record.data["domains"], classes, study.seed)
+        frames.append(points.assign(label=r.label))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -6,24 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from fedrepro import files, methods
+from fedrepro import methods
 from fedrepro.protocol import Protocol
 from fedrepro.runs import RunSpec
+from fedrepro.runs.packed import Pack, check
 from fedrepro.runs.store import run_id
 
-RECORDED = sorted((Path(__file__).resolve().parents[2] / "book" / "runs").glob("*/config.json"))
+RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "runs")
 
 
-def test_there_are_recorded_runs() -> None:
-    assert len(RECORDED) > 20
+def test_the_packed_records_are_whole() -> None:
+    assert len(RECORDED.runs) > 1000
+    assert check(RECORDED.root) == []
 
 
-@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.parent.name)
-def test_a_recorded_run_has_its_id(path: Path) -> None:
-    """The id is worked out anew from the method and the protocol as they are defined today."""
-    config = files.read_json(path)
-    hashes = files.read_json(path.with_name("data.json"))["hashes"]
-    method = methods.from_config(config["method"])
-    protocol = Protocol.model_validate(config["protocol"])
-    spec = RunSpec(method, protocol, config["seed"], config["engine"])
-    assert run_id(spec.config(), hashes) == path.parent.name
+@pytest.mark.parametrize("file", sorted({line["file"] for line in RECORDED.runs.values()}))
+def test_recorded_runs_have_their_ids(file: str) -> None:
+    """Worked out anew from the method and the protocol as they are defined today."""
+    moved = []
+    for run, line in RECORDED.runs.items():
+        if line["file"] == file:
+            config = RECORDED.config(run)
+            method = methods.from_config(config["method"])
+            protocol = Protocol.model_validate(config["protocol"])
+            spec = RunSpec(method, protocol, config["seed"], config["engine"])
+            if run_id(spec.config(), RECORDED.facts(run, "data")["hashes"]) != run:
+                moved.append(run)
+    assert moved == []

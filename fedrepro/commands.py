@@ -1,0 +1,61 @@
+"""The commands `fedrepro records ...`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrepro.errors import FedReproError
+
+app = typer.Typer(help="Recorded runs: many in few files, and back.")
+Runs = Annotated[Path, typer.Option(help="Folder of the run records.")]
+
+
+@app.command()
+def pack(runs: Runs = Path("runs")) -> None:
+    """Move finished runs into packed files of the same folder. Features are left out; of runs whose
+    features a notebook draws, t-SNE points are kept."""
+    from fedrepro.papers import load
+    from fedrepro.runs.packed import pack as packed
+    from fedrepro.views.scraps import collect
+
+    books = collect(_there(runs) / "notebooks").notebooks
+    drawn = {
+        run["run_id"]
+        for book in books
+        for run in book["runs"]
+        for used, _ in run["used"]
+        if load(book["study"]["paper"]).experiment(used).kind == "features"
+    }
+    typer.echo(f"{packed(runs, drawn)} runs packed in {runs}")
+
+
+@app.command()
+def unpack(
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = Path("runs")
+) -> None:
+    """Write packed runs as folders, as `fedrepro run` leaves them but for features."""
+    from fedrepro.runs.packed import unpack as unpacked
+
+    typer.echo(f"{unpacked(_there(runs), out)} runs in {out}")
+
+
+@app.command()
+def check(runs: Runs = Path("runs")) -> None:
+    """Compute all ids and hashes of packed runs again."""
+    from fedrepro.runs.packed import Pack
+    from fedrepro.runs.packed import check as checked
+
+    wrong = checked(_there(runs))
+    if wrong:
+        typer.echo("\n".join(wrong))
+        raise typer.Exit(1)
+    typer.echo(f"{len(Pack(runs).runs)} packed runs are whole")
+
+
+def _there(runs: Path) -> Path:
+    if not runs.is_dir():
+        raise FedReproError(f"no runs folder {runs}; name one with --runs")
+    return runs
