@@ -3,7 +3,7 @@
 import pytest
 
 from fedrepro import dp, metrics, papers
-from fedrepro.runs import Record
+from fedrepro.runs import Store
 from fedrepro.views import recorded
 from tests.book.findings import cells, check, first, found, means
 
@@ -66,7 +66,7 @@ def _():
     printed = papers.load("adcol").table("table-4").cell("ADCOL", "avg")
     last = run["scores"]["last"]["avg"]
     assert (round(last, 1), printed.value, printed.std) == (40.2, 62.6, 0.9)
-    curve = Record(recorded.FOLDER / run["run_id"]).curve
+    curve = Store(recorded.FOLDER).find(run["run_id"]).curve
     accuracy = metrics.accuracies(curve)["avg"]
     assert accuracy.idxmax() == 16 and round(accuracy.max(), 1) == 48.0
     later = accuracy.loc[17:]
@@ -80,7 +80,7 @@ def _():
     loss = amazon[(amazon.measure == "loss") & (amazon.split == "test")].value
     ce = amazon[(amazon.measure == "term") & (amazon.subject == "ce")].value
     assert (round(loss.item()), round(ce.item(), 2)) == (1846, 0.42)
-    data = Record(recorded.FOLDER / run["run_id"]).protocol.data
+    data = Store(recorded.FOLDER).find(run["run_id"]).protocol.data
     assert data.allocation.per_client == 62
 
 
