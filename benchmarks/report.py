@@ -320,28 +320,6 @@ def at_once(folder: Path | None = None) -> Html:
     return table(rows, "Median (least to greatest) of a round; ratios round by round.")
 
 
-def many_clients(folder: Path | None = None) -> Html:
-    """Rounds with more clients than memory holds: a row a method."""
-    rows = []
-    for file in stored("many-clients-*.json", folder).values():
-        asked = file["settings"]
-        for found in file["methods"]:
-            rows.append(
-                {
-                    "method": found["method"],
-                    "seconds a round": ", ".join(f"{value:.0f}" for value in found["seconds"]),
-                    "a network (MB)": f"{found['network_bytes'] / 1e6:.0f}",
-                    "kept by clients (GB)": f"{found['kept_bytes'] / 1e9:.1f}",
-                    "in files (GB)": f"{found['file_bytes'] / 1e9:.1f}",
-                    "peak memory (GiB)": f"{found['anonymous_peak_bytes'] / 2**30:.1f}",
-                    "protocol": f"{asked['clients']} clients of {asked['images']} images, "
-                    f"{asked['model']}, one local step, engine {asked['engine']}",
-                    "machine": machine(file),
-                }
-            )
-    return table(rows, "Every round's seconds; memory that cannot be given back, at its highest.")
-
-
 def gpu(folder: Path | None = None) -> Html:
     """Seconds a round on GPUs: the engines and the field's loop. Trial runs are left out."""
     rows = []

@@ -16,7 +16,6 @@ REFUSED = {
     "drift": "--domains nowhere",
     "gpu": "--device cuda",
     "growth": "--values 1 2",
-    "many_clients": "--methods Nothing",
     "phases": "--model nothing",
     "precision": "--precision tf32",
     "rounds": "--images 9 --batch 8",

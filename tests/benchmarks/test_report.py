@@ -172,7 +172,7 @@ def test_nothing_stored_says_so(tmp_path: Path) -> None:
         growth.phase_slopes("clients", tmp_path), report.rounds(tmp_path),
         report.phases(tmp_path), report.phase_table(tmp_path),
         report.cross_device(tmp_path), report.gpu(tmp_path),
-        report.precision(tmp_path), report.many_clients(tmp_path),
+        report.precision(tmp_path),
         report.measurements(tmp_path),
     )  # fmt: skip
     assert all(report.NOTHING in view.html for view in views)
@@ -249,17 +249,6 @@ def test_a_narrow_precision_beside_float32(tmp_path: Path) -> None:
     (tmp_path / "precision-x.json").write_text(json.dumps(file))
     html = report.precision(tmp_path).html
     for part in ("81.00", "83.00", "+2.00 (-0.48 to +4.48)", "1.73", "<td>no</td>", "digits5"):
-        assert part in html
-
-
-def test_more_clients_than_memory_holds(tmp_path: Path) -> None:
-    one = {"method": "ADCOL", "seconds": [301.2, 402.0], "network_bytes": 57_000_000}
-    one |= {"kept_bytes": 57e9, "file_bytes": 57.1e9, "anonymous_peak_bytes": 3 * 2**30}
-    asked = {"clients": 1000, "images": 10, "model": "digit-cnn", "engine": "reference"}
-    file = {"settings": asked, "methods": [one], **FACTS}
-    (tmp_path / "many-clients-x.json").write_text(json.dumps(file))
-    html = report.many_clients(tmp_path).html
-    for part in ("301, 402", "<td>57</td>", "57.0", "57.1", "3.0", "1000 clients of 10 images"):
         assert part in html
 
 
