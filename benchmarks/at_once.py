@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 
-from fedrepro import files
-from fedrepro.errors import FedReproError
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.fedavg import FedAvg
-from fedrepro.rounds import Training
-from fedrepro.runs.environment import environment
+from fedrepro.records.environment import environment
 
 if __package__:
     from benchmarks import entry, report

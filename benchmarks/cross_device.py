@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.engine import ENGINES
-from fedrepro.errors import FedReproError
-from fedrepro.runs.environment import environment, pick_device
+from fedrepro.records.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry

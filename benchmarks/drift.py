@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.data.domains import generator
-from fedrepro.rng import seeded_modules, torch_stream
 
 if __package__:
     from benchmarks import entry

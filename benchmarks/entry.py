@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 
 
 def count(text: str) -> int:

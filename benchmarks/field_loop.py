@@ -18,12 +18,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from fedrepro._torchvision import load_torchvision
-from fedrepro.batches import epoch_batches
+from fedrepro.base._torchvision import load_torchvision
+from fedrepro.base.protocol import Protocol
+from fedrepro.base.rng import seeded_modules, torch_stream
+from fedrepro.data.batches import epoch_batches
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.models import FLModel, build_model, discriminator
-from fedrepro.protocol import Protocol
-from fedrepro.rng import seeded_modules, torch_stream
 
 METHODS = ("FedAvg", "ADCOL")
 MU = 1.0  # weight of ADCOL's KL term, the library's default

@@ -29,14 +29,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedrepro import files, methods, papers
+from fedrepro import methods, papers
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Protocol
 from fedrepro.engine.received import flat
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.protocol import Protocol
-from fedrepro.rounds import Training
-from fedrepro.runs import RunSpec, Store, federation_of
-from fedrepro.runs.environment import environment, pick_device
+from fedrepro.federated.rounds import Training
+from fedrepro.records import RunSpec, Store, federation_of
+from fedrepro.records.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry

@@ -25,14 +25,15 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrepro import files, methods
+from fedrepro import methods
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation
-from fedrepro.errors import FedReproError
+from fedrepro.federated.rounds import Training
 from fedrepro.models import build_model, parameter_count
-from fedrepro.progress import Silent
-from fedrepro.protocol import Protocol, parse_protocol
-from fedrepro.rounds import Training
-from fedrepro.runs.environment import environment, pick_device
+from fedrepro.records.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry
@@ -192,7 +193,9 @@ def apart(point: Point, count: bool) -> dict[str, Any]:
     quick = "forkserver" in get_all_start_methods()
     context = get_context("forkserver" if quick else "spawn")
     if quick:
-        context.set_forkserver_preload(["fedrepro.rounds", slopes.__module__, "torch._dynamo"])
+        context.set_forkserver_preload(
+            ["fedrepro.federated.rounds", slopes.__module__, "torch._dynamo"]
+        )
     with ProcessPoolExecutor(1, context) as pool:
         try:
             return pool.submit(measured, point, count).result()

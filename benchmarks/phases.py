@@ -24,13 +24,14 @@ from unittest import mock
 import pandas as pd
 import torch
 
-from fedrepro import files, methods
+from fedrepro import methods
+from fedrepro.base import files
+from fedrepro.base.progress import Silent
 from fedrepro.engine import LoopEngine
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.runs.environment import environment, pick_device
-from fedrepro.server import Server
+from fedrepro.methods.server import Server
+from fedrepro.records.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry, report

@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrepro import files, metrics
-from fedrepro.errors import FedReproError
-from fedrepro.runs.environment import environment, pick_device
-from fedrepro.study import study
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.federated import metrics
+from fedrepro.quantities.paper_run import study
+from fedrepro.records.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from fedrepro.errors import FedReproError
-from fedrepro.views.notebook import show
-from fedrepro.views.picture import COLOURS, GRID, Picture, label_axes, legend_above, picture
-from fedrepro.views.tables import Html
+from fedrepro.base.errors import FedReproError
+from fedrepro.report.notebook import show
+from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, legend_above, picture
+from fedrepro.report.tables import Html
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NOTHING = "No measurement of this is stored yet."

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 from scipy import stats
 
-from fedrepro.errors import FedReproError
-from fedrepro.views.picture import (
+from fedrepro.base.errors import FedReproError
+from fedrepro.report.picture import (
     COLOURS,
     GRID,
     LINES,
@@ -25,7 +25,7 @@ from fedrepro.views.picture import (
     logarithmic_x,
     picture,
 )
-from fedrepro.views.tables import Html
+from fedrepro.report.tables import Html
 
 if __package__:
     from benchmarks.report import File, each, machine, protocol, stored, table

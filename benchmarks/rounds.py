@@ -28,12 +28,12 @@ from typing import Any
 import torch
 
 from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.protocol import Protocol, parse_protocol
-from fedrepro.rounds import Training
-from fedrepro.runs.environment import environment, pick_device
+from fedrepro.federated.rounds import Training
+from fedrepro.records.environment import environment, pick_device
 
 if __package__:
     from benchmarks import entry

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.protocol import Protocol, parse_protocol
 
 if __package__:
     from benchmarks.rounds import CLASSES, MIB, made_samples, peak_resident

@@ -19,7 +19,7 @@ from typing import Any
 import nbformat
 import yaml
 
-from fedrepro.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, one_line
 
 Report = Callable[[str], None]
 
@@ -119,7 +119,7 @@ def _copy_sources(source: Path, copy: Path) -> None:
 
 def _write_rules(page: Path) -> None:
     """The verdict rules, as the code that applies them states them."""
-    from fedrepro.verdicts import rules_markdown
+    from fedrepro.report.verdicts import rules_markdown
 
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(rules_markdown(), encoding="utf-8")
@@ -140,7 +140,7 @@ def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
 
 def _add_methods(copy: Path) -> None:
     """A page a method, where the table of contents has a part for them."""
-    from fedrepro.views.method_pages import write_pages
+    from fedrepro.report.method_pages import write_pages
 
     toc = _read_toc(copy)
     part = _part(toc, METHODS_PART)

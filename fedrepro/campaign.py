@@ -28,9 +28,9 @@ import yaml
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedrepro import files
-from fedrepro.errors import Diverged, FedReproError, first_mistake, one_line
-from fedrepro.protocol import Scale
+from fedrepro.base import files
+from fedrepro.base.errors import Diverged, FedReproError, first_mistake, one_line
+from fedrepro.base.protocol import Scale
 
 LIST = Path(__file__).resolve().parent.parent / "book" / "campaign.yaml"
 FOLDER = "campaign"  # in the runs folder: how far each run is
@@ -74,7 +74,7 @@ class Run:
 
     def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
         """The study that trains it, and its arm there."""
-        from fedrepro.study import study
+        from fedrepro.quantities.paper_run import study
 
         e = self.entry
         where = {"runs_dir": runs, "data_root": root, "changes": e.changes, "device": "cpu"}
@@ -128,7 +128,7 @@ def _known(what: str, name: str, choices: Sequence[str]) -> None:
 
 def _key(run: Run) -> str:
     from fedrepro import methods
-    from fedrepro.runs import RunSpec
+    from fedrepro.records import RunSpec
 
     asked, arm = run.study(None, None)
     experiment = asked.paper.experiment(run.entry.experiment)
@@ -274,8 +274,8 @@ def command(
     Each run has a process of one thread and the lowest priority. Stopped or killed, the same
     command goes on from the last checkpoints.
     """
+    from fedrepro.report.campaign import table
     from fedrepro.sweep import cores
-    from fedrepro.views.campaign import table
 
     todo, jobs = read(file), jobs or cores()
     runs = runs.expanduser().resolve()
@@ -336,7 +336,7 @@ class _Told:
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     import torch
 
-    from fedrepro.runs import federation_of
+    from fedrepro.records import federation_of
 
     torch.set_num_threads(1)
     asked, arm = run.study(runs, root, told)

@@ -16,9 +16,9 @@ import typer
 from typer.core import TyperGroup
 
 from fedrepro import campaign
+from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.commands import app as records_app
-from fedrepro.errors import FedReproError, one_line
-from fedrepro.views import text
+from fedrepro.report import text
 
 if TYPE_CHECKING:
     from fedrepro.execute import Job
@@ -223,8 +223,8 @@ def run(
     A run that is recorded in RUNS is read, one that was cut short goes on, the rest is trained.
     """
     from fedrepro import papers
-    from fedrepro.runs.environment import pick_device
-    from fedrepro.study import study
+    from fedrepro.quantities.paper_run import study
+    from fedrepro.records.environment import pick_device
     from fedrepro.sweep import default_datasets
 
     loaded = papers.load(paper)
@@ -280,7 +280,7 @@ def sweep_command(
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
     On dask every worker needs this installation and the same folders.
     """
-    from fedrepro.runs.environment import pick_device
+    from fedrepro.records.environment import pick_device
     from fedrepro.sweep import plan
 
     if on == "local":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 
 app = typer.Typer(help="Recorded runs: many in few files, and back.")
 Runs = Annotated[Path, typer.Option(help="Folder of the run records.")]
@@ -18,8 +18,8 @@ def pack(runs: Runs = Path("runs")) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; of runs whose
     features a notebook draws, t-SNE points are kept."""
     from fedrepro.papers import load
-    from fedrepro.runs.packed import pack as packed
-    from fedrepro.views.scraps import collect
+    from fedrepro.records.packed import pack as packed
+    from fedrepro.report.scraps import collect
 
     books = collect(_there(runs) / "notebooks").notebooks
     drawn = {
@@ -37,7 +37,7 @@ def unpack(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = Path("runs")
 ) -> None:
     """Write packed runs as folders, as `fedrepro run` leaves them but for features."""
-    from fedrepro.runs.packed import unpack as unpacked
+    from fedrepro.records.packed import unpack as unpacked
 
     typer.echo(f"{unpacked(_there(runs), out)} runs in {out}")
 
@@ -45,8 +45,8 @@ def unpack(
 @app.command()
 def check(runs: Runs = Path("runs")) -> None:
     """Compute all ids and hashes of packed runs again."""
-    from fedrepro.runs.packed import Pack
-    from fedrepro.runs.packed import check as checked
+    from fedrepro.records.packed import Pack
+    from fedrepro.records.packed import check as checked
 
     wrong = checked(_there(runs))
     if wrong:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fedrepro.errors import one_line
+from fedrepro.base.errors import one_line
 from fedrepro.papers import load
 
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
@@ -95,7 +95,7 @@ def execute(job: Job, resume: bool = False, threads: int = 1) -> Outcome:
     """Execute one notebook in a new process and put the result where it belongs."""
     from filelock import FileLock, Timeout
 
-    from fedrepro.views.scraps import finished
+    from fedrepro.report.scraps import finished
 
     started = time.monotonic()
     if resume and finished(job.output):

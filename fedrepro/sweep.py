@@ -15,9 +15,9 @@ from typing import Any
 
 import psutil
 
-from fedrepro.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.files import make_folder
 from fedrepro.execute import Job, Outcome, allow, execute, stop
-from fedrepro.files import make_folder
 from fedrepro.papers import Paper, load
 
 NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
@@ -95,7 +95,7 @@ def _check(
     runs: Path,
 ) -> None:
     """Raise the one line a notebook would fail with: wrong names, or nothing left to run."""
-    from fedrepro.study import study  # torch comes with it
+    from fedrepro.quantities.paper_run import study  # torch comes with it
 
     asked = study(paper, dataset, scale, seed, only=methods, runs_dir=runs)
     if not any(asked.has_work(name) for name in asked.chosen(experiment)):
@@ -186,7 +186,7 @@ def sweep(
 def usual_workers(jobs: Sequence[Job]) -> int:
     """How many notebooks to execute at once: one a core, as far as memory goes, since two
     processes of one thread do more than one of two threads; on a GPU, one."""
-    from fedrepro.runs.environment import pick_device
+    from fedrepro.records.environment import pick_device
 
     devices = {pick_device(job.parameters.get("device", "auto")).type for job in jobs}
     if devices != {"cpu"}:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 
 from fedrepro import methods
+from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation, Samples
-from fedrepro.protocol import Protocol
-from fedrepro.rounds import Training
+from fedrepro.federated.rounds import Training
 from tests import toys
 
 VALUES = 12

@@ -17,11 +17,11 @@ from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from fedrepro import campaign, cli
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.runs import federation_of
-from fedrepro.study import study
-from fedrepro.views.campaign import pflop, table
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.quantities.paper_run import study
+from fedrepro.records import federation_of
+from fedrepro.report.campaign import pflop, table
 from tests.test_rounds import numbers
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
-from fedrepro.cells import cells, without_numbers
-from fedrepro.errors import Diverged
+from fedrepro.base.errors import Diverged
+from fedrepro.quantities.cells import cells, without_numbers
 
 ADCOL = papers.load("adcol")
 

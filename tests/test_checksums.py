@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedrepro import files, methods
+from fedrepro import methods
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 from fedrepro.data import cache, embeddings
 from fedrepro.data.readers.common import Decoded
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.runs import Record, RunSpec, Store
-from fedrepro.runs import store as store_module
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import store as store_module
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 
 TRIES = 60

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedrepro import cli, papers
-from fedrepro.views import text
+from fedrepro.report import text
 
 COMMANDS = (
     *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
@@ -118,7 +118,7 @@ def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
 
 def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three seeds of one cell at paper scale, as notebooks glue them."""
-    from fedrepro.views import scraps
+    from fedrepro.report import scraps
 
     cell = {"table": "table-1", "dataset": "digits5", "scale": "paper", "method": "SOLO"}
     cell |= {"column": "mnist", "standin": False, "marks": [], "alternative": False}

@@ -9,11 +9,12 @@ import math
 import pytest
 import torch
 
-from fedrepro import dp, methods
-from fedrepro.dp import Budget, clipped, into_unit_range, noise
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import OptimizerSpec
-from fedrepro.rounds import Training
+from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import OptimizerSpec
+from fedrepro.extras import dp
+from fedrepro.extras.dp import Budget, clipped, into_unit_range, noise
+from fedrepro.federated.rounds import Training
 from tests import toys
 
 

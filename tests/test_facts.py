@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import linalg
 
-from fedrepro.facts import frechet
-from fedrepro.study import study
+from fedrepro.quantities.counted import frechet
+from fedrepro.quantities.paper_run import study
 
 
 def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> np.ndarray:

@@ -10,14 +10,15 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro import figure_arrays, papers
-from fedrepro.errors import FedReproError
-from fedrepro.inversion import likeness
-from fedrepro.prototypes import class_means
-from fedrepro.runs import federation_of
-from fedrepro.study import Study, study
-from fedrepro.views import prototypes
-from fedrepro.views.embedding import with_prototypes
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.extras.inversion import likeness
+from fedrepro.methods.prototypes import class_means
+from fedrepro.quantities import figure_arrays
+from fedrepro.quantities.paper_run import Study, study
+from fedrepro.records import federation_of
+from fedrepro.records.embedding import with_prototypes
+from fedrepro.report import prototypes
 
 MPFT = papers.load("mpft")
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
-from fedrepro.cells import cells
-from fedrepro.curve import CURVE_COLUMNS
+from fedrepro.federated.curve import CURVE_COLUMNS
+from fedrepro.quantities.cells import cells
 
 MPFT = papers.load("mpft")
 DOMAINS = ("photo", "sketch")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedrepro.data import clip
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.rng import torch_stream
 from fedrepro.data.embeddings import Embedder, embedder
-from fedrepro.errors import FedReproError
-from fedrepro.inversion import NOISE, invert, likeness, misses, start, to_uint8
-from fedrepro.rng import torch_stream
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro.extras import clip
+from fedrepro.extras.inversion import NOISE, invert, likeness, misses, start, to_uint8
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests.data.test_embeddings import Made
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ from torch.func import grad_and_value, vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from fedrepro import losses
-from fedrepro.losses import (
+from fedrepro.methods import losses
+from fedrepro.methods.losses import (
     cross_entropy,
     distill_kl,
     feddyn_linear,

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedrepro.messages import (
+from fedrepro.methods.messages import (
     Network,
     count_bytes,
     network_of,

@@ -1,9 +1,9 @@
 import pandas as pd
 import pytest
 
-from fedrepro import metrics
-from fedrepro.curve import CURVE_COLUMNS
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.federated import metrics
+from fedrepro.federated.curve import CURVE_COLUMNS
 
 ACCURACY = {"a": [10, 50, 40, 60, 20, 30], "b": [20, 30, 80, 60, 40, 10]}
 LOSS = {"a": [3, 2, 2, 1, 2, 3], "b": [3, 2, 2, 3, 1, 1]}

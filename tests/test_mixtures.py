@@ -6,8 +6,8 @@ import torch
 from scipy.stats import kstest
 from torch.func import grad, vmap
 
-from fedrepro.losses import prototype_mse
-from fedrepro.prototypes import beta_draws, class_means, fedpall_mix, mix_other_class
+from fedrepro.methods.losses import prototype_mse
+from fedrepro.methods.prototypes import beta_draws, class_means, fedpall_mix, mix_other_class
 from tests.test_losses import dispatched
 from tests.test_prototypes import draw, generator, tensor
 

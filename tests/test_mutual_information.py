@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from fedrepro import papers
-from fedrepro.cells import cells
-from fedrepro.curve import CURVE_COLUMNS
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.extras.mutual_information import leakage, lower_bound, mutual_information, sent_pairs
+from fedrepro.federated.curve import CURVE_COLUMNS
+from fedrepro.federated.rounds import Training
 from fedrepro.methods import create
-from fedrepro.mutual_information import leakage, lower_bound, mutual_information, sent_pairs
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
+from fedrepro.quantities.cells import cells
 from tests import toys
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrepro.participation import participants, turns_of
+from fedrepro.federated.participation import participants, turns_of
 from tests import toys
 
 

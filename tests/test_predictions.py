@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedrepro import methods, metrics
+from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data.federation import build_federation
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.protocol import DataSpec
-from fedrepro.rounds import Training
-from fedrepro.runs import RunSpec, Store
-from fedrepro.runs import store as store_module
+from fedrepro.federated import metrics
+from fedrepro.federated.rounds import Training
+from fedrepro.records import RunSpec, Store
+from fedrepro.records import store as store_module
 from tests import toys
 
 METHODS = ("FedAvg", "FedBN", "Ditto", "Per-FedAvg", "FedPall")

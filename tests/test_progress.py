@@ -2,7 +2,7 @@
 
 import io
 
-from fedrepro import progress
+from fedrepro.base import progress
 
 
 def tell(form):

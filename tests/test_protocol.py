@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 from pydantic import Field
 
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import AllocationSpec, Augmentation, DataSpec, Protocol, _Spec
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import AllocationSpec, Augmentation, DataSpec, Protocol, _Spec
 from tests import toys
 
 OLD_DATA = {

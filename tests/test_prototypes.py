@@ -8,8 +8,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch.func import vmap
 
-from fedrepro.errors import FedReproError
-from fedrepro.prototypes import (
+from fedrepro.base.errors import FedReproError
+from fedrepro.methods.prototypes import (
     class_means,
     count_weighted_mean,
     distance_reweighted,

@@ -7,8 +7,9 @@ from itertools import product
 import pandas as pd
 import pytest
 
-from fedrepro import papers, ranking
-from fedrepro.errors import FedReproError
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.report import ranking
 
 
 def scores(values: dict[str, list[list[float]]]) -> pd.DataFrame:

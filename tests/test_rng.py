@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedrepro.rng import numpy_stream, seeded_modules, stream_seed, torch_stream
+from fedrepro.base.rng import numpy_stream, seeded_modules, stream_seed, torch_stream
 
 
 def test_streams_differ_by_every_part_of_the_key():

@@ -5,13 +5,14 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro import methods, metrics
-from fedrepro.curve import Curve
-from fedrepro.errors import Diverged
-from fedrepro.progress import Silent
-from fedrepro.protocol import EarlyStop
-from fedrepro.rounds import Training
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro import methods
+from fedrepro.base.errors import Diverged
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import EarlyStop
+from fedrepro.federated import metrics
+from fedrepro.federated.curve import Curve
+from fedrepro.federated.rounds import Training
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 
 ALL = toys.ON_IMAGES

@@ -9,13 +9,13 @@ from typing import get_args
 import pandas as pd
 import pytest
 
-from fedrepro import metrics, rounds
-from fedrepro.cells import wide
-from fedrepro.errors import Diverged, FedReproError
-from fedrepro.progress import Silent
-from fedrepro.protocol import Status
-from fedrepro.study import study
-from fedrepro.views import notebook
+from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Status
+from fedrepro.federated import metrics, rounds
+from fedrepro.quantities.cells import wide
+from fedrepro.quantities.paper_run import study
+from fedrepro.report import notebook
 
 
 @pytest.fixture(scope="module")

@@ -19,9 +19,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fedrepro import cli, sweep
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.execute import Job
-from fedrepro.views.scraps import SENTINEL, finished
+from fedrepro.report.scraps import SENTINEL, finished
 
 PARAMETERS = """experiment = "all"
 dataset = "minidigits"

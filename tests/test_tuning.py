@@ -5,12 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from fedrepro import methods, metrics, papers
-from fedrepro.errors import Diverged, FedReproError
+from fedrepro import methods, papers
+from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Tuning
-from fedrepro.progress import Silent
-from fedrepro.runs import Store
-from fedrepro.study import Study
+from fedrepro.quantities.paper_run import Study
+from fedrepro.records import Store
 
 RATES = (0.0001, 0.05, 0.01)
 

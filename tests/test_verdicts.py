@@ -8,9 +8,16 @@ from typing import Any
 import pytest
 
 from fedrepro import papers
-from fedrepro.verdicts import BESIDE_STANDIN, COLUMNS, RULES, build_table, order, rules_markdown
-from fedrepro.verdicts import interval as interval_of
-from fedrepro.verdicts import verdict as judge
+from fedrepro.report.verdicts import (
+    BESIDE_STANDIN,
+    COLUMNS,
+    RULES,
+    build_table,
+    order,
+    rules_markdown,
+)
+from fedrepro.report.verdicts import interval as interval_of
+from fedrepro.report.verdicts import verdict as judge
 
 ADCOL = papers.load("adcol")
 

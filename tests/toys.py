@@ -6,8 +6,8 @@ import pandas as pd
 import torch
 
 from fedrepro import methods
+from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.protocol import Protocol, parse_protocol
 
 SIZE = 16
 CLASSES = 3

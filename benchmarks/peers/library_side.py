@@ -1,4 +1,4 @@
-"""The library: FedAvg through `fedrepro.rounds.Training`.
+"""The library: FedAvg through `fedrepro.federated.rounds.Training`.
 
 python library_side.py WORK ENGINE
 """
@@ -14,13 +14,13 @@ import torch
 from shared import CLASSES, Clock, Probe, Work, answer, stored
 from torch import Tensor, nn
 
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, LocalModel
 from fedrepro.methods.fedavg import FedAvg
-from fedrepro.progress import Silent
-from fedrepro.protocol import Protocol, parse_protocol
-from fedrepro.rounds import Training
-from fedrepro.runs.environment import pick_device
+from fedrepro.records.environment import pick_device
 
 
 class Counted(FedAvg):

@@ -1,6 +1,6 @@
 """Prepared arrays: one safetensors file a domain and size. It memory-maps and cannot run code.
 
-They carry their checksum (`fedrepro.checksums`). Whoever opens one reads all of it first, once a
+They carry their checksum (`base.checksums`). Whoever opens one reads all of it first, once a
 process: 0.02 s for SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedrepro import checksums, files
+from fedrepro.base import checksums, files
 from fedrepro.data.readers.common import Decoded, Images
 
 MEND = "free some space or set FEDREPRO_CACHE to a folder you may write to"

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.partition import Allocation, Pieces
 from fedrepro.data.readers.pictures import read_list
 from fedrepro.data.roots import data_root
 from fedrepro.data.splits import Indices
-from fedrepro.errors import FedReproError
 
 MNIST, COPY = "mnist", "mnistm"
 

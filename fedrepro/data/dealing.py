@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.splits import Indices
-from fedrepro.errors import FedReproError
 
 
 def every_class(

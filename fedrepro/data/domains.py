@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.cache import cache_path, open_arrays, write_arrays
 from fedrepro.data.encoders import ENCODERS
 from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, Source, default_manifest
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import verify
-from fedrepro.errors import FedReproError
 
 
 def _domainnet(classes: int, *names: str) -> tuple[str, ...]:

@@ -15,11 +15,11 @@ import pooch
 import requests
 from tqdm import tqdm
 
+from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data.domains import GENERATED, domain_names
 from fedrepro.data.manifest import Collection, FileEntry, Manifest, default_manifest
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import verify, verify_file
-from fedrepro.errors import FedReproError, one_line
 
 RETRIES = 3
 TIMEOUT = 60  # seconds without a byte

@@ -16,15 +16,15 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from fedrepro._torchvision import load_torchvision
-from fedrepro.data import clip
+from fedrepro.base._torchvision import load_torchvision
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import counted
 from fedrepro.data.cache import cache_path, is_whole, write_signed
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.encoders import ENCODERS, load_encoder
 from fedrepro.data.roots import cache_root
 from fedrepro.data.transforms import normalise
-from fedrepro.errors import FedReproError
-from fedrepro.progress import counted
+from fedrepro.extras import clip
 
 EMBEDDING_VERSION = 1  # raised whenever the embeddings of the same images change
 BATCH = 64
@@ -187,7 +187,7 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     thread's, as many at once as there are cores: then the bits of an embedding depend neither on
     which others are asked for with it nor on the number of threads.
     """
-    from fedrepro.engine.side_by_side import cores, side_by_side  # it needs this module to be there
+    from fedrepro.base.threads import cores, side_by_side  # it needs this module to be there
 
     @torch.no_grad()
     def one(_: object, batch: int) -> Tensor:

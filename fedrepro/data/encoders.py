@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.cache import cache_path, is_whole, write_signed
 from fedrepro.data.manifest import Located, Manifest, default_manifest
 from fedrepro.data.readers.common import check, reading
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import verify
-from fedrepro.errors import FedReproError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,13 +11,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data.copies import originals, overlap
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.embeddings import embed_domain, embedder, text_heads
 from fedrepro.data.partition import POOLED, Allocation, Pieces, make_allocation
 from fedrepro.data.splits import Split, limit_test, make_split, tested_sample
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import DataSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 
 DIGITS = tuple("0123456789")
 Counts = tuple[int, int, int]

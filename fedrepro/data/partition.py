@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import AllocationSpec
+from fedrepro.base.rng import numpy_stream
 from fedrepro.data.dealing import every_class, parts, skewed_owners
 from fedrepro.data.splits import Indices, Split, divide, domain_key, update_with
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import AllocationSpec
-from fedrepro.rng import numpy_stream
 
 POOLED = "pooled"  # the one domain that several domains become under label skew
 _SMALLEST_CLIENT = 2  # BatchNorm cannot train on fewer

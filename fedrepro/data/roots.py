@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedrepro.errors import FedReproError
-from fedrepro.files import make_folder
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.files import make_folder
 
 DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"

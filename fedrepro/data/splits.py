@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
-from fedrepro.errors import FedReproError
-from fedrepro.rng import numpy_stream
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.rng import numpy_stream
 
 if TYPE_CHECKING:
     from fedrepro.data.domains import DomainArrays

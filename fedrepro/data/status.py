@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.cache import open_arrays
 from fedrepro.data.domains import (
     ALL_ENCODERS,
@@ -25,7 +26,6 @@ from fedrepro.data.encoders import ENCODERS, convert, encoder_plan, opened
 from fedrepro.data.manifest import Collection, Located, Manifest, default_manifest
 from fedrepro.data.roots import cache_root, data_root
 from fedrepro.data.verify import HashState, verify
-from fedrepro.errors import FedReproError
 
 SIZES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),

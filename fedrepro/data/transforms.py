@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import Augmentation, DataSpec
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import Augmentation, DataSpec
 
 __all__ = ["Augmentation", "Draws", "augment", "draw", "normalise", "prepare_batch", "together"]
 

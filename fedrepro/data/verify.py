@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedrepro import files
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.manifest import FileEntry, Located
 from fedrepro.data.readers.common import reading
 from fedrepro.data.readers.trees import list_pictures
-from fedrepro.errors import FedReproError
 
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
 

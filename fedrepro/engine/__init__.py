@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.engine.base import Engine, Job, Trained, in_order, must_be_finite
 from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine
-from fedrepro.errors import FedReproError
 
 # By the words that run ids hold.
 ENGINES: dict[str, type[LoopEngine] | type[StackedEngine]] = {

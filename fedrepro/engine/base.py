@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from fedrepro.base.errors import Diverged
+from fedrepro.base.protocol import Augmentation
+from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
-from fedrepro.errors import Diverged
-from fedrepro.messages import Message
 from fedrepro.methods.base import Method, Phase, Shots
-from fedrepro.protocol import Augmentation
-from fedrepro.rng import Purpose, torch_stream
+from fedrepro.methods.messages import Message
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedrepro.batches import slices
+from fedrepro.base.protocol import Augmentation, Protocol
+from fedrepro.base.threads import lanes, side_by_side
+from fedrepro.data.batches import slices
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, draw, normalise
 from fedrepro.engine.memory import keep_freed_memory
 from fedrepro.engine.received import callable_under_vmap
-from fedrepro.engine.side_by_side import lanes, side_by_side
 from fedrepro.models import FLModel, Output, TensorInfo, layout
-from fedrepro.protocol import Augmentation, Protocol
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 

@@ -17,17 +17,17 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedrepro.batches import epoch_batches
+from fedrepro.base.protocol import Protocol
+from fedrepro.base.threads import lanes, side_by_side
+from fedrepro.data.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
 from fedrepro.engine.base import Job, Results, Streams, Trained
 from fedrepro.engine.forward import BoundModel, ForwardEngine
 from fedrepro.engine.optimizers import build, remembered
 from fedrepro.engine.received import placed
-from fedrepro.engine.side_by_side import lanes, side_by_side
-from fedrepro.messages import Message
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
+from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel
-from fedrepro.protocol import Protocol
 
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
 

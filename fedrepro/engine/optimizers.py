@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedrepro.protocol import OptimizerSpec
+from fedrepro.base.protocol import OptimizerSpec
 
 Named = Mapping[str, Tensor]
 

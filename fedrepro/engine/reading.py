@@ -10,11 +10,11 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from fedrepro.batches import epoch_batches, slices
+from fedrepro.base.protocol import DataSpec
+from fedrepro.data.batches import epoch_batches, slices
 from fedrepro.data.transforms import Draws, augment, draw, normalise, together
 from fedrepro.engine.base import Job, Streams
 from fedrepro.methods.base import Method
-from fedrepro.protocol import DataSpec
 
 Batches = tuple[Tensor, ...]  # what one step of a client reads: one batch, or two with lookahead
 

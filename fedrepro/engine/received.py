@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedrepro.messages import Message, Network, Payload
+from fedrepro.methods.messages import Message, Network, Payload
 
 Module = TypeVar("Module", bound=nn.Module)
 APART = "\n"  # between a payload's kind and a tensor's name

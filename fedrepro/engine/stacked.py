@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.engine.base import Job, Results, Trained
 from fedrepro.engine.forward import BoundModel, ForwardEngine
 from fedrepro.engine.optimizers import build, remembered
@@ -26,7 +27,6 @@ from fedrepro.engine.reading import Reader, Step, stacking_order
 from fedrepro.engine.received import Received, form, norms
 from fedrepro.methods.base import Batch, Method, Phase
 from fedrepro.models import FLModel, Output
-from fedrepro.protocol import OptimizerSpec, Protocol
 
 Named = Mapping[str, Tensor]
 Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their optimiser

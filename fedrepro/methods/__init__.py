@@ -13,10 +13,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.errors import FedReproError, first_mistake
+from fedrepro.base.errors import FedReproError, first_mistake
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"
+ROOMS = ("fedrepro.methods", "fedrepro.extras")  # packages whose modules may hold methods
 
 _registry: dict[str, type[Method]] = {}
 _discovered = False
@@ -33,11 +34,12 @@ def _discover() -> None:
     if _discovered:
         return
     _discovered = True
-    for module in pkgutil.iter_modules(__path__):
-        found = vars(importlib.import_module(f"{__name__}.{module.name}")).values()
-        for item in found:
-            if isinstance(item, type) and issubclass(item, Method) and item is not Method:
-                register(item)
+    for room in ROOMS:
+        for module in pkgutil.iter_modules(importlib.import_module(room).__path__):
+            found = vars(importlib.import_module(f"{room}.{module.name}")).values()
+            for item in found:
+                if isinstance(item, type) and issubclass(item, Method) and item is not Method:
+                    register(item)
     for entry in entry_points(group=ENTRY_POINTS):
         register(entry.load())
 

@@ -10,9 +10,8 @@ from typing import ClassVar, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from fedrepro.dp import Budget, Noise, fit, into_unit_range, noise
-from fedrepro.losses import cross_entropy, kl_from_uniform
-from fedrepro.messages import Message, network_of, tensor_of
+from fedrepro.base.protocol import OptimizerSpec, Protocol
+from fedrepro.extras.dp import Budget, Noise, fit, into_unit_range, noise
 from fedrepro.methods.base import (
     CLOSING,
     Batch,
@@ -24,10 +23,11 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, kl_from_uniform
+from fedrepro.methods.messages import Message, network_of, tensor_of
+from fedrepro.methods.server import Server
 from fedrepro.models import TensorInfo, discriminator
 from fedrepro.models.discriminators import Panel, ResNetDiscriminator
-from fedrepro.protocol import OptimizerSpec, Protocol
-from fedrepro.server import Server
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy
-from fedrepro.messages import Message
+from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status
+from fedrepro.methods.losses import cross_entropy
+from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output, TensorInfo
-from fedrepro.protocol import Augmentation, OptimizerSpec, Protocol, Status
 
 if TYPE_CHECKING:
-    from fedrepro.server import Server
+    from fedrepro.methods.server import Server
 
 BNPolicy = Literal["average", "local", "first", "recompute"]
 BN_POLICIES: tuple[str, ...] = ("average", "local", "first", "recompute")

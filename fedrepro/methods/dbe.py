@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedrepro.losses import cross_entropy, mean_regulariser
-from fedrepro.messages import Message, tensor_of, tensors_of
+from fedrepro.base.protocol import Protocol
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -22,9 +21,10 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, mean_regulariser
+from fedrepro.methods.messages import Message, tensor_of, tensors_of
+from fedrepro.methods.server import Server
 from fedrepro.models import FLModel, Output, TensorInfo
-from fedrepro.protocol import Protocol
-from fedrepro.server import Server
 
 
 class Shifted(Output):

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, proximal
-from fedrepro.messages import Message, tensors_of
+from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -19,8 +18,9 @@ from fedrepro.methods.base import (
     Phase,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, proximal
+from fedrepro.methods.messages import Message, tensors_of
 from fedrepro.models import TensorInfo
-from fedrepro.protocol import OptimizerSpec, Protocol
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, prototype_contrast
-from fedrepro.messages import Message
+from fedrepro.base.protocol import Augmentation
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -19,10 +18,11 @@ from fedrepro.methods.base import (
     TrainedClient,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, prototype_contrast
+from fedrepro.methods.messages import Message
 from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
-from fedrepro.protocol import Augmentation
-from fedrepro.prototypes import plain_mean
-from fedrepro.server import Server
+from fedrepro.methods.prototypes import plain_mean
+from fedrepro.methods.server import Server
 
 
 @dataclass(frozen=True)

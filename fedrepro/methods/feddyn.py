@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, feddyn_linear, proximal
-from fedrepro.messages import Message, tensors_of
+from fedrepro.base.protocol import Protocol
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -21,8 +20,9 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
-from fedrepro.protocol import Protocol
-from fedrepro.server import Server, under
+from fedrepro.methods.losses import cross_entropy, feddyn_linear, proximal
+from fedrepro.methods.messages import Message, tensors_of
+from fedrepro.methods.server import Server, under
 
 
 @dataclass(frozen=True)

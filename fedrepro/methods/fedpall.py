@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, fedpall_contrast, kl_from_uniform, kl_to_uniform
-from fedrepro.messages import Message, network_of, tensor_of
+from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.methods.base import (
     CLOSING,
     Batch,
@@ -22,10 +21,11 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, fedpall_contrast, kl_from_uniform, kl_to_uniform
+from fedrepro.methods.messages import Message, network_of, tensor_of
+from fedrepro.methods.prototypes import class_means, count_weighted_mean, fedpall_mix, unit_mean
+from fedrepro.methods.server import Server
 from fedrepro.models import TensorInfo, build_model, discriminator
-from fedrepro.protocol import OptimizerSpec, Protocol
-from fedrepro.prototypes import class_means, count_weighted_mean, fedpall_mix, unit_mean
-from fedrepro.server import Server
 
 
 def is_linear_head(tensor: TensorInfo) -> bool:

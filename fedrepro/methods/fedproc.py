@@ -8,8 +8,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, prototype_contrast
-from fedrepro.messages import Message, tensor_of
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -19,9 +17,11 @@ from fedrepro.methods.base import (
     TrainedClient,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, prototype_contrast
+from fedrepro.methods.messages import Message, tensor_of
 from fedrepro.methods.prototype_messages import PrototypeMessages, class_features, received_table
-from fedrepro.prototypes import count_weighted_mean, ema, plain_mean
-from fedrepro.server import Server
+from fedrepro.methods.prototypes import count_weighted_mean, ema, plain_mean
+from fedrepro.methods.server import Server
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrepro.losses import NEVER, cross_entropy, prototype_mse
-from fedrepro.messages import Message
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -20,15 +18,17 @@ from fedrepro.methods.base import (
     TrainedClient,
     hyper,
 )
+from fedrepro.methods.losses import NEVER, cross_entropy, prototype_mse
+from fedrepro.methods.messages import Message
 from fedrepro.methods.prototype_messages import (
     HELD,
     PrototypeMessages,
     class_features,
     received_table,
 )
+from fedrepro.methods.prototypes import count_weighted_mean, plain_mean
+from fedrepro.methods.server import Server
 from fedrepro.models import FLModel, Output, TensorInfo
-from fedrepro.prototypes import count_weighted_mean, plain_mean
-from fedrepro.server import Server
 
 
 class NearestPrototype(FLModel):

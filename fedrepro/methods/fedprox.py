@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, proximal
-from fedrepro.messages import Message, tensors_of
+from fedrepro.base.protocol import Protocol
 from fedrepro.methods.base import BN_POLICIES, Batch, BNPolicy, LocalModel, Method, Phase, hyper
-from fedrepro.protocol import Protocol
+from fedrepro.methods.losses import cross_entropy, proximal
+from fedrepro.methods.messages import Message, tensors_of
 
 
 @dataclass(frozen=True)

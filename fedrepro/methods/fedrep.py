@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from fedrepro.base.protocol import Protocol
 from fedrepro.methods.base import BN_POLICIES, BNPolicy, Method, Phase, hyper
 from fedrepro.models import TensorInfo
-from fedrepro.protocol import Protocol
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, prototype_contrast, prototype_mse
-from fedrepro.messages import Message
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -21,14 +19,16 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, prototype_contrast, prototype_mse
+from fedrepro.methods.messages import Message
 from fedrepro.methods.prototype_messages import (
     PrototypeMessages,
     class_features,
     empty_table,
     received_table,
 )
-from fedrepro.prototypes import class_means, finch_prototypes
-from fedrepro.server import Server
+from fedrepro.methods.prototypes import class_means, finch_prototypes
+from fedrepro.methods.server import Server
 
 
 @dataclass(frozen=True)

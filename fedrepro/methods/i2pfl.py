@@ -8,9 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrepro.errors import FedReproError
-from fedrepro.losses import cross_entropy, prototype_contrast, prototype_mse
-from fedrepro.messages import Message, tensors_of
+from fedrepro.base.errors import FedReproError
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -20,9 +18,10 @@ from fedrepro.methods.base import (
     TrainedClient,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, prototype_contrast, prototype_mse
+from fedrepro.methods.messages import Message, tensors_of
 from fedrepro.methods.prototype_messages import PrototypeMessages, empty_table, received_table
-from fedrepro.models import Output
-from fedrepro.prototypes import (
+from fedrepro.methods.prototypes import (
     beta_draws,
     class_means,
     distance_reweighted,
@@ -31,7 +30,8 @@ from fedrepro.prototypes import (
     mix_other_class,
     plain_mean,
 )
-from fedrepro.server import Server
+from fedrepro.methods.server import Server
+from fedrepro.models import Output
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, model_contrast
-from fedrepro.messages import Message, tensors_of
 from fedrepro.methods.base import (
     BN_POLICIES,
     Batch,
@@ -19,7 +17,9 @@ from fedrepro.methods.base import (
     TrainedClient,
     hyper,
 )
-from fedrepro.server import Server
+from fedrepro.methods.losses import cross_entropy, model_contrast
+from fedrepro.methods.messages import Message, tensors_of
+from fedrepro.methods.server import Server
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
-from fedrepro.errors import FedReproError
-from fedrepro.losses import cross_entropy, distill_kl
-from fedrepro.messages import Message, tensor_of, tensors_of
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import OptimizerSpec, Protocol
+from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.methods.base import (
     Batch,
     BNPolicy,
@@ -27,10 +27,10 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, distill_kl
+from fedrepro.methods.messages import Message, tensor_of, tensors_of
+from fedrepro.methods.server import Server
 from fedrepro.models import TensorInfo, build_model
-from fedrepro.protocol import OptimizerSpec, Protocol
-from fedrepro.rng import seeded_modules, torch_stream
-from fedrepro.server import Server
 
 DROP = 10  # prototypes in a batch at the server; a smaller last batch is left out
 

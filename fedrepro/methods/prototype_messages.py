@@ -8,10 +8,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedrepro.messages import Message, tensor_of
 from fedrepro.methods.base import TrainedClient, Upload
-from fedrepro.prototypes import class_means
-from fedrepro.server import Server
+from fedrepro.methods.messages import Message, tensor_of
+from fedrepro.methods.prototypes import class_means
+from fedrepro.methods.server import Server
 
 HELD = ("prototypes", "present")
 

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.losses import cross_entropy, prior_adjusted_cross_entropy
-from fedrepro.messages import Message, tensor_of, tensors_of
+from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.methods.base import (
     Batch,
     LocalModel,
@@ -21,11 +20,12 @@ from fedrepro.methods.base import (
     Upload,
     hyper,
 )
+from fedrepro.methods.losses import cross_entropy, prior_adjusted_cross_entropy
+from fedrepro.methods.messages import Message, tensor_of, tensors_of
 from fedrepro.methods.prototype_messages import class_features
+from fedrepro.methods.prototypes import class_means, count_weighted_mean, unit_mean
+from fedrepro.methods.server import Server
 from fedrepro.models import FLModel, Output, TensorInfo
-from fedrepro.protocol import OptimizerSpec, Protocol
-from fedrepro.prototypes import class_means, count_weighted_mean, unit_mean
-from fedrepro.server import Server
 
 
 class TwoEntrances(FLModel):

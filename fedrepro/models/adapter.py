@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.models.base import FLModel
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.models.base import FLModel
 from fedrepro.models.mlp import bn_linear
 

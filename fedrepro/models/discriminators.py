@@ -9,7 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from fedrepro._torchvision import load_torchvision
+from fedrepro.base._torchvision import load_torchvision
 
 
 class ResNetDiscriminator(nn.Module):

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 
 
 def bn_linear(inputs: int, outputs: int, relu: bool = True) -> list[nn.Module]:

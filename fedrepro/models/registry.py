@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.models.adapter import adapter
 from fedrepro.models.base import FLModel
 from fedrepro.models.cnn import digit_cnn, pfl_cnn, small_cnn, tiny_cnn

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedrepro._torchvision import load_torchvision
+from fedrepro.base._torchvision import load_torchvision
 from fedrepro.models.base import FLModel
 from fedrepro.models.mlp import bn_linear
 

@@ -10,8 +10,9 @@ import pandas as pd
 import yaml
 from pydantic import ValidationError
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import Protocol, Scale
 from fedrepro.data.domains import DATASETS
-from fedrepro.errors import FedReproError
 from fedrepro.papers.schema import (
     ArmSpec,
     Experiment,
@@ -22,7 +23,6 @@ from fedrepro.papers.schema import (
     Tuning,
     build_protocol,
 )
-from fedrepro.protocol import Protocol, Scale
 
 Named = TypeVar("Named", Table, Experiment)
 

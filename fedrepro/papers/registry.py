@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from pathlib import Path
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.papers.paper import Paper, read_paper
 
 FOLDER = Path(__file__).parent

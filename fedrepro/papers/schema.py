@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from fedrepro.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.protocol import Protocol, Scale, Status, parse_protocol
 from fedrepro.papers.authors import Authors
-from fedrepro.protocol import Protocol, Scale, Status, parse_protocol
 
 State = Literal["runs", "blocked", "planned"]
 Kind = Literal[

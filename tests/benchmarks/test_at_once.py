@@ -10,9 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from fedrepro.errors import FedReproError
-from fedrepro.files import write_json
-from fedrepro.rounds import Training
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.files import write_json
+from fedrepro.federated.rounds import Training
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

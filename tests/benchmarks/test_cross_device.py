@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.rng import seeded_modules
 from fedrepro.models import build_model
-from fedrepro.rng import seeded_modules
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

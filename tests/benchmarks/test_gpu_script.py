@@ -14,7 +14,7 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.engine import StackedEngine
-from fedrepro.runs import Store
+from fedrepro.records import Store
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CPU = torch.device("cpu")

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.base.progress import Silent
 from fedrepro.engine import LoopEngine
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.server import Server
+from fedrepro.federated.rounds import Training
+from fedrepro.methods.server import Server
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CPU = torch.device("cpu")

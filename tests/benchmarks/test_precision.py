@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-from fedrepro import metrics
-from fedrepro.errors import FedReproError
-from fedrepro.runs import Store
+from fedrepro.base.errors import FedReproError
+from fedrepro.federated import metrics
+from fedrepro.records import Store
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedrepro.errors import FedReproError
-from fedrepro.views.plots import Picture
+from fedrepro.base.errors import FedReproError
+from fedrepro.report.plots import Picture
 
 with pytest.MonkeyPatch.context() as patched:
     patched.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))

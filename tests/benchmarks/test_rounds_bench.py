@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CPU = torch.device("cpu")

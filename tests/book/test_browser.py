@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("websocket", reason="the browser test needs websocket-client")
 
-from fedrepro.verdicts import RULES
+from fedrepro.report.verdicts import RULES
 from tests.book.chrome import Chrome, find_chromium
 
 PHONE, DESK = 390, 1280

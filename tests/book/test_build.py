@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from fedrepro import book
+from fedrepro.base.errors import FedReproError
 from fedrepro.book import build_book
-from fedrepro.errors import FedReproError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

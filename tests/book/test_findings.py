@@ -9,7 +9,7 @@ import re
 import nbformat
 import pytest
 
-from fedrepro.views import recorded
+from fedrepro.report import recorded
 from tests.book.findings import CHECKS, adcol, common, fedapc, fedpall, i2pfl, mpft  # noqa: F401
 
 PAGES = recorded.FOLDER.parent / "results"

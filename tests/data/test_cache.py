@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data import load_domain, prepare
 from fedrepro.data.domains import make_plan
 from fedrepro.data.manifest import Manifest
-from fedrepro.errors import FedReproError
 
 
 def load(tiny, cache: Path | None = None, size: int = 28):

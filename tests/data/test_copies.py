@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import AllocationSpec
 from fedrepro.data import copies
 from fedrepro.data.partition import make_allocation
 from fedrepro.data.splits import Split
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import AllocationSpec
 
 # Six digits; the copy holds the first five of them in falling order, "other" holds none.
 SHARED = {"mnist": np.arange(6), "mnistm": np.array([4, 3, 2, 1, 0])}

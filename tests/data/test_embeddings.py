@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from fedrepro.data import clip, embeddings
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import DataSpec
+from fedrepro.data import embeddings
 from fedrepro.data.domains import DATASETS, load_domain
 from fedrepro.data.federation import build_federation
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import DataSpec
+from fedrepro.extras import clip
 from tests.data.test_encoders import NAME
 
 PIXELS = DataSpec(
@@ -122,7 +123,7 @@ def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data: Path) 
 
 def test_mobilenet_is_the_prepared_network_with_its_own_padding(real_data: Path) -> None:
     """Against the same tensors run with explicit padding, layer by layer."""
-    from fedrepro._torchvision import load_torchvision
+    from fedrepro.base._torchvision import load_torchvision
     from fedrepro.data.encoders import load_encoder
 
     x = torch.rand(2, 3, 128, 128, generator=torch.Generator().manual_seed(0))

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedrepro._torchvision import load_torchvision
+from fedrepro.base._torchvision import load_torchvision
+from fedrepro.base.errors import FedReproError
 from fedrepro.data import ENCODERS, encoders, fetch, load_encoder, prepare, status
 from fedrepro.data.manifest import Manifest, default_manifest, parse_manifest
 from fedrepro.data.readers.common import decode_image
 from fedrepro.data.readers.trees import tar_files
 from fedrepro.data.transforms import normalise
-from fedrepro.errors import FedReproError
 
 NAME = "mobilenetv2-imagenet"
 FILE = "mobilenet_v2_imagenet.pt"

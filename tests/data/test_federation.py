@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data import federation
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.federation import Federation, build_federation
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import DataSpec
 
 SIZE = 4
 # images, channels, cut

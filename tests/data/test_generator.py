@@ -18,11 +18,11 @@ from PIL import Image
 from setuptools import find_packages
 from sklearn.datasets import load_digits
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.rng import numpy_stream
 from fedrepro.data import domains
 from fedrepro.data.domains import DATASETS, STANDINS
-from fedrepro.data.sheets import contact_sheet
-from fedrepro.errors import FedReproError
-from fedrepro.rng import numpy_stream
+from fedrepro.report.sheets import contact_sheet
 
 MINI = tuple(name for name in GENERATED if name.startswith("mini-"))
 DRAWN = ("mini-font", "mini-street", "synthdigits-standin", "syn-standin")

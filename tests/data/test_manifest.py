@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data import DATASETS, fetch, status
 from fedrepro.data.domains import GENERATED, all_domains, load_domain
 from fedrepro.data.manifest import default_manifest, parse_manifest
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
 from fedrepro.data.verify import file_hashes, folder_hashes
-from fedrepro.errors import FedReproError
 
 IMAGES = "train-images-idx3-ubyte.gz"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedrepro import papers
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.dealing import parts
-from fedrepro.errors import FedReproError
 from tests.data.test_federation import MADE, build, identity, made_domains
 
 assert made_domains  # the fixture under which every domain is made here

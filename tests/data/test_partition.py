@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import AllocationSpec
 from fedrepro.data.dealing import every_class
 from fedrepro.data.partition import Allocation, make_allocation
 from fedrepro.data.splits import Split
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import AllocationSpec
 
 SIZES = {"a": 100, "b": 40, "c": 10}
 

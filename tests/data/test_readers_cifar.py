@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.readers import READERS, Decoded, ReadSpec
 from fedrepro.data.readers.cifar import HUNDRED, PIXELS, TEN
-from fedrepro.errors import FedReproError
 
 FORMATS = {"cifar10": (TEN, "cifar-10-batches-bin"), "cifar100": (HUNDRED, "cifar-100-binary")}
 

@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.readers import READERS, Decoded, ReadSpec
 from fedrepro.data.readers.common import resize_stack
 from fedrepro.data.readers.digits import read_idx, read_libsvm, read_mat
-from fedrepro.errors import FedReproError
 
 RNG = np.random.default_rng(0)
 DIGITS = tuple("0123456789")

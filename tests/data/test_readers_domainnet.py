@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data import DATASETS, federation, load_domain, status
 from fedrepro.data.domains import all_domains, domain_names
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.readers import READERS, Decoded, ReadSpec
 from fedrepro.data.readers.trees import zip_files
-from fedrepro.errors import FedReproError
-from fedrepro.protocol import DataSpec
 
 NET = default_manifest().collections["domainnet"]
 # value of the first pixel, class; the official numbers are those of the class among all 345

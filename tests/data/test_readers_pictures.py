@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.readers import READERS, Decoded, ReadSpec
 from fedrepro.data.readers.trees import tar_files
-from fedrepro.errors import FedReproError
 
 DIGITS = tuple("0123456789")
 OFFICE = default_manifest().collection("caltech")

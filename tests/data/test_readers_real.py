@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.data import DATASETS, load_domain
 from fedrepro.data.federation import build_federation
 from fedrepro.data.manifest import default_manifest
-from fedrepro.protocol import AllocationSpec, DataSpec
 
 # label histograms; the sets' published or recorded ones
 HISTOGRAMS = {

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.data.splits import Split, limit_test, make_split
-from fedrepro.errors import FedReproError
 
 # images per class, from the data's provenance
 OFFICE = {

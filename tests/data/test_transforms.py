@@ -9,7 +9,8 @@ import pytest
 import torch
 from PIL import Image
 
-from fedrepro._torchvision import load_torchvision
+from fedrepro.base._torchvision import load_torchvision
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data.transforms import (
     Augmentation,
     Draws,
@@ -21,7 +22,6 @@ from fedrepro.data.transforms import (
     shift,
     together,
 )
-from fedrepro.protocol import DataSpec
 
 
 def spec(**changes: Any) -> DataSpec:

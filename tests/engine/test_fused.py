@@ -9,13 +9,13 @@ import torch
 
 from fedrepro import engine as engines
 from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 from fedrepro.engine import LoopEngine, StackedEngine, stacked
-from fedrepro.errors import FedReproError
-from fedrepro.messages import Network
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BN_POLICIES
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro.methods.messages import Network
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 
 # Batches of 8 cut these into full ones, rests of 5, and a 9 whose last sample joins the one before.

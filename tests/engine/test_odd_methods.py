@@ -6,11 +6,11 @@ from typing import ClassVar
 import pytest
 import torch
 
+from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.engine import in_order
-from fedrepro.losses import cross_entropy
-from fedrepro.messages import Network, network_of, tensor_of, tensors_of
 from fedrepro.methods.base import Method, Phase
-from fedrepro.protocol import OptimizerSpec
+from fedrepro.methods.losses import cross_entropy
+from fedrepro.methods.messages import Network, network_of, tensor_of, tensors_of
 from tests.engine.test_fused import SIZES, assert_engines_agree, start
 
 

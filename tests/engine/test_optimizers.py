@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.protocol import OptimizerSpec
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import OptimizerSpec
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree, numbers, start
 from tests.engine.test_odd_methods import Forgetful, Odd

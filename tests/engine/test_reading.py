@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.batches import epoch_batches
+from fedrepro.base.rng import torch_stream
+from fedrepro.data.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
 from fedrepro.engine.reading import Reader, plan, stacking_order
-from fedrepro.rng import torch_stream
-from fedrepro.rounds import Training
+from fedrepro.federated.rounds import Training
 from tests import toys
 
 

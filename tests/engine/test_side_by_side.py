@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from fedrepro.base.progress import Silent
+from fedrepro.base.threads import cores, lanes, one_thread, recorded, side_by_side
 from fedrepro.engine import forward
 from fedrepro.engine.loop import LoopEngine
-from fedrepro.engine.side_by_side import cores, lanes, one_thread, recorded, side_by_side
 from fedrepro.methods.base import hyper
 from fedrepro.methods.fedavg import FedAvg
-from fedrepro.progress import Silent
 from tests import toys
 from tests.engine.test_fused import assert_same_run, start
 
@@ -108,7 +108,7 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
     [(2, 5, 1 << 40, 2), (8, 5, 1 << 40, 5), (1, 5, 1 << 40, 1), (4, 0, 1 << 40, 1), (4, 5, 0, 1)],
 )
 def test_one_a_core_as_memory_allows(threads, tasks, free, count, monkeypatch):
-    monkeypatch.setattr("fedrepro.engine.side_by_side.cores", lambda: threads)
+    monkeypatch.setattr("fedrepro.base.threads.cores", lambda: threads)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=free))
     assert lanes(tasks, network=1 << 20) == count
 
@@ -134,7 +134,7 @@ def test_a_test_at_once_has_the_bits_of_batch_after_batch(precision, monkeypatch
     state, samples = run.server.model, run.federation.clients[0].train
     alone = run.engine.evaluate(state, samples), run.engine.features(state, samples)
     used = []
-    monkeypatch.setattr("fedrepro.engine.side_by_side.cores", lambda: 3)
+    monkeypatch.setattr("fedrepro.base.threads.cores", lambda: 3)
     monkeypatch.setattr(forward, "side_by_side", lambda *a: used.append(a) or side_by_side(*a))
     both = run.engine.evaluate(state, samples), run.engine.features(state, samples)
     assert len(used) == 2 and both[0][:2] == alone[0][:2]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from fedrepro import methods, papers
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
+from fedrepro.methods.server import Server
 from fedrepro.models import Output
-from fedrepro.rounds import Training
-from fedrepro.server import Server
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

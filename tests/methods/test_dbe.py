@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from fedrepro import methods
-from fedrepro.messages import tensors_of
+from fedrepro.base.progress import Silent
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.methods.dbe import ShiftedModel
+from fedrepro.methods.messages import tensors_of
 from fedrepro.models import FLModel
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.engine import in_order
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BN_POLICIES, Batch
 from fedrepro.models import Output
-from fedrepro.progress import Silent
-from fedrepro.protocol import OptimizerSpec
-from fedrepro.rounds import Training
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

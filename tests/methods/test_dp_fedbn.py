@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from fedrepro import dp, methods
-from fedrepro.rounds import Training
+from fedrepro import methods
+from fedrepro.extras import dp
+from fedrepro.federated.rounds import Training
 from tests import toys
 
 

@@ -6,18 +6,18 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.messages import Network
-from fedrepro.methods.base import Batch, Upload
-from fedrepro.methods.fada import within_clusters
-from fedrepro.models import build_model, layout
-from fedrepro.models.discriminators import Panel
-from fedrepro.models.disentangling import (
+from fedrepro.extras.disentangling import (
     Disentangled,
     DisentanglingModel,
     information_bound,
     opposed,
 )
-from fedrepro.server import Server
+from fedrepro.extras.fada import within_clusters
+from fedrepro.methods.base import Batch, Upload
+from fedrepro.methods.messages import Network
+from fedrepro.methods.server import Server
+from fedrepro.models import build_model, layout
+from fedrepro.models.discriminators import Panel
 from tests import toys
 
 D = 16  # tiny-cnn's features

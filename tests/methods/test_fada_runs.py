@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedrepro import methods, papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 from fedrepro.data.domains import DATASETS
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import normalise
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro.federated.rounds import Training
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree, numbers, start
 from tests.methods.test_methods import only, record_messages, training

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Augmentation
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.models import Output
-from fedrepro.progress import Silent
-from fedrepro.protocol import Augmentation
-from fedrepro.rounds import Training
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.rng import torch_stream
 from fedrepro.engine import in_order
-from fedrepro.errors import FedReproError
-from fedrepro.messages import Network
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
+from fedrepro.methods.messages import Network
+from fedrepro.methods.server import Server
 from fedrepro.models import Output, build_model, layout
-from fedrepro.progress import Silent
-from fedrepro.rng import torch_stream
-from fedrepro.rounds import Training
-from fedrepro.server import Server
 from tests import toys
 
 D = 16  # tiny-cnn's features

@@ -8,15 +8,15 @@ import torch
 from torch import nn
 
 from fedrepro import methods
-from fedrepro.losses import NEVER
-from fedrepro.messages import count_bytes
+from fedrepro.base.protocol import Augmentation
+from fedrepro.base.rng import torch_stream
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.methods.fedproto import NearestPrototype
+from fedrepro.methods.losses import NEVER
+from fedrepro.methods.messages import count_bytes
+from fedrepro.methods.server import Server
 from fedrepro.models import FLModel, Output
-from fedrepro.protocol import Augmentation
-from fedrepro.rng import torch_stream
-from fedrepro.rounds import Training
-from fedrepro.server import Server
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 from tests.methods.test_methods import record_messages, training

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.messages import count_bytes
+from fedrepro.base.progress import Silent
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
+from fedrepro.methods.messages import count_bytes
+from fedrepro.methods.server import Server
 from fedrepro.models import Output
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.server import Server
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 from tests.methods.test_methods import record_messages, training

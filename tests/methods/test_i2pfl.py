@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.models import Output
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.averaging import RunningAverage
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Status
 from fedrepro.engine import in_order
-from fedrepro.errors import FedReproError
-from fedrepro.messages import Network
+from fedrepro.federated.aggregation import RunningAverage
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Method, hyper
-from fedrepro.progress import Silent
-from fedrepro.protocol import Status
-from fedrepro.rounds import Training
+from fedrepro.methods.messages import Network
 from tests import toys
 
 ALL = toys.ON_IMAGES

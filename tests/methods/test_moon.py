@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.messages import count_bytes
+from fedrepro.base.progress import Silent
 from fedrepro.methods.base import Batch
+from fedrepro.methods.messages import count_bytes
 from fedrepro.models import Output
-from fedrepro.progress import Silent
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 from tests.methods.test_methods import only, record_messages, training

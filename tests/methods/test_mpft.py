@@ -10,11 +10,11 @@ from sklearn.cluster import KMeans
 from torch import nn
 
 from fedrepro import methods, papers
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.federated.rounds import Training
 from fedrepro.models import build_model
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.runs.checkpoint import FileCheckpoint
+from fedrepro.records.checkpoint import FileCheckpoint
 from tests import embedded, toys
 from tests.engine.test_fused import assert_same_run, numbers
 from tests.methods.test_methods import record_messages
@@ -114,7 +114,7 @@ def test_the_servers_training_is_that_of_the_papers_code():
     z = torch.cat([up.message["prototypes"] for up in ups])
     labels = torch.cat([torch.tensor([k] * int(n)) for up in ups
                         for k, n in enumerate(up.message["counts"])])  # fmt: skip
-    from fedrepro.rng import torch_stream
+    from fedrepro.base.rng import torch_stream
 
     order = torch.randperm(len(z), generator=torch_stream(0, "server", round=1))
     assert len(z) % 10

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedrepro import metrics
+from fedrepro.base.progress import Silent
 from fedrepro.engine import in_order
+from fedrepro.federated import metrics
 from fedrepro.methods.base import Phase
-from fedrepro.progress import Silent
 from tests import embedded
 from tests.engine.test_fused import assert_same_run
 from tests.methods.test_methods import record_messages

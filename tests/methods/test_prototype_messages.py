@@ -3,8 +3,8 @@
 import pytest
 
 from fedrepro import methods
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
+from fedrepro.base.progress import Silent
+from fedrepro.federated.rounds import Training
 from tests import toys
 
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 from fedrepro.engine import in_order
-from fedrepro.errors import FedReproError
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Upload
+from fedrepro.methods.server import Server
 from fedrepro.models import Output, build_model, layout
-from fedrepro.progress import Silent
-from fedrepro.rounds import Training
-from fedrepro.server import Server
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 from fedrepro.models import build_model, layout, parameter_count
-from fedrepro.progress import Silent
 from tests import embedded, toys
 from tests.engine.test_fused import assert_same_run
 
@@ -62,7 +62,7 @@ def test_an_own_head_is_the_clients_class_directions():
 def test_a_head_in_words_goes_before_class_means():
     heads = {f"domain{i}": torch.full((3, embedded.VALUES), float(i)) for i in range(3)}
     from fedrepro import methods
-    from fedrepro.rounds import Training
+    from fedrepro.federated.rounds import Training
 
     federation = replace(embedded.federation(), texts=heads)
     run = Training(methods.create("FedAvg"), embedded.protocol(), federation, 0)
@@ -101,8 +101,8 @@ def test_engines_agree_on_embeddings(name):
 def test_embeddings_cannot_be_augmented():
     with pytest.raises(FedReproError, match="embeddings cannot be augmented"):
         embedded.protocol(data__flip=True)
+    from fedrepro.base.protocol import Augmentation
     from fedrepro.data.transforms import augment, draw
-    from fedrepro.protocol import Augmentation
 
     with pytest.raises(FedReproError, match="without an encoder"):
         augment(torch.rand(4, 9), draw(4, Augmentation(flip=True), torch.Generator()))

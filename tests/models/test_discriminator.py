@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.models import MLPDiscriminator, discriminator, parameter_count
 
 

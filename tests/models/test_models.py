@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.rng import seeded_modules
 from fedrepro.models import MODELS, build_model, layout, parameter_count
-from fedrepro.rng import seeded_modules
 
 
 def test_adcol_network_has_the_values_its_printed_traffic_implies() -> None:
@@ -210,7 +210,7 @@ def test_too_few_classes_or_pixels_are_refused() -> None:
 
 def test_the_import_door_leaves_torchvision_whole_in_a_fresh_process() -> None:
     code = (
-        "from fedrepro._torchvision import load_torchvision as load\n"
+        "from fedrepro.base._torchvision import load_torchvision as load\n"
         "tv = load()\n"
         "assert tv is load()\n"
         "import torchvision\n"

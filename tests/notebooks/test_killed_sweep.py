@@ -10,9 +10,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedrepro.progress import Silent
-from fedrepro.study import study
-from fedrepro.views.scraps import finished
+from fedrepro.base.progress import Silent
+from fedrepro.quantities.paper_run import study
+from fedrepro.report.scraps import finished
 from tests.test_rounds import numbers
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import nbformat
 import papermill
 import pytest
 
-from fedrepro.views.scraps import SENTINEL, collect, finished
+from fedrepro.report.scraps import SENTINEL, collect, finished
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

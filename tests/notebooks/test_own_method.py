@@ -16,7 +16,7 @@ METHOD = '''
 from dataclasses import dataclass
 from typing import ClassVar
 from fedrepro.methods.base import Method, hyper
-from fedrepro.losses import cross_entropy
+from fedrepro.methods.losses import cross_entropy
 
 @dataclass(frozen=True)
 class Loud(Method):
@@ -29,7 +29,7 @@ class Loud(Method):
         return {"ce": self.gain * cross_entropy(model(batch.x).logits, batch.y)}
 '''
 CELL = """
-from fedrepro.views import notebook
+from fedrepro.report import notebook
 study = notebook.open_study("adcol", "minidigits", "smoke", 0, runs_dir=runs_dir)
 notebook.scoreboard([study.trial("Loud"), study.trial("Loud", gain=0.5)])
 """

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedrepro import facts, papers
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
 from fedrepro.data import domains
 from fedrepro.data.manifest import Manifest, default_manifest
 from fedrepro.data.readers.cifar import HUNDRED
-from fedrepro.errors import FedReproError
-from fedrepro.progress import Silent
-from fedrepro.study import Study, study
+from fedrepro.quantities import counted as facts
+from fedrepro.quantities.paper_run import Study, study
 from fedrepro.sweep import default_datasets
 
 NAMES = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedrepro import methods, papers
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.papers.schema import leaves
 
 FEDPALL = papers.load("fedpall")

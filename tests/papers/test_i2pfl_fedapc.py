@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedrepro import methods, papers
-from fedrepro.progress import Silent
-from fedrepro.study import study
+from fedrepro.base.progress import Silent
+from fedrepro.quantities.paper_run import study
 
 I2PFL, FEDAPC = papers.load("i2pfl"), papers.load("fedapc")
 SCALES = ("smoke", "reduced", "paper")

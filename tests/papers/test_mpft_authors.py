@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedrepro import metrics, papers, verdicts
-from fedrepro.errors import FedReproError
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.federated import metrics
 from fedrepro.papers.authors import contradicts
-from fedrepro.views import ablations, recorded
-from fedrepro.views.tables import beside_table, plain
+from fedrepro.report import ablations, recorded, verdicts
+from fedrepro.report.tables import beside_table, plain
 
 MPFT = papers.load("mpft")
 FILED = MPFT.filed

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
-from fedrepro.cells import cells
+from fedrepro.quantities.cells import cells
 
 MPFT = papers.load("mpft")
 COLUMNS = ["round", "measure", "subject", "domain", "split", "value"]

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedrepro import facts, methods, metrics, papers
+from fedrepro import methods, papers
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.rounds import Training
+from fedrepro.federated import metrics
+from fedrepro.federated.rounds import Training
+from fedrepro.quantities import counted as facts
 
 MPFT = papers.load("mpft")
 EMBEDDING = 512

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedrepro import papers
-from fedrepro.errors import FedReproError
+from fedrepro.base.errors import FedReproError
 from fedrepro.papers import Paper, Table, read_paper
 from fedrepro.papers.registry import FOLDER
 from fedrepro.papers.schema import parse_cell

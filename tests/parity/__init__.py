@@ -24,13 +24,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro import methods
+from fedrepro.base.protocol import parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.messages import Message, Network
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
+from fedrepro.methods.messages import Message, Network
 from fedrepro.models import FLModel, build_model, discriminator
 from fedrepro.models.registry import MODELS
-from fedrepro.protocol import parse_protocol
-from fedrepro.rounds import Training
 
 FOLDER = Path(__file__).parent
 

@@ -14,18 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedrepro.base.protocol import Augmentation
 from fedrepro.engine import Job, Trained, in_order
 from fedrepro.engine.loop import BoundModel
-from fedrepro.messages import Message
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, Method, Upload
 from fedrepro.methods.dbe import ShiftedModel
 from fedrepro.methods.fedproto import NearestPrototype
+from fedrepro.methods.messages import Message
 from fedrepro.methods.prototype_messages import PrototypeMessages
+from fedrepro.methods.prototypes import class_means
 from fedrepro.methods.rucr import TwoEntrances
 from fedrepro.models import FLModel, Output
-from fedrepro.protocol import Augmentation
-from fedrepro.prototypes import class_means
-from fedrepro.rounds import Training
 
 from . import (
     Case,

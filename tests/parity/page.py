@@ -7,7 +7,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from fedrepro.views.tables import LEFT, Html, _framed
+from fedrepro.report.tables import LEFT, Html, _framed
 
 from . import Case, cases
 from .checks import difference

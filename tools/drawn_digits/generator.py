@@ -24,8 +24,8 @@ from drawn_digits.canvas import Rng
 from drawn_digits.fonts import fonts_hash
 from drawn_digits.printed import ON_PHOTO, TAME, VARIED, printed
 from drawn_digits.street import street
-from fedrepro.errors import FedReproError
-from fedrepro.rng import numpy_stream
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.rng import numpy_stream
 
 GENERATOR_VERSION = 1  # raised whenever any picture changes
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from fedrepro.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, one_line
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]

@@ -4,8 +4,7 @@ from functools import cache
 
 import pandas as pd
 
-from fedrepro import ranking
-from fedrepro.views import recorded, standings
+from fedrepro.report import ranking, recorded, standings
 
 CHECKS = {}
 

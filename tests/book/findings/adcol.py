@@ -2,9 +2,11 @@
 
 import pytest
 
-from fedrepro import dp, metrics, papers
-from fedrepro.runs import Store
-from fedrepro.views import recorded
+from fedrepro import papers
+from fedrepro.extras import dp
+from fedrepro.federated import metrics
+from fedrepro.records import Store
+from fedrepro.report import recorded
 from tests.book.findings import cells, check, first, found, means
 
 D5 = "digits5-standin"

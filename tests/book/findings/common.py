@@ -1,6 +1,6 @@
 """What the pages of the common protocol say of the runs."""
 
-from fedrepro.views import standings
+from fedrepro.report import standings
 from tests.book.findings import check, found, order
 
 DATASETS = ("digits5-standin", "office10", "pacs")

@@ -1,0 +1,71 @@
+"""Files that are either whole or absent: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from fedrepro.base.errors import FedReproError, one_line
+
+RUN_AGAIN = "make room or change the place and run again, finished rounds are kept"
+
+
+def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -> None:
+    """Let `writer` fill a temporary file beside `path`, then rename it. A failure, a full disk say,
+    leaves no half file and becomes one line that ends in `mend`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    make_folder(path.parent, mend)
+    try:
+        writer(temporary)
+        temporary.chmod(0o644)  # safetensors writes files only their owner may read
+        os.replace(temporary, path)
+    except (OSError, SafetensorError) as error:
+        raise FedReproError(f"{path} cannot be written ({one_line(error)}); {mend}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def make_folder(path: Path, mend: str) -> Path:
+    """Make a folder and those above it; FedReproError ending in `mend` where that is impossible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedReproError(f"{path} cannot be made ({one_line(error)}); {mend}") from None
+    return path
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a mapping as indented JSON, keys in their order."""
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    write(path, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; FedReproError naming the file where it is not one."""
+    return parse_json(path, path.read_bytes)
+
+
+def parse_json(path: Path, read: Callable[[], bytes]) -> dict[str, Any]:
+    """The same of a file whose bytes `read` gives."""
+    try:
+        content = json.loads(read())
+    except (OSError, ValueError) as error:
+        raise FedReproError(
+            f"{path} cannot be read ({error}); delete its folder and run again"
+        ) from None
+    if not isinstance(content, dict):
+        raise FedReproError(f"{path} is no JSON object; delete its folder and run again")
+    return content
+
+
+def list_sums(folder: Path, without: str = "") -> None:
+    """Write `done`: the SHA-256 of every file of a run's folder by name."""
+    parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
+    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != without}
+    write_json(folder / "done", sums)

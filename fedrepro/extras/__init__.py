@@ -1,0 +1,1 @@
+"""What one appendix alone needs: FADA, DP-SGD, leakage, inversion, CLIP."""

@@ -1,0 +1,163 @@
+"""CLIP encoders through open_clip, with weights the user has."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedrepro.base._torchvision import load_torchvision
+from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.data.roots import cache_root, data_root
+from fedrepro.data.verify import file_hashes
+
+MODELS = {  # open_clip's architecture and the release of its weights
+    "clip-vit-b-32": ("ViT-B-32", "laion2b_s34b_b79k"),
+    "clip-convnext-base": ("convnext_base", "laion400m_s13b_b51k"),
+}
+FOLDER, ENDINGS = "encoders", (".safetensors", ".bin", ".pt")
+PROMPT_VERSION = 1  # raised whenever the prompts change
+
+# Six prompts a domain, in the styles of MPFT's public code, worded here.
+PROMPTS = {
+    "real": (
+        *("a photo of {} in real life", "a realistic picture of {}", "an everyday photo of {}"),
+        *("{} in its natural environment", "a candid shot of {}", "{} seen on a street"),
+    ),
+    "sketch": (
+        *("a sketch of {}", "a pencil drawing of {}", "{}, drawn by hand", "a plain sketch of {}"),
+        *("an artist's sketch of {}", "a sketch of {} in black and white"),
+    ),
+    "painting": (
+        *("an oil painting of {}", "a painting that shows {}", "{} rendered in paint"),
+        *("a classical painting of {}", "{} in renaissance art", "a detailed painting of {}"),
+    ),
+    "clipart": (
+        *("clip art of {}", "{} as a cartoon", "a stylised picture of {}", "a graphic of {}"),
+        *("a simple colourful picture of {}", "an illustration of {}"),
+    ),
+    "infograph": (
+        *("an infographic about {}", "an informative illustration of {}", "data on {}, drawn"),
+        *("a visual statistic on {}", "a diagram of {}", "an illustrated fact about {}"),
+    ),
+    "quickdraw": (
+        *("a quick drawing of {}", "a hasty sketch of {}", "a simple line drawing of {}"),
+        *("a scribble of {}", "a minimal drawing of {}", "a rough outline of {}"),
+    ),
+}
+STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # PACS's domains
+
+
+@dataclass(frozen=True)
+class Clip:
+    """images: float (b, 3, H, W) in [0, 1] -> (b, size), not normalised. text: the head (K, size)
+    of a domain's prompts. hash: of weights and prompts. side: of its images in pixels."""
+
+    size: int
+    hash: str
+    images: Callable[[Tensor], Tensor]
+    text: Callable[[str, tuple[str, ...]], Tensor]
+    side: int
+
+
+def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Clip:
+    """The encoder with the weights under the data root.
+
+    Raises:
+        FedReproError: open_clip or the weights are missing, or the weights are another network's.
+    """
+    architecture, release = MODELS[name]
+    package = _package(name)
+    path = _weights(name, f"open_clip's {architecture} {release}", root)
+    model = package.create_model(architecture, pretrained=None)
+    try:
+        model.load_state_dict(_tensors(path))
+    except (RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        raise FedReproError(
+            f"{path} does not hold the weights of {architecture} ({one_line(error)}); get {release}"
+        ) from None
+    key = json.dumps([name, file_hashes(path, cache_root(cache)).sha256, PROMPT_VERSION])
+    hash = hashlib.sha256(key.encode()).hexdigest()
+    return wrap(model, package.get_tokenizer(architecture), hash, device)
+
+
+def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
+    """An open_clip model as the embeddings need it."""
+    model = model.requires_grad_(False).to(device).eval()
+    visual = model.visual
+    size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
+    mean, std = (
+        torch.tensor(values, device=device).view(3, 1, 1)
+        for values in (visual.image_mean, visual.image_std)
+    )
+
+    def images(x: Tensor) -> Tensor:
+        x = x.to(device)
+        if x.shape[-1] != size:
+            x = F.interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
+        found: Tensor = model.encode_image((x - mean) / std)
+        return found.cpu()
+
+    def text(domain: str, classes: tuple[str, ...]) -> Tensor:
+        rows = []
+        for words in (spoken(name) for name in classes):
+            prompts = [prompt.format(words) for prompt in prompts_of(domain)]
+            found = F.normalize(model.encode_text(tokenize(prompts).to(device)), dim=-1)
+            rows.append(F.normalize(found.mean(dim=0), dim=-1))
+        head: Tensor = torch.stack(rows) * model.logit_scale.exp()
+        return head
+
+    width = images(torch.zeros(1, 3, size, size)).shape[1]
+    return Clip(width, hash, images, text, size)
+
+
+def prompts_of(domain: str) -> tuple[str, ...]:
+    """The prompts of a domain of PACS or DomainNet; those for photographs for any other."""
+    style = domain.split("-")[0]
+    return PROMPTS.get(STYLES.get(style, style), PROMPTS["real"])
+
+
+def spoken(name: str) -> str:
+    """A class's name with its article."""
+    words = name.replace("_", " ").lower()
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def _package(name: str) -> ModuleType:
+    load_torchvision()  # open_clip imports it, and finds it loaded
+    try:
+        return importlib.import_module("open_clip")
+    except ImportError:
+        raise FedReproError(
+            f"encoder {name} needs open_clip, which is not installed; pip install 'fedrepro[clip]'"
+        ) from None
+
+
+def _weights(name: str, what: str, root: Path | None) -> Path:
+    folder = data_root(root) / FOLDER
+    for ending in ENDINGS:
+        if (folder / f"{name}{ending}").is_file():
+            return folder / f"{name}{ending}"
+    raise FedReproError(
+        f"encoder {name} has no weights under {folder}; put {what} there as {name}{ENDINGS[0]}"
+    )
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """A file's tensors, read without the power to run code."""
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    found: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return found

@@ -1,0 +1,159 @@
+"""Differential privacy: noise and clipping of what travels, and DP-SGD for a network the server
+trains. Opacus (extra `privacy`) does the accounting and DP-SGD itself."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import OptimizerSpec
+from fedrepro.base.rng import stream_seed
+
+if TYPE_CHECKING:
+    from fedrepro.methods.server import Server
+
+Noise = Literal["laplace", "gaussian"]
+MISSING = "opacus is not installed; install it with `pip install 'fedrepro[privacy]'`"
+
+
+def noise(like: Tensor, scale: float, kind: Noise, generator: torch.Generator) -> Tensor:
+    """Independent noise of mean 0 and of a tensor's shape, type and device; scale: the Laplace
+    distribution's (its deviation is sqrt(2) times that), or the normal one's deviation. Drawn on
+    the CPU, so that every device adds the same."""
+    if kind == "gaussian":
+        drawn = scale * torch.randn(like.shape, generator=generator)
+    else:
+        u = torch.rand(like.shape, generator=generator, dtype=torch.float64) - 0.5
+        drawn = -scale * u.sign() * torch.log1p(-2 * u.abs().clamp(max=0.5 - 1e-16))
+    return drawn.to(like)
+
+
+def into_unit_range(z: Tensor) -> Tensor:
+    """Each row of (n, d) moved and stretched to [0, 1]; a constant row becomes 0."""
+    low, high = z.amin(dim=1, keepdim=True), z.amax(dim=1, keepdim=True)
+    return (z - low) / (high - low).clamp(min=1e-12)
+
+
+def clipped(update: Mapping[str, Tensor], bound: float, order: float) -> dict[str, Tensor]:
+    """An update over all its tensors shortened to a norm of at most `bound`."""
+    norms = [torch.linalg.vector_norm(value, order) for value in update.values()]
+    whole = float(torch.linalg.vector_norm(torch.stack(norms), order))
+    factor = min(1.0, bound / max(whole, 1e-12))
+    return {name: factor * value for name, value in update.items()}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """(epsilon, delta) for a whole run; clip: longest gradient of one sample."""
+
+    epsilon: float
+    delta: float
+    clip: float
+
+
+@lru_cache
+def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Deviation of the noise, in units of the clipping norm, that so many steps of Poisson-sampled
+    Gaussian noise may have within a budget. Renyi accounting.
+
+    Raises:
+        FedReproError: opacus is not installed, or no noise meets the budget.
+    """
+    try:
+        from opacus.accountants.utils import get_noise_multiplier
+    except ImportError:
+        raise FedReproError(MISSING) from None
+    try:
+        return float(
+            get_noise_multiplier(
+                target_epsilon=epsilon,
+                target_delta=delta,
+                sample_rate=rate,
+                steps=steps,
+                accountant="rdp",
+            )
+        )
+    except ValueError as error:
+        raise FedReproError(f"epsilon = {epsilon} in {steps} steps: {error}; raise it") from None
+
+
+def spent(noise: float, delta: float, rate: float, steps: int) -> float:
+    """The epsilon of so many steps."""
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [(noise, rate, steps)]
+    return float(accountant.get_epsilon(delta))
+
+
+def fit(
+    server: Server,
+    name: str,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    epochs: int,
+    optimizer: OptimizerSpec,
+    budget: Budget,
+) -> None:
+    """`Server.fit` by DP-SGD: batches drawn by Poisson sampling, each sample's gradient clipped,
+    noise added (Abadi et al. 2016). Every round takes its even share of the run's budget; logs the
+    epsilon spent so far as `<name>_epsilon`, beside the loss and accuracy of `Server.fit`.
+    """
+    inputs, labels = inputs.to(server.device), labels.to(server.device)
+    rate = min(1.0, server.protocol.batch_size / len(labels))
+    steps = epochs * math.ceil(1 / rate)
+    sigma = noise_multiplier(budget.epsilon, budget.delta, rate, steps * server.protocol.rounds)
+    from opacus import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    key = stream_seed(server.seed, "server", round=server.round)
+    order = torch.Generator().manual_seed(key)
+    # A copy is trained: the hooks that find each sample's gradient must not travel.
+    module = GradSampleModule(copy.deepcopy(server.modules[name]).train())
+    sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
+    slots = [f"{name}/momentum/{own}" for own, _ in server.modules[name].named_parameters()]
+    for parameter, slot in zip(module.parameters(), slots, strict=True):
+        if slot in server.tensors:
+            sgd.state[parameter]["momentum_buffer"] = server.tensors[slot]
+    private = DPOptimizer(
+        sgd,
+        noise_multiplier=sigma,
+        max_grad_norm=budget.clip,
+        expected_batch_size=rate * len(labels),
+        generator=torch.Generator(server.device).manual_seed(key),
+    )
+    sums = torch.zeros(3, device=server.device)  # loss, hits, samples
+    for _ in range(steps):
+        chosen = torch.rand(len(labels), generator=order) < rate
+        if chosen.any():  # else there is no gradient to hide
+            index = chosen.nonzero().squeeze(1).to(server.device)
+            sums += _step(module, private, inputs[index], labels[index])
+    server.replace(name, module.to_standard_module())
+    for parameter, slot in zip(module.parameters(), slots, strict=True):
+        if optimizer.momentum and "momentum_buffer" in sgd.state[parameter]:
+            server.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
+    loss, hits, seen = sums.tolist()
+    server.log[f"{name}_loss"] = loss / max(seen, 1)
+    server.log[f"{name}_accuracy"] = 100 * hits / max(seen, 1)
+    server.log[f"{name}_epsilon"] = spent(sigma, budget.delta, rate, steps * server.round)
+
+
+def _step(module: nn.Module, private: Any, x: Tensor, y: Tensor) -> Tensor:
+    """One step; the sums of loss, hits and samples of the batch before it."""
+    private.zero_grad(set_to_none=True)
+    logits = module(x.requires_grad_())  # Opacus warns of inputs without gradients
+    loss = F.cross_entropy(logits, y)
+    loss.backward()
+    private.step()
+    hits = (logits.detach().argmax(1) == y).sum()
+    return torch.stack([loss.detach() * len(y), hits.to(loss), loss.new_tensor(len(y))])

@@ -1,0 +1,1 @@
+"""The round: clients, server, aggregation, evaluation."""

@@ -1,0 +1,111 @@
+"""Tests of a round's networks, and the curve's rows they become."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedrepro.data.federation import Federation, Samples
+from fedrepro.engine import Engine
+from fedrepro.federated.clients import Client
+from fedrepro.federated.curve import Row
+
+
+class Test(NamedTuple):
+    """One network on one split of a domain.
+
+    network: ``server`` or a client's name. accuracy: in percent. loss: mean cross-entropy.
+    predicted (m,): the class of each image.
+    """
+
+    network: str
+    domain: str
+    split: str
+    accuracy: float
+    loss: float
+    predicted: Tensor
+
+
+def tests(
+    engine: Engine,
+    network: str,
+    state: Mapping[str, Tensor],
+    samples: Mapping[str, Samples],
+    split: str = "test",
+) -> list[Test]:
+    """One network on the images of some domains."""
+    return [Test(network, d, split, *engine.evaluate(state, part)) for d, part in samples.items()]
+
+
+def everywhere(engine: Engine, federation: Federation, state: Mapping[str, Tensor]) -> list[Test]:
+    """The server's network on every domain's test set, and on its held-out training images where
+    the federation has some."""
+    found = tests(engine, "server", state, federation.tests)
+    return found + tests(engine, "server", state, federation.validations(), "validation")
+
+
+def at_home(
+    engine: Engine, federation: Federation, client: Client, state: Mapping[str, Tensor]
+) -> list[Test]:
+    """A client's network on its own domain."""
+    name, domain, held_out = client.data.name, client.data.domain, client.data.validation
+    found = tests(engine, name, state, {domain: federation.tests[domain]})
+    if held_out is not None:
+        found += tests(engine, name, state, {domain: held_out}, "validation")
+    return found
+
+
+def cross_rows(number: int, found: Iterable[Test]) -> Iterator[Row]:
+    """A client's network on every domain, as rows of the curve under the client's name."""
+    for test in found:
+        yield number, "cross-accuracy", test.network, test.domain, test.split, test.accuracy
+
+
+def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, Tensor]:
+    """What was predicted of the test images, under ``round/subject/network/domain``."""
+    return {
+        f"{number}/{subject}/{test.network}/{test.domain}": test.predicted
+        for test in found
+        if test.split == "test"
+    }
+
+
+def of_rounds(named: Mapping[str, Tensor], rounds: Collection[int]) -> dict[str, Tensor]:
+    """The predictions of some rounds."""
+    return {n: v for n, v in named.items() if int(n.partition("/")[0]) in rounds}
+
+
+def rows(
+    number: int, subject: str, tests: Sequence[Sequence[Test]], held_out: bool = True
+) -> Iterator[Row]:
+    """The curve's rows; a domain with several clients' networks counts as their mean. held_out:
+    those of validation images too."""
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for test in (test for one in tests for test in one if held_out or test.split == "test"):
+        results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
+    for (domain, split), pairs in results.items():
+        accuracy, loss = np.mean(pairs, axis=0)
+        yield number, "accuracy", subject, domain, split, float(accuracy)
+        yield number, "loss", subject, domain, split, float(loss)
+
+
+def embed(
+    engine: Engine,
+    federation: Federation,
+    networks: Mapping[str, Mapping[str, Tensor]],
+    per_domain: int,
+) -> tuple[Tensor, Tensor, list[str]]:
+    """Features (m, d) of up to `per_domain` test images of each domain under its network, their
+    labels (m,) and domains."""
+    features, labels, domains = [], [], []
+    for domain in (d for d in federation.tests if d in networks):
+        test = federation.tests[domain]
+        part = Samples(test.images[:per_domain], test.labels[:per_domain])
+        features.append(engine.features(networks[domain], part).cpu())
+        labels.append(part.labels.cpu())
+        domains += [domain] * len(part)
+    return torch.cat(features), torch.cat(labels), domains

@@ -1,0 +1,146 @@
+"""What is read off a run's curve: accuracies under a named score rule, rounds and bytes to a
+target.
+
+A curve is tidy: columns round, measure, subject, domain, split, value (`rounds.CURVE_COLUMNS`).
+Accuracies are in percent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+import pandas as pd
+
+from fedrepro.base.errors import FedReproError
+
+ScoreRule = Literal["last", "last5", "validation", "best-test"]
+SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
+SCORE_RULE_NOTES = {
+    "last": "test accuracy after the last round",
+    "last5": "mean test accuracy of the last five rounds",
+    "validation": "test accuracy at the round of lowest mean validation loss",
+    "best-test": "test accuracy at the round where its own mean is highest: optimistic, for the "
+    "round is chosen on the test images",
+}
+
+
+def accuracies(
+    curve: pd.DataFrame, split: str = "test", subject: str | None = None
+) -> pd.DataFrame:
+    """Test accuracy by round: one column a domain and `avg`, their plain mean."""
+    return _by_round(curve, "accuracy", split, subject)
+
+
+def _by_round(
+    curve: pd.DataFrame, measure: str, split: str, subject: str | None = None
+) -> pd.DataFrame:
+    rows = curve[(curve.measure == measure) & (curve.split == split)]
+    subjects = list(dict.fromkeys(rows.subject))
+    if subject is None and subjects:
+        subject = subjects[0]
+    rows = rows[rows.subject == subject]
+    wide = rows.pivot(index="round", columns="domain", values="value")
+    wide = wide[list(dict.fromkeys(rows.domain))]
+    wide.columns.name = None
+    wide["avg"] = wide.mean(axis=1)
+    return wide
+
+
+def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
+    """Accuracy of every domain and `avg` under one score rule."""
+    if rule not in SCORE_RULES:
+        raise FedReproError(f"no score rule {rule!r}; choose from {', '.join(SCORE_RULES)}")
+    table = accuracies(curve, subject=subject)
+    if rule == "last":
+        chosen = table.iloc[-1]
+    elif rule == "last5":
+        chosen = table.tail(5).mean()
+    elif rule == "best-test":
+        chosen = table.loc[best_tested(table["avg"])]
+    else:
+        losses = _by_round(curve, "loss", "validation", subject)
+        if losses.empty:
+            raise FedReproError(
+                "the run has no validation images; set data.validation or use another score rule"
+            )
+        chosen = table.loc[losses["avg"].idxmin()]
+    return {str(key): float(value) for key, value in chosen.items()}
+
+
+def best_tested(mean: pd.Series[float]) -> int:
+    """The round of the highest mean accuracy, the latest of equals."""
+    return int(mean.index[mean >= mean.max() - ROUNDING][-1])
+
+
+def best_value(tries: Mapping[str, float]) -> str:
+    """The tried value of the highest mean accuracy, the first of equals."""
+    return next(v for v, mean in tries.items() if mean >= max(tries.values()) - ROUNDING)
+
+
+def validated(curve: pd.DataFrame) -> float:
+    """Mean validation accuracy of the last five rounds and all domains, in percent: what a setting
+    is chosen by."""
+    table = accuracies(curve, split="validation")
+    if table.empty:
+        raise FedReproError("the run has no validation images to tune by; set data.validation")
+    return float(table["avg"].tail(5).mean())
+
+
+def best_round(curve: pd.DataFrame) -> int:
+    """The round of lowest mean validation loss; the last one where nothing was held out."""
+    rows = curve[(curve.measure == "loss") & (curve.split == "validation")]
+    if rows.empty:
+        return int(curve["round"].max())
+    return int(_by_round(curve, "loss", "validation")["avg"].idxmin())
+
+
+def in_and_out(
+    curve: pd.DataFrame, clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]
+) -> pd.DataFrame:
+    """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
+
+    clients: name and domain of each; tested: test images of a domain, or another weight. A client's
+    network is taken on its own domain (ind) and in plain mean over the others (ood); both are
+    averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
+    form is lost in the text at hand; the authors' own result files confirm this one.
+    """
+    sharing = pd.Series([client["domain"] for client in clients]).value_counts()
+    cross = curve[curve.measure == "cross-accuracy"]
+    common = accuracies(curve).drop(columns="avg")
+    ind, ood, total = 0.0, 0.0, 0.0
+    for client in clients:
+        rows = cross[cross.subject == client["name"]]
+        table = rows.pivot(index="round", columns="domain", values="value") if len(rows) else common
+        home, weight = client["domain"], tested[client["domain"]] / sharing[client["domain"]]
+        ind = ind + weight * table[home]
+        ood = ood + weight * table.drop(columns=home).mean(axis=1)
+        total += weight
+    return pd.DataFrame({"ind": ind / total, "ood": ood / total})
+
+
+def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:
+    """First round whose test accuracy of a domain (or `avg`) reaches the target; None if none."""
+    series = accuracies(curve)[column]
+    reached = series[series >= target - ROUNDING]
+    return None if reached.empty else int(reached.index[0])
+
+
+def traffic(curve: pd.DataFrame) -> pd.DataFrame:
+    """Bytes by round and kind, both directions, summed over clients."""
+    rows = curve[curve.measure == "bytes"]
+    wide = rows.pivot(index="round", columns="subject", values="value").fillna(0.0)
+    wide.columns.name = None
+    return wide
+
+
+def bytes_to_round(curve: pd.DataFrame, round: int, clients: int) -> float:
+    """Bytes one client has sent and received up to and including a round."""
+    return float(traffic(curve).loc[:round].to_numpy().sum()) / clients
+
+
+def seconds(curve: pd.DataFrame) -> pd.Series[float]:
+    """Seconds by phase of the round, summed over rounds."""
+    rows = curve[curve.measure == "seconds"]
+    return rows.groupby("subject", sort=False)["value"].sum()

@@ -1,0 +1,1 @@
+"""Printed quantities, computed from records."""

@@ -1,0 +1,150 @@
+"""What all figures share: size, colours, lines, markers, and how a figure shows itself.
+
+Series differ in line, marker or hatch as well as in colour (seaborn's colour-blind palette), and
+text is sized so that it can still be read where a figure fills a narrow phone.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from PIL import Image
+
+from fedrepro.base.errors import FedReproError
+
+COLOURS: tuple[str, ...] = tuple(sns.color_palette("colorblind").as_hex())
+LINES: tuple[Any, ...] = (
+    *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
+    *((0, (3, 1, 1, 1)), (0, (1, 1))),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
+PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
+WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
+TEXT, SMALL = 11, 9.5
+STYLE = sns.axes_style("ticks") | {
+    "axes.axisbelow": True,
+    "axes.grid": False,
+    "axes.labelsize": TEXT,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": TEXT,
+    "grid.color": GRID,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+}
+# Methods that stand in many figures keep one look in all of them. There are more of them than
+# colours: two of one colour differ in line or marker.
+KNOWN = (
+    *("SOLO", "FedAvg", "FedBN", "ADCOL", "FedProx", "FedRep", "Per-FedAvg", "MOON"),
+    *("FedProto", "FedPall", "RUCR", "PartialFed", "Ditto", "DBE", "FedAPC", "I2PFL"),
+    *("MPFT (Average)", "MPFT (Cluster, rate=0.1)", "MPFT (Cluster, rate=0.3)"),
+    *("MPFT (Random, rate=0.1)", "MPFT (Random, rate=0.3)"),
+)
+ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "Per-FedAvg"}
+
+
+class Picture(Figure):
+    """A figure that knows how to show itself, with or without a plotting backend loaded."""
+
+    def png(self) -> bytes:
+        """The picture with a palette of 256 colours, a third of the size of a full one."""
+        full, small = io.BytesIO(), io.BytesIO()
+        self.savefig(full, format="png", dpi=self.dpi)
+        image = Image.open(full).convert("RGB").quantize(256)
+        image.save(small, format="png", optimize=True)
+        return small.getvalue()
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+
+def picture(
+    height: float, rows: int = 1, cols: int = 1, **shared: Any
+) -> tuple[Picture, npt.NDArray[Any]]:
+    """A picture of the one width, and its axes (rows, cols)."""
+    figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    with rc_context(STYLE):
+        return figure, figure.subplots(rows, cols, squeeze=False, **shared)
+
+
+def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
+    """Colour, line and marker of each label: a known method's own, the free ones for the others."""
+    names = list(dict.fromkeys(map(str, labels)))
+    places = {n: KNOWN.index(ALIASES.get(n, n)) for n in names if ALIASES.get(n, n) in KNOWN}
+    free = (place for place in count() if place not in places.values())
+    return {name: look(places[name] if name in places else next(free)) for name in names}
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, line and marker of the series at a place."""
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "linestyle": LINES[place % len(LINES)],
+        "marker": MARKERS[place % len(MARKERS)],
+    }
+
+
+def checked(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
+    missing = [name for name in columns if name not in frame.columns]
+    if frame.empty or missing:
+        why = f"lacks {', '.join(missing)}" if missing and not frame.empty else "is empty"
+        raise FedReproError(f"no {what} to draw: the frame {why}; give one from finished runs")
+    if "dataset" in frame and frame.dataset.nunique() > 1:
+        raise FedReproError(
+            f"{what} of {', '.join(frame.dataset.unique())} in one frame; give one data set"
+        )
+    return frame
+
+
+def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
+    ax.set_xlabel(x, fontsize=TEXT)
+    ax.set_ylabel(y, fontsize=TEXT)
+    if title:
+        ax.set_title(title, fontsize=TEXT)
+
+
+def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
+    """The legend above the axes, where it hides nothing, in as many columns as fit; title: a line
+    over it."""
+    handles, labels = ax.get_legend_handles_labels()
+    while ncols > 1 and _inches(labels, ncols) > WIDTH:
+        ncols -= 1
+    figure.legend(
+        *(handles, labels),
+        loc="outside upper center",
+        ncols=min(ncols, len(labels)),
+        fontsize=SMALL,
+        title=title,
+        title_fontsize=SMALL,
+        frameon=False,
+        handlelength=2.6,
+        columnspacing=1.2,
+    )
+
+
+def _inches(labels: Sequence[str], ncols: int) -> float:
+    """About how wide a legend is, filled column by column: letters and a handle a column."""
+    columns = [part for part in np.array_split(list(map(len, labels)), ncols) if len(part)]
+    return sum(0.066 * float(part.max()) + 0.6 for part in columns)
+
+
+def logarithmic_x(ax: Axes) -> None:
+    """A logarithmic x axis with plain numbers at its ticks."""
+    ax.set_xscale("log")
+    low, high = ax.get_xlim()
+    few = math.log10(high / low) < 2.5
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())

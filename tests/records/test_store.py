@@ -1,0 +1,302 @@
+"""Records and the store: found, resumed or trained; never half written, never silently altered."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file, save_file
+from scipy.spatial.distance import pdist
+
+from fedrepro import methods
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.methods.base import Method
+from fedrepro.records import RunSpec, Store, run_id
+from fedrepro.records import store as store_module
+from tests import toys
+from tests.test_rounds import numbers
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def toy_data(monkeypatch):
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: toys.federation())
+
+
+def spec(name="FedAvg", seed=0, **changes):
+    return RunSpec(methods.create(name), toys.protocol(**changes), seed, "reference")
+
+
+def obtain(place, wanted=None):
+    return Store(place).obtain(wanted or spec(), device="cpu", progress=Silent())
+
+
+def test_a_record_holds_what_the_design_promises(tmp_path):
+    record = obtain(tmp_path)
+    names = {p.name for p in record.folder.iterdir() if not p.name.startswith(".")}
+    assert names == {
+        "config.json",
+        "environment.json",
+        "data.json",
+        "curve.parquet",
+        "features.safetensors",
+        "predictions.safetensors",
+        "done",
+    }
+    assert record.config["method"]["name"] == "FedAvg"
+    assert record.environment["threads"] >= 1 and "commit" in record.environment
+    assert record.data["hashes"] and record.data["counts"]
+    assert record.features["features"].shape[0] == len(record.features["labels"]) == 36
+    assert record.protocol == toys.protocol()
+
+
+def test_subsets_are_recorded_and_known_of_older_records(tmp_path, monkeypatch):
+    federation = replace(toys.federation(), subsets=("a",))
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
+    assert obtain(tmp_path / "new").data["subsets"] == ["a"]
+    for deviations, subsets in (({"svhn": ["words"], "usps": ["a subset"]}, ["svhn"]), ({}, [])):
+        old = tmp_path / f"old-{len(deviations)}"
+        old.mkdir()
+        files.write_json(old / "data.json", {"deviations": deviations})
+        assert store_module.Record(old).data["subsets"] == subsets
+
+
+def test_kept_features_are_the_networks_own(tmp_path):
+    """PCA keeps distances: what is read back must lie as far apart as what the network gave."""
+    record = obtain(tmp_path)
+    training = store_module.Training(
+        methods.create("FedAvg"), toys.protocol(), toys.federation(), 0
+    )
+    training.run(Silent())
+    features, labels, _ = training.embed()
+    assert record.features["labels"].tolist() == labels.tolist()
+    wide = np.hstack([features.numpy(), np.random.default_rng(0).random((len(features), 60))])
+    for given in (features.numpy(), wide):
+        kept = store_module.compact(given)
+        files.write(tmp_path / "x", lambda file, kept=kept: save_file({"x": kept}, file))
+        read = load_file(tmp_path / "x")["x"].astype(float)
+        assert np.allclose(pdist(read), pdist(given), atol=0.05 * pdist(given).max())
+
+
+def test_kept_features_beyond_float16_are_cut_and_stay_numbers():
+    kept = store_module.compact(np.array([[1e6, -1e6], [1.0, 2.0]]))
+    most = np.finfo(np.float16).max
+    assert kept.tolist() == [[most, -most], [1.0, 2.0]]
+
+
+def test_the_second_ask_finds_the_first(tmp_path):
+    first = obtain(tmp_path)
+    stamp = (first.folder / "done").stat().st_mtime_ns
+    assert obtain(tmp_path).folder == first.folder
+    assert (first.folder / "done").stat().st_mtime_ns == stamp
+
+
+def test_the_id_follows_everything_that_changes_numbers():
+    base = spec().config()
+    hashes = toys.federation().hashes
+    ids = {
+        run_id(base, hashes),
+        run_id(spec(seed=1).config(), hashes),
+        run_id(spec("FedBN").config(), hashes),
+        run_id(spec(rounds=4).config(), hashes),
+        run_id(base, {**hashes, "allocation": "other"}),
+        run_id(RunSpec(methods.create("FedProx", mu=1.0), toys.protocol(), 0).config(), hashes),
+        run_id(RunSpec(methods.create("FedProx"), toys.protocol(), 0).config(), hashes),
+    }
+    assert len(ids) == 7
+    assert run_id(base, dict(reversed(hashes.items()))) == run_id(base, hashes)
+
+
+def test_auto_and_the_engine_it_stands_for_are_one_run():
+    auto = RunSpec(methods.create("FedAvg"), toys.protocol(), 0, "auto")
+    assert auto.config() == spec().config()
+
+
+def test_auto_takes_any_engines_record_and_a_named_engine_only_its_own(tmp_path):
+    fused = obtain(tmp_path, replace(spec(), engine="fused"))
+    assert obtain(tmp_path, replace(spec(), engine="auto")).run_id == fused.run_id
+    assert obtain(tmp_path).run_id != fused.run_id
+    assert obtain(tmp_path, replace(spec(), engine="auto")).config["engine"] == "reference"
+
+
+KILLED = """
+import sys
+from fedrepro.records import checkpoint, store
+from tests import toys
+from tests.records.test_store import obtain
+store.federation_of = lambda spec, root: toys.federation()
+one_round = store.Training.one_round
+checkpoint.FileCheckpoint.due = lambda self: True
+def slow(self):
+    if self.round == 2:
+        print("two rounds are over", flush=True)
+        sys.stdin.readline()
+    one_round(self)
+store.Training.one_round = slow
+obtain(sys.argv[1])
+"""
+
+
+def test_killed_it_goes_on_from_the_last_checkpoint(tmp_path, monkeypatch):
+    place = {**os.environ, "PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "cut")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=place,
+    )
+    assert b"two rounds" in child.stdout.readline()
+    child.kill()
+    child.wait()
+    assert len(list((tmp_path / "cut").glob("*/checkpoint.safetensors"))) == 1
+    assert not list((tmp_path / "cut").glob("*/done"))
+    begun = []
+    one_round = store_module.Training.one_round
+    noted = lambda self: begun.append(self.round + 1) or one_round(self)  # noqa: E731
+    monkeypatch.setattr(store_module.Training, "one_round", noted)
+    resumed = obtain(tmp_path / "cut")
+    assert begun == [3]
+    expected = numbers(obtain(tmp_path / "whole").curve)
+    pd.testing.assert_frame_equal(numbers(resumed.curve), expected, check_exact=True)
+
+
+def test_another_loss_from_elsewhere_is_another_run():
+    def run_of(loss):
+        namespace = {"__module__": "__main__", "name": "Mine", "reference": "nobody"}
+        mine = dataclass(frozen=True)(type("Mine", (Method,), {**namespace, "client_loss": loss}))
+        return RunSpec(mine(), toys.protocol(), 0).config()["method"]
+
+    once = run_of(lambda self, model, batch, received: {"ce": 1.0 * model})
+    assert once == run_of(lambda self, model, batch, received: {"ce": 1.0 * model})
+    assert once["code"] != run_of(lambda self, model, batch, received: {"ce": 2.0 * model})["code"]
+    assert "code" not in spec().config()["method"]
+
+
+def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
+    expected = obtain(tmp_path / "whole")
+    calls = []
+    original = store_module.Training.one_round
+
+    def stop_at_three(self):
+        if self.round == 2 and not calls:
+            calls.append(self.round)
+            raise KeyboardInterrupt
+        original(self)
+
+    monkeypatch.setattr(store_module.Training, "one_round", stop_at_three)
+    with pytest.raises(KeyboardInterrupt):
+        obtain(tmp_path / "cut")
+    folder = next(p for p in (tmp_path / "cut").iterdir())
+    assert (folder / "checkpoint.safetensors").exists() and not (folder / "done").exists()
+    resumed = obtain(tmp_path / "cut")
+    pd.testing.assert_frame_equal(numbers(resumed.curve), numbers(expected.curve), check_exact=True)
+    assert not (folder / "checkpoint.safetensors").exists()
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    identity = run_id(spec().config(), toys.federation().hashes)
+    folder = tmp_path / identity
+    folder.mkdir()
+    (folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint at all")
+    with pytest.raises(FedReproError, match="safetensors is damaged"):
+        obtain(tmp_path)
+
+
+def test_a_damaged_record_is_named(tmp_path):
+    record = obtain(tmp_path)
+    (record.folder / "curve.parquet").write_bytes(b"PAR1 cut off")
+    with pytest.raises(FedReproError, match=r"curve\.parquet cannot be read"):
+        _ = obtain(tmp_path).curve
+    (record.folder / "config.json").write_text("{")
+    with pytest.raises(FedReproError, match=r"config\.json cannot be read"):
+        _ = obtain(tmp_path).config
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
+    def full(self, file, **kwargs):
+        Path(file).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
+    with pytest.raises(FedReproError, match="No space left on device") as caught:
+        obtain(tmp_path)
+    assert "\n" not in str(caught.value)
+    folder = next(tmp_path.iterdir())
+    assert not (folder / "curve.parquet").exists() and not list(folder.glob(".*.part"))
+    assert (folder / "checkpoint.safetensors").exists() or not (folder / "done").exists()
+
+
+def test_runs_folder_that_is_a_file(tmp_path):
+    place = tmp_path / "runs"
+    place.write_text("")
+    with pytest.raises(FedReproError, match="is a file"):
+        Store(place)
+
+
+def test_no_pickle_is_written(tmp_path):
+    record = obtain(tmp_path)
+    for path in record.folder.iterdir():
+        assert path.read_bytes()[:1] != b"\x80", path.name
+
+
+def test_json_that_is_no_object_is_refused(tmp_path):
+    (tmp_path / "x.json").write_text("[1]")
+    with pytest.raises(FedReproError, match="no JSON object"):
+        files.read_json(tmp_path / "x.json")
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import Protocol
+from fedrepro.records import store as s
+from tests import toys
+from tests.records.test_store import spec
+s.federation_of = lambda *_: toys.federation()
+s.FileCheckpoint.due = lambda self: True
+class Telling(Silent):
+    def round(self, number, text):
+        print(number, flush=True)
+s.Store(sys.argv[1]).obtain(spec(rounds=400), device="cpu", progress=Telling())
+"""
+
+
+def test_kill_nine_in_a_round_then_resume_is_bit_identical(tmp_path, monkeypatch):
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path / "cut")],
+        stdout=subprocess.PIPE,
+        cwd=REPO,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        text=True,
+    )
+    for line in child.stdout:
+        if int(line) >= 5:
+            break
+    time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    folder = next((tmp_path / "cut").iterdir())
+    assert not (folder / "done").exists()
+    saved = store_module.FileCheckpoint(folder).load()
+    assert saved is not None and 0 < saved[1]["round"] < 400
+    done = int(saved[1]["round"])
+    # Compare with an uninterrupted run up to a few rounds past the kill.
+    short = toys.protocol(rounds=done + 3)
+    whole = store_module.Training(methods.create("FedAvg"), short, toys.federation(), 0)
+    cut = store_module.Training(methods.create("FedAvg"), short, toys.federation(), 0)
+    a = whole.run(Silent())
+    b = cut.run(Silent(), store_module.FileCheckpoint(folder))
+    pd.testing.assert_frame_equal(numbers(a), numbers(b), check_exact=True)
+    assert json.loads((folder / "config.json").read_text())["seed"] == 0

@@ -1,0 +1,273 @@
+"""The tables hold the numbers and words they were given, marked up for every reader."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.report import tables
+from fedrepro.report.sections import number, sections
+from fedrepro.report.verdicts import BESIDE_STANDIN, COLUMNS, build_table
+
+ADCOL = papers.load("adcol")
+SUBSET = "SVHN: first 10,000 <official> test images & no more"
+
+
+def rows(values: dict[tuple[str, str], list[float]], **facts: Any) -> list[dict[str, Any]]:
+    base = {"dataset": "digits5", "scale": "paper", "marks": ()} | facts
+    return [
+        {**base, "method": method, "column": column, "seed": seed, "value": value}
+        | {"standin": column.endswith("standin")}
+        for (method, column), seeds in values.items()
+        for seed, value in enumerate(seeds)
+    ]
+
+
+def table(values: dict[tuple[str, str], list[float]], **facts: Any) -> pd.DataFrame:
+    return build_table(ADCOL, "table-1", rows(values, **facts))
+
+
+class Reader(HTMLParser):
+    """Rows of cells as text, and tags that were not closed."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag != "br":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def row_of(html: str, method: str) -> list[str]:
+    reader = Reader(html)
+    assert reader.open == []
+    return next(row for row in reader.rows if row and row[0] == method)
+
+
+def test_a_cell_shows_paper_ours_difference_and_verdict() -> None:
+    shown = tables.beside_table(table({("ADCOL", "mnist"): [94.7, 95.7, 96.7]}), "Table 1")
+    cells = row_of(shown.html, "ADCOL")
+    assert cells[1:3] == ["94.7 ± 0.6", "95.7 ± 1.0 (n=3)"]
+    # Welch: spread sqrt(1/3 + .12), 3.274 degrees of freedom, t = 3.0368
+    assert re.fullmatch(r"\+1\.0\[−1\.\d, 3\.\d\]", cells[3]) and cells[4] == "reproduced"
+    assert '<span class="verdict verdict-reproduced" title="difference at most' in shown.html
+    assert cells[5:9] == ["58.2 ± 1.0", "not run", "–", "not run"]
+    assert "verdict-not-run" in shown.html
+
+
+def test_rows_and_columns_are_in_the_papers_order() -> None:
+    values = {("ADCOL", "avg"): [80.0] * 3, ("SOLO", "mnist"): [80.0] * 3}
+    reader = Reader(tables.beside_table(table(values)).html)
+    printed = ADCOL.table("table-1")
+    assert reader.rows[0] == ["method", *(f"{name} (%)" for name in printed.columns)]
+    assert [row[0] for row in reader.rows[2:]] == list(printed.methods)
+    assert all(len(row) == 1 + 4 * 6 for row in reader.rows[2:])
+
+
+@pytest.mark.parametrize(
+    ("ours", "word"),
+    [
+        ([94.0, 94.1, 94.2], "reproduced"),
+        ([80.0, 90.0, 100.0], "within noise"),
+        ([98.0, 98.1, 98.2], "higher"),
+        ([80.0, 80.1, 80.2], "lower"),
+        ([94.0], "inconclusive"),
+    ],
+)
+def test_each_verdict_has_its_class_and_its_word(ours: list[float], word: str) -> None:
+    shown = tables.beside_table(table({("ADCOL", "mnist"): ours}))
+    assert row_of(shown.html, "ADCOL")[4] == word
+    assert f'class="verdict verdict-{word.replace(" ", "-")}"' in shown.html
+    assert re.search(rf"^ADCOL .* {word}$", tables.plain(table({("ADCOL", "mnist"): ours})), re.M)
+
+
+def test_marks_are_letters_explained_below() -> None:
+    values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
+    frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, marks=(SUBSET,))
+    shown = tables.beside_table(frame)
+    assert row_of(shown.html, "ADCOL")[2].endswith("a, b")
+    assert (
+        "<sup>a</sup> SVHN: first 10,000 &lt;official&gt; test images &amp; no more" in shown.html
+    )
+    assert f"<sup>b</sup> {BESIDE_STANDIN}" in shown.html
+    heads = Reader(shown.html).rows[0]
+    assert "SynthDigit (stand-in) (%)" in heads and "avg (with stand-in) (%)" in heads
+    text = tables.plain(frame)
+    assert f"  a  {SUBSET}\n  b  {BESIDE_STANDIN}" in text
+    assert "(n=3) a,b" in text
+
+
+def test_stand_ins_are_found_at_other_scales_too() -> None:
+    values = {(m, c): [70.0] for m in ("ADCOL", "SOLO") for c in ("mnist", "synthdigits-standin")}
+    frame = table(values, scale="reduced")
+    assert sections(frame)[0].standins == {"SynthDigit"}
+    frame["why"], frame["marks"] = "a stand-in", [()] * len(frame)  # words decide nothing
+    assert sections(frame)[0].standins == {"SynthDigit"}
+
+
+def test_an_average_over_other_domains_is_no_stand_in() -> None:
+    frame = table({("ADCOL", "mini-font"): [70.0], ("ADCOL", "avg"): [70.0]})
+    assert (frame[frame.seeds > 0].set_index("column").verdict["avg"]) == "not comparable"
+    assert sections(frame)[0].standins == frozenset()
+
+
+def test_text_is_escaped() -> None:
+    values = {("<b>mine</b>", "mnist"): [50.0] * 3}
+    shown = tables.beside_table(table(values, dataset='d"<i>'), caption="<script>x</script>")
+    assert "&lt;b&gt;mine&lt;/b&gt;" in shown.html and "&lt;script&gt;" in shown.html
+    assert "<b>mine" not in shown.html and "<script" not in shown.html and "<i>" not in shown.html
+    assert 'd&quot;&lt;i&gt;"' in shown.html
+
+
+def test_the_table_can_be_read_aloud_and_scrolled() -> None:
+    html = tables.beside_table(table({("ADCOL", "mnist"): [94.7] * 3}), "Table 1").html
+    assert '<div class="table-scroll"' in html and 'tabindex="0"' in html
+    assert 'aria-label="Table 1, digits5"' in html and "<caption" in html
+    assert html.count('scope="colgroup"') == 6 and html.count('scope="row"') == 8
+    assert "paper: the paper&#x27;s protocol" in html
+
+
+def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
+    values = {("ADCOL", "mnist"): [70.0], ("FedBN", "mnist"): [75.0], ("SOLO", "mnist"): [60.0]}
+    frame = table(values, scale="reduced")
+    shown = tables.beside_table(frame)
+    assert "reduced: order of methods only, no verdict on numbers" in shown.html
+    assert row_of(shown.html, "FedBN")[1:5] == ["94.1 ± 0.8", "75.0 (n=1)", "2", "1"]
+    assert row_of(shown.html, "FedAvg")[1:5] == ["94.4 ± 0.5", "not run", "–", "–"]
+    assert row_of(shown.html, "Kendall’s tau")[1:3] == ["0.33", "–"]
+    assert shown.html.count('class="verdict ') == 1 and "verdict-not-comparable" in shown.html
+    text = tables.plain(frame)
+    assert "order of methods only" in text and "MNIST (%); Kendall's tau 0.33" in text
+    assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(n=1\) +2 +1$", text, re.M)
+
+
+def test_smoke_says_that_it_is_no_result() -> None:
+    values = {("ADCOL", "mini-font"): [9.0], ("ADCOL", "avg"): [10.0]}
+    frame = table(values, dataset="minidigits", scale="smoke")
+    shown = tables.beside_table(frame)
+    assert "smoke: checks the path, not a result" in shown.html
+    assert row_of(shown.html, "ADCOL") == ["ADCOL", "9.0 (n=1)", "10.0 (n=1)"]
+    assert shown.html.count('class="verdict ') == 1 and "verdict-no-verdict" in shown.html
+    assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in shown.html
+    text = tables.plain(frame)
+    assert "not a result" in text and re.search(r"^ADCOL +9\.0 \(n=1\) +10\.0 \(n=1\)$", text, re.M)
+    assert "80.2" not in text and "80.2" not in shown.html
+
+
+def test_each_data_set_and_scale_has_a_table_of_its_own() -> None:
+    both = rows({("ADCOL", "mnist"): [94.0] * 3}) + rows(
+        {("ADCOL", "mnist"): [80.0] * 3}, scale="reduced"
+    )
+    html = tables.beside_table(build_table(ADCOL, "table-1", both)).html
+    first, second = html.split('<div class="table-scroll"')[1:]
+    assert "94.0 ± 0.0" in first and "80.0 ± 0.0" in second and "80.0 ± 0.0" not in first
+    assert row_of('<div class="table-scroll"' + second, "SOLO")[1] == "87.9 ± 0.4"
+
+
+def test_nothing_run_shows_the_printed_numbers() -> None:
+    html = tables.beside_table(table({})).html
+    assert "not run: printed numbers only" in html
+    assert row_of(html, "SOLO")[1:3] == ["87.9 ± 0.4", "not run"]
+
+
+def test_a_target_that_no_seed_reached_is_no_number() -> None:
+    cells = rows({("FedAvg", "mnist"): [float("nan")] * 3, ("FedBN", "mnist"): [11.0, 12.0, 12.5]})
+    html = tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html
+    assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "inconclusive"]
+    assert row_of(html, "FedBN")[2] == "11.8 ± 0.76 (n=3)"
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "signed", "text"),
+    [
+        (87.94, "percent", False, "87.9"),
+        (-0.04, "percent", True, "0.0"),
+        (-1.26, "percent", True, "−1.3"),
+        (1.26, "percent", True, "+1.3"),
+        (0.8155, "fraction", False, "0.816"),
+        (1.6923, "ratio", False, "1.69"),
+        (11.0, "rounds", False, "11"),
+        (15.34, "GB", False, "15.3"),
+        (3.124, "GB", False, "3.12"),
+        (0.001234, "GB", False, "0.0012"),
+        (0.0, "GB", False, "0"),
+        (1234.5, "GB", False, "1234"),
+        (None, "percent", False, "–"),
+        (float("nan"), "percent", False, "–"),
+    ],
+)
+def test_numbers_as_printed(value: float | None, unit: str, signed: bool, text: str) -> None:
+    assert number(value, unit, signed) == text
+
+
+def test_the_plain_form_of_html_has_no_numbers_of_runs() -> None:
+    one, two = (tables.beside_table(table({("ADCOL", "mnist"): [v] * 3})) for v in (80.0, 90.0))
+    assert repr(one) == repr(two) == "<table-1 beside the paper's: digits5 paper>"
+    assert one._repr_html_() == one.html != two.html
+
+
+def test_empty_and_foreign_frames_are_one_clear_line() -> None:
+    for frame in (pd.DataFrame(), pd.DataFrame(columns=list(COLUMNS))):
+        with pytest.raises(FedReproError, match="it is empty"):
+            tables.beside_table(frame)
+        with pytest.raises(FedReproError, match="it is empty"):
+            tables.plain(frame)
+    with pytest.raises(FedReproError, match="lacks paper, table"):
+        tables.beside_table(pd.DataFrame({"method": ["SOLO"]}))
+    two = pd.concat([table({}), build_table(ADCOL, "table-4", [])])
+    with pytest.raises(FedReproError, match="table-1, table-4"):
+        tables.beside_table(two)
+    with pytest.raises(FedReproError, match=r"Paper\.sources"):
+        tables.protocol_table(pd.DataFrame())
+
+
+def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() -> None:
+    shown = tables.protocol_table(ADCOL.sources("digits5", "reduced"), ["ADCOL", "SOLO"])
+    reader = Reader(shown.html)
+    assert reader.open == [] and all(len(row) in (1, 5) for row in reader.rows)
+    heads = [row[0] for row in reader.rows if len(row) == 1]
+    assert heads[:4] == ["data", "training", "reporting", "ADCOL"]
+    found = {row[0]: row[1:] for row in reader.rows if len(row) == 5}
+    assert found["optimizer.lr"] == ["0.01", "stated", "paper, Sec. 5.1", ""]
+    assert found["rounds"][:2] == ["20", "decided"] and found["rounds"][3].startswith("100")
+    # The paper's own setting goes before the field's default and its source.
+    assert found["mu"][0] == "1" and found["mu"][2].startswith("paper, Sec. 5.1")
+    hidden = ["(512, 512)", "stated", "Sec. 5.1: 3-layer MLP, hidden 512"]
+    assert found["discriminator_hidden"][:3] == hidden
+    assert found["discriminator_batch_norm"][0] == "no"
+    assert "FedProx" not in heads and "FedProx.mu" not in found
+
+
+def test_the_protocol_is_escaped_and_refuses_unknown_methods() -> None:
+    frame = pd.DataFrame(
+        [
+            {
+                **{"setting": "rounds", "value": "<1>", "status": "stated"},
+                **{"source": "a & b", "alternatives": ""},
+            }
+        ]
+    )
+    html = tables.protocol_table(frame).html
+    assert "&lt;1&gt;" in html and "a &amp; b" in html
+    with pytest.raises(FedReproError, match="no method 'FedNothing'"):
+        tables.protocol_table(frame, ["FedNothing"])

@@ -1,0 +1,76 @@
+"""Imports run downwards through the rooms of the house, and no circle joins two modules."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import fedrepro
+
+ROOT = Path(fedrepro.__file__).parent
+# From top to bottom. Modules of the package's own folder stand at the top: commands and pages.
+ROOMS = (
+    "extras", "report", "quantities", "papers records", "federated", "engine", "methods",
+    "models", "data", "base",
+)  # fmt: skip
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {_name(path): path for path in sorted(ROOT.rglob("*.py"))}
+
+
+def _imports(path: Path) -> set[str]:
+    """The package's modules that a file imports anywhere, but for annotations alone."""
+    found: set[str] = set()
+
+    def walk(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and getattr(child.test, "id", "") == "TYPE_CHECKING":
+                continue
+            if isinstance(child, ast.Import):
+                found.update(a.name for a in child.names)
+            elif isinstance(child, ast.ImportFrom) and child.module:
+                names = {f"{child.module}.{a.name}" for a in child.names}
+                found.update(name if name in MODULES else child.module for name in names)
+            walk(child)
+
+    walk(ast.parse(path.read_text(encoding="utf-8")))
+    return found & set(MODULES)
+
+
+ARROWS = {name: _imports(path) for name, path in MODULES.items()}
+
+
+def _height(module: str) -> int:
+    room = module.split(".")[1] if module.count(".") else ""
+    return next((len(ROOMS) - n for n, names in enumerate(ROOMS) if room in names.split()), 99)
+
+
+# Still to be turned; nothing is added here.
+LEFT = {
+    "data.embeddings -> extras.clip",
+    "methods.adcol -> extras.dp",
+    "quantities.counted -> extras.inversion",
+    "quantities.figure_arrays -> extras.inversion",
+    "quantities.paper_run -> extras.mutual_information",
+    "quantities.paper_run -> report.verdicts",
+    "records.embedding -> quantities.figure_arrays",
+    "report.campaign -> campaign",
+    "report.prototypes -> extras.inversion",
+}
+
+
+def test_no_arrow_runs_up() -> None:
+    up = {f"{a} -> {b}" for a, to in ARROWS.items() for b in to if _height(b) > _height(a)}
+    assert {arrow.replace("fedrepro.", "") for arrow in up} <= LEFT
+
+
+def test_no_circle() -> None:
+    own = {a: {b for b in to if not a.startswith(b)} for a, to in ARROWS.items()}
+    left = ("fedrepro.report", "fedrepro.records", "fedrepro.quantities")  # still to be turned
+    own = {a: to for a, to in own.items() if not a.startswith(left)}
+    list(TopologicalSorter(own).static_order())
