@@ -1,6 +1,9 @@
-"""The feature space hijacking attack: an image is searched whose embedding is a given prototype."""
+"""The feature space hijacking attack: an image is searched whose embedding is a given prototype;
+and what it finds of MPFT's messages (its App. G)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -9,12 +12,18 @@ from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import counted
-from fedrepro.data.embeddings import Embedder
+from fedrepro.base.rng import numpy_stream, torch_stream
+from fedrepro.data.embeddings import Embedder, embedder, enlarged
+from fedrepro.data.federation import Samples
 from fedrepro.federated.clients import Checkpoint
+from fedrepro.methods.mpft import MPFT
+from fedrepro.quantities.base import Asked, Figure, Values, quantity
+from fedrepro.quantities.figure_arrays import Made, encoder_marks, kept, likeness
+from fedrepro.records import federation_of
 
 LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper names neither
 NOISE = 0.05  # around grey: what the encoder does not see stays as it began, and would spoil a PSNR
-WINDOW = 7  # pixels, scikit-image's default for SSIM
+RATE = 0.3  # of a class's images, its k-means centres: the higher one of MPFT's Table 1
 
 
 def start(count: int, size: int, generator: torch.Generator) -> Tensor:
@@ -72,25 +81,109 @@ def invert(
     return images.detach()
 
 
-def likeness(found: npt.NDArray[np.uint8], truth: npt.NDArray[np.uint8]) -> tuple[float, float]:
-    """PSNR in dB (infinite for equal images) and SSIM of two images (3, H, W), scikit-image's.
-
-    Raises:
-        FedReproError: images of unequal or too small a size.
-    """
-    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
-
-    if found.shape != truth.shape or found.ndim != 3 or min(found.shape[1:]) < WINDOW:
-        raise FedReproError(
-            f"images of {found.shape} and {truth.shape} cannot be compared; give two of one shape "
-            f"(3, H, W), at least {WINDOW} pixels high and wide"
-        )
-    with np.errstate(divide="ignore"):
-        ratio = peak_signal_noise_ratio(truth, found, data_range=255)
-    alike = structural_similarity(truth, found, win_size=WINDOW, channel_axis=0, data_range=255)
-    return float(ratio), float(alike)
-
-
 def to_uint8(images: Tensor) -> npt.NDArray[np.uint8]:
     """Images in [0, 1] as they are stored."""
     return (255 * images).round().to(torch.uint8).numpy()
+
+
+# Of an experiment.
+
+
+def attack(asked: Asked) -> Figure:
+    """The attack on what clients of MPFT send.
+
+    prototypes (m, d); start, found, behind and another, uint8 (m, 3, H, H) of the size the encoder
+    works on; mse (m, 2), of the embedding before and after. The facts name the ``rows``.
+    """
+    experiment, scale = asked.experiment, asked.protocol.scale
+    if scale not in experiment.steps:
+        raise FedReproError(f"{experiment.id} has no steps at scale {scale}; add them")
+    steps = experiment.steps[scale]
+    return kept(asked, lambda begun: _made(asked, steps, begun), steps=steps, lr=LEARNING_RATE)
+
+
+@quantity("inversion", figure=attack)
+def inversion(asked: Asked) -> Values:
+    """Squared error of the embedding, and likeness to the image behind a prototype: of the image
+    the search began with, of that it found, and of another image of the class."""
+    figure = attack(asked)
+    arrays, settings = figure.arrays, figure.facts["settings"]
+    searched = f"{settings['steps']:,} steps of Adam at rate {settings['lr']:g}"
+    more = {"marks": [searched, *encoder_marks(asked)]}
+    for index, name in enumerate(figure.facts["rows"]):
+        for when, value in zip(("before", "after"), arrays["mse"][index], strict=True):
+            yield name, f"MSE {when}", float(value), more
+        for images, what in (("start", "before"), ("found", "after"), ("another", "of another")):
+            ratio, alike = likeness(arrays[images][index], arrays["behind"][index])
+            yield name, f"PSNR {what}", ratio if np.isfinite(ratio) else None, more
+            yield name, f"SSIM {what}", alike, more
+
+
+def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
+    data, targets = asked.protocol.data, _targets(asked)
+    encoder = embedder(data.encoder or "", asked.root)
+    size = encoder.side or data.size
+    prototypes = torch.stack([target.prototype for target in targets])
+    first = start(len(targets), size, torch_stream(asked.seed, "figure"))
+    stream = torch_stream(asked.seed, "figure")
+    found = invert(encoder, prototypes, size, steps, LEARNING_RATE, stream, checkpoint)
+    ends = [misses(encoder, images, prototypes).double().numpy() for images in (first, found)]
+    arrays = {
+        "prototypes": prototypes.numpy(),
+        "start": to_uint8(first),
+        "found": to_uint8(found),
+        "behind": _as_seen([target.behind for target in targets], size),
+        "another": _as_seen([target.another for target in targets], size),
+        "mse": np.stack(ends, axis=1),
+    }
+    return arrays, {"rows": [target.name for target in targets]}
+
+
+def _as_seen(images: list[Tensor], size: int) -> npt.NDArray[np.uint8]:
+    """Images uint8 (3, H, H) at the size the encoder works on."""
+    return to_uint8(enlarged(torch.stack(images).float() / 255, size))
+
+
+@dataclass(frozen=True)
+class Target:
+    """A prototype (d,) to attack, an image behind it and another of the same class and client."""
+
+    name: str
+    prototype: Tensor
+    behind: Tensor
+    another: Tensor
+
+
+def _targets(asked: Asked) -> list[Target]:
+    """The embedding of one image of every client, as the paper attacks; and of the first client's
+    class of it a k-means centre and the mean, each with the image nearest to it."""
+    plain = asked.protocol.data.model_copy(update={"encoder": None})
+    pictures = federation_of(plain, asked.root).clients
+    targets = []
+    for index, client in enumerate(asked.federation.clients):
+        images, labels = pictures[index].train.images, client.train.labels
+        generator = numpy_stream(asked.seed, "figure", client=index)
+        one, other = _pair(client.train, generator, client.name)
+        z = client.train.images
+        targets.append(Target(f"{client.name}, one image", z[one], images[one], images[other]))
+        if index:
+            continue
+        own = (labels == labels[one]).nonzero()[:, 0]
+        stream = torch_stream(asked.seed, "figure", client=index)
+        centres = MPFT(prototypes="cluster", rate=RATE)
+        for method, name in ((centres, "a k-means centre"), (MPFT(), "the class mean")):
+            sent = method.chosen(z[own], stream)[0]
+            near = own[(z[own] - sent).norm(dim=1).argsort(stable=True)]
+            pair = images[near[0]], images[near[int(generator.integers(1, len(near)))]]
+            targets.append(Target(f"{client.name}, {name}", sent, *pair))
+    return targets
+
+
+def _pair(samples: Samples, generator: np.random.Generator, name: str) -> tuple[int, int]:
+    """An image drawn at random, and another of its class; FedReproError where none has a fellow."""
+    labels = samples.labels.numpy()
+    for one in generator.permutation(len(labels)):
+        fellows = np.flatnonzero(labels == labels[one])
+        if len(fellows) > 1:
+            return int(one), int(generator.choice(fellows[fellows != one]))
+    raise FedReproError(f"{name} has no two images of one class to compare; give it more")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,10 +24,10 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import seeded_modules, stream_seed, torch_stream
 from fedrepro.data.batches import epoch_batches
 from fedrepro.federated.clients import TrainedView
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.messages import tensor_of
-
-if TYPE_CHECKING:
-    from fedrepro.federated.rounds import Training
+from fedrepro.quantities.base import Asked, Values, quantity
+from fedrepro.records import Probe
 
 Array = npt.NDArray[Any]
 PER_SAMPLE = ("features", "representations")  # kinds of payload with a row an image
@@ -180,3 +180,12 @@ def leakage(training: Training) -> Mapping[str, float]:
     pairs = list(sent_pairs(training))
     x, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
     return {"mutual_information": mutual_information(x, y, training.seed), "pairs": float(len(x))}
+
+
+@quantity("leakage", probe=Probe("leakage", leakage))
+def printed(asked: Asked) -> Values:
+    """Mutual information in nats, and the mean accuracy."""
+    for result in asked.results:
+        measured = result.record.measured("leakage")
+        yield result.label, "MI", float(measured["mutual_information"])
+        yield result.label, "accuracy", asked.scores(result)["avg"]

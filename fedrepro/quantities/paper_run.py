@@ -17,71 +17,14 @@ from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
-from fedrepro.extras.mutual_information import leakage
 from fedrepro.federated import metrics
-from fedrepro.papers import UNTRAINED, Arm, Paper
-from fedrepro.quantities import figure_arrays
-from fedrepro.quantities.cells import cells, without_numbers
-from fedrepro.quantities.counted import facts
-from fedrepro.quantities.figure_arrays import Figure
+from fedrepro.papers import Arm, Paper
+from fedrepro.quantities.base import Asked, Figure, Result, get
+from fedrepro.quantities.cells import cells
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
-from fedrepro.report.verdicts import build_table
 
+__all__ = ["DEFAULT_RUNS", "Result", "Study", "study"]
 DEFAULT_RUNS = Path("runs")
-PROBES = {"leakage": Probe("leakage", leakage)}  # by kind of experiment
-
-
-@dataclass(frozen=True)
-class Result:
-    """One arm's finished run. tries: where a setting was tuned, its values in words and their mean
-    validation accuracies in percent."""
-
-    arm: Arm
-    record: Record
-    tries: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        return self.arm.label
-
-    @property
-    def clients(self) -> int:
-        return len(self.record.data["clients"])
-
-    def curve(self) -> pd.DataFrame:
-        """By round: test accuracy a domain, `avg`, and `bytes`, one client's traffic so far."""
-        table = metrics.accuracies(self.record.curve)
-        sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum() / self.clients
-        table["bytes"] = sent.reindex(table.index).fillna(0.0)
-        return table
-
-    def summary(self) -> dict[str, Any]:
-        """The run in plain values, as a notebook glues it."""
-        record, curve = self.record, self.record.curve
-        rules = [
-            rule
-            for rule in metrics.SCORE_RULES
-            if rule != "validation" or (curve.split == "validation").any()
-        ]
-        return {
-            "run_id": record.run_id,
-            "label": self.label,
-            "method": record.config["method"],
-            "scale": record.config["protocol"]["scale"],
-            "seed": record.config["seed"],
-            "engine": record.config["engine"],
-            "rounds": int(curve["round"].max()),
-            "scores": {rule: metrics.scores(curve, rule) for rule in rules},
-            "seconds": {str(k): float(v) for k, v in metrics.seconds(curve).items()},
-            "bytes": {str(k): float(v) for k, v in metrics.traffic(curve).sum().items()},
-            "clients": self.clients,
-            "standins": record.data["standins"],
-            "deviations": record.data["deviations"],
-            "hashes": record.data["hashes"],
-            "environment": record.environment,
-            "curve": self.curve().reset_index().to_dict(orient="list"),
-            **({"tries": dict(self.tries)} if self.tries else {}),
-        }
 
 
 @dataclass
@@ -148,7 +91,7 @@ class Study:
 
     def has_work(self, experiment: str) -> bool:
         """Whether `only` leaves anything of an experiment."""
-        return bool(self.arms(experiment)) or self.paper.experiment(experiment).kind in UNTRAINED
+        return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
 
     def results(self, experiment: str) -> list[Result]:
         """The finished runs of an experiment, trained where the store lacks them, but for the arms
@@ -180,19 +123,19 @@ class Study:
         Raises:
             Diverged: its training did.
         """
-        probe = PROBES.get(self.paper.experiment(experiment).kind)
-        tuned, tries = self._tuned(experiment, arm)
-        return Result(tuned, self._record(tuned, probe), tries)
+        probe = get(self.paper.experiment(experiment).kind).probe
+        tuned, trials = self._tuned(experiment, arm)
+        return Result(tuned, self._record(tuned, probe), trials)
 
-    def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, float]]:
-        """An arm with its tuned setting, and what each value was worth; as it is without one.
+    def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
+        """An arm with its tuned setting, and the run of each value; as it is without one.
 
         A value under which training diverges is not among them, unless all do: then Diverged.
         """
         tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}
-        tried, tries = {}, {}
+        tried, trials = {}, {}
         short = {"rounds": tuning.rounds} if tuning.rounds else {}
         diverged: Diverged | None = None
         for value in tuning.values[arm.protocol.scale]:
@@ -203,10 +146,10 @@ class Study:
             except Diverged as error:
                 diverged = error
                 continue
-            tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
-        if diverged is not None and not tries:
+            tried[str(value)], trials[str(value)] = trial, record
+        if diverged is not None and not trials:
             raise diverged
-        return tried[metrics.best_value(tries)], tries
+        return tried[metrics.best_value(Result(arm, record, trials).tries)], trials
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)
@@ -254,35 +197,31 @@ class Study:
         """The protocol behind the arms, before an arm's own changes."""
         return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
 
-    def _protocol_of(self, experiment: str) -> Protocol:
+    def _asked(self, experiment: str, results: Sequence[Result] = ()) -> Asked:
         protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)
-        return protocol.changed(**self.changes)
+        protocol, spec = protocol.changed(**self.changes), self.paper.experiment(experiment)
+        place = self.store.root, self.data_root
+        return Asked(self.paper, spec, protocol, results, self.seed, *place)
 
     def figure(self, experiment: str) -> Figure:
         """The arrays a figure is drawn from for which nothing is trained, kept beside the runs."""
-        spec, protocol = self.paper.experiment(experiment), self._protocol_of(experiment)
-        return figure_arrays.obtain(spec, protocol, self.seed, self.store.root, self.data_root)
-
-    def beside(self, experiment: str) -> pd.DataFrame:
-        """The printed table beside this seed's numbers (`verdicts.build_table`)."""
-        table = self.paper.experiment(experiment).table or experiment
-        rows = [{**row, "table": table} for row in self.cells(experiment)]
-        return build_table(self.paper, table, rows)
+        figure = get(self.paper.experiment(experiment).kind).figure
+        if figure is None:
+            raise FedReproError(
+                f"{experiment} keeps no arrays; choose a figure that trains nothing"
+            )
+        return figure(self._asked(experiment))
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        """Our numbers of one experiment, a row a (method, column), as `verdicts.build_table` reads
-        them; `alternative` marks second readings, which have no printed row."""
-        spec = self.paper.experiment(experiment)
-        if spec.kind in UNTRAINED:
-            protocol = self._protocol_of(experiment)
-            rows = facts(self.paper, spec, protocol, self.seed, self.store.root, self.data_root)
-        else:
-            results, diverged = self._ended(experiment)
-            rows = cells(self.paper, spec, results)
-            rows += without_numbers(spec, rows, diverged)
+        """Our numbers of one experiment, one row per (method, column), as `verdicts.build_table`
+        reads them; `alternative` marks second readings, which have no printed row."""
+        results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
         own = [mark] if (mark := self.paper.datasets[self.dataset].mark) else []
-        return [{**common, **row, "marks": [*row.get("marks", ()), *own]} for row in rows]
+        return [
+            {**common, **row, "marks": [*row["marks"], *own]}
+            for row in cells(self._asked(experiment, results), diverged)
+        ]
 
 
 def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:

@@ -1,4 +1,4 @@
-"""Representations in the plane."""
+"""Representations: as a record keeps them, and as points in the plane."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import stream_seed
-from fedrepro.quantities.figure_arrays import Figure
 
+DIMENSIONS = 50
 PERPLEXITY = 30.0  # t-SNE's usual value; fewer points take a third of their number
 LEAST = 5
+
+
+def compact(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
+    before t-SNE, keep a record small. Values beyond float16 are cut to its largest number."""
+    dimensions = min(DIMENSIONS, *features.shape)
+    if features.shape[1] > dimensions:
+        features = PCA(dimensions, svd_solver="full").fit_transform(features)
+    most = np.finfo(np.float16).max
+    # Row by row in memory: safetensors writes bytes as they lie, and PCA returns columns.
+    return np.ascontiguousarray(features.clip(-most, most), dtype=np.float16)
 
 
 def tsne(
@@ -24,7 +36,7 @@ def tsne(
     classes: Sequence[str],
     seed: int = 0,
 ) -> pd.DataFrame:
-    """t-SNE of a record's test features: columns x, y, domain, cls, a row a picture.
+    """t-SNE of a record's test features: columns x, y, domain, cls, one row per image.
 
     features: ``features`` (m, d), ``labels`` (m,) and ``domain`` (m,), an index into ``domains``,
     as `Record.features` gives them. Equal input and seed give equal points on one machine.
@@ -45,22 +57,6 @@ def tsne(
         init="pca" if points.shape[1] > 1 else "random",
         random_state=stream_seed(seed, "figure") % 2**32,
     )
-    plane = model.fit_transform(points)
-    return pd.DataFrame(
-        {
-            "x": plane[:, 0],
-            "y": plane[:, 1],
-            "domain": [domains[int(i)] for i in owners],
-            "cls": [classes[int(i)] for i in labels],
-        }
-    )
-
-
-def with_prototypes(figure: Figure, seed: int = 0) -> pd.DataFrame:
-    """t-SNE of embeddings together with prototypes: columns x, y, domain, cls, role.
-
-    figure: the arrays of an experiment of kind ``prototypes`` (`Study.figure`).
-    """
-    names = figure.facts
-    points = tsne(figure.arrays, names["domains"], names["classes"], seed)
-    return points.assign(role=[names["roles"][int(i)] for i in figure.arrays["role"]])
+    plane = pd.DataFrame(model.fit_transform(points), columns=["x", "y"])
+    names = {"domain": [domains[i] for i in owners], "cls": [classes[i] for i in labels]}
+    return plane.assign(**names)

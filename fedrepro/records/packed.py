@@ -1,7 +1,7 @@
 """Many records in few files, which a repository can hold. New runs add files and lines; nothing
 that is there is written again.
 
-``runs.jsonl`` has one line per run: its config, and by hash what many runs have alike (protocol,
+``runs.jsonl`` has one line per run: its config, and by hash what many runs share (protocol,
 environment, data), which ``shared.jsonl`` holds once. ``<data set>-<scale>.parquet`` has curves,
 ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of those runs whose
 features are drawn. Features themselves are left out. A run is not filed under a paper: two papers
@@ -14,6 +14,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property, partial
 from io import BytesIO
 from pathlib import Path
@@ -25,19 +26,18 @@ from safetensors.numpy import save
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
+from fedrepro.records.embedding import tsne
+from fedrepro.records.record import Record, run_id, short_hash
 
 INDEX, SHARED = "runs.jsonl", "shared.jsonl"
 
 
-def _hash(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
-
-
 class Pack:
-    """The packed records of a folder; empty where there are none."""
+    """The packed records of a folder; empty where there are none. Every file is read once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._tables: dict[str, dict[str, pd.DataFrame]] = {}
 
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -46,7 +46,7 @@ class Pack:
 
     @cached_property
     def shared(self) -> dict[str, Any]:
-        """What runs have alike, and the SHA-256 of the files, by hash and by name."""
+        """What several runs share, and the SHA-256 of the files, by hash and by name."""
         return {line["key"]: line["content"] for line in _lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
@@ -59,29 +59,69 @@ class Pack:
         return found
 
     def curve(self, run: str) -> pd.DataFrame:
-        return self._rows(run, "").drop(columns="run")
+        return self._rows(run, "")
 
     def points(self, run: str) -> pd.DataFrame:
         """t-SNE points of its test features: x, y, domain, cls; empty where none are kept."""
-        return self._rows(run, "-points").drop(columns="run", errors="ignore")
+        return self._rows(run, "-points")
 
     def predictions(self, run: str) -> dict[str, np.ndarray[Any, Any]]:
         """As `Record.predictions`."""
-        rows = self._rows(run, "-predictions")
-        if rows.empty:
-            return {}
-        columns = zip(rows["name"], rows["dtype"], rows["values"], strict=True)
-        return {name: np.frombuffer(values, dtype) for name, dtype, values in columns}
+        rows = self._rows(run, "-predictions").itertuples()
+        return {row.name: np.frombuffer(row.values, row.dtype) for row in rows}
 
     def _rows(self, run: str, kind: str) -> pd.DataFrame:
-        path = self.root / f"{self.runs[run]['file']}{kind}.parquet"
+        name = f"{self.runs[run]['file']}{kind}.parquet"
+        if name not in self._tables:
+            self._tables[name] = self._table(self.root / name)
+        return self._tables[name].get(run, pd.DataFrame())
+
+    def _table(self, path: Path) -> dict[str, pd.DataFrame]:
+        """A file's rows by run."""
         if not path.exists():
-            return pd.DataFrame()
+            return {}
         try:
-            rows = pd.read_parquet(path, filters=[("run", "==", run)])
+            parts = pd.read_parquet(path).groupby("run", sort=False)
         except (OSError, ValueError) as error:
             raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
-        return rows.reset_index(drop=True)
+        return {str(run): rows.drop(columns="run").reset_index(drop=True) for run, rows in parts}
+
+
+@dataclass(frozen=True)
+class PackedRecord(Record):
+    """A record of packed files. folder: where it was before, for its name."""
+
+    pack: Pack
+
+    def measured(self, name: str) -> dict[str, Any]:
+        if name == "config":
+            return self.pack.config(self.run_id)
+        if name in ("environment", "data"):
+            return self.pack.facts(self.run_id, name)
+        found: dict[str, Any] = self.pack.runs[self.run_id]["measured"][name]
+        return found
+
+    @property
+    def probes(self) -> list[str]:
+        return sorted(self.pack.runs[self.run_id]["measured"])
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        return self.pack.curve(self.run_id)
+
+    @cached_property
+    def features(self) -> dict[str, np.ndarray[Any, Any]]:
+        raise FedReproError(
+            f"the features of run {self.run_id} were not packed; train it again in another folder"
+        )
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+        return self.pack.predictions(self.run_id)
+
+    @property
+    def points(self) -> pd.DataFrame:
+        return self.pack.points(self.run_id)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -99,8 +139,6 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
     drawn: ids of the runs of whose test features t-SNE points are kept. A folder goes only once
     what was packed of it has been read back.
     """
-    from fedrepro.records.store import Record
-
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
     for done in sorted(root.glob("*/done")):
@@ -112,12 +150,11 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
             groups.setdefault(f"{data['dataset']}{encoder}-{scale}", []).append(record)
     for name, records in groups.items():
         _add(root, _free_name(root, name), records, drawn)
-    after = Pack(root)
-    for records in groups.values():
-        for record in records:
-            pd.testing.assert_frame_equal(after.curve(record.run_id), record.curve)
-            shutil.rmtree(record.folder)
-    return sum(len(records) for records in groups.values())
+    after, packed = Pack(root), [record for records in groups.values() for record in records]
+    for record in packed:
+        pd.testing.assert_frame_equal(after.curve(record.run_id), record.curve)
+        shutil.rmtree(record.folder)
+    return len(packed)
 
 
 def _free_name(root: Path, name: str) -> str:
@@ -125,24 +162,19 @@ def _free_name(root: Path, name: str) -> str:
     return next(one for one in taken if not (root / f"{one}.parquet").exists())
 
 
-def _add(root: Path, name: str, records: Iterable[Any], drawn: Collection[str]) -> None:
+def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str]) -> None:
     """New files with some records, and their lines."""
-    from fedrepro.records.embedding import tsne
-
     curves, predicted, points, lines = [], [], [], []
     shared: dict[str, Any] = {}
     for record in records:
-        run, config, facts = record.run_id, dict(record.config), {}
-        for kind, content in (
-            ("protocol", config.pop("protocol")),
-            ("environment", record.environment),
-            ("data", record.data),
-        ):
-            facts[kind] = _hash(content)
-            shared[facts[kind]] = content
-        config["protocol"] = facts.pop("protocol")
+        run, config = record.run_id, dict(record.config)
+        facts = {"environment": record.environment, "data": record.data}
+        protocol = config.pop("protocol")
+        shared |= {short_hash(content): content for content in (protocol, *facts.values())}
+        config["protocol"] = short_hash(protocol)
+        hashed = {kind: short_hash(content) for kind, content in facts.items()}
         measured = {p: record.measured(p) for p in record.probes}
-        lines.append({"run": run, "file": name, "config": config, **facts, "measured": measured})
+        lines.append({"run": run, "file": name, "config": config, **hashed, "measured": measured})
         curves.append(record.curve.assign(run=run))
         predicted += [
             {"run": run, "name": n, "dtype": str(v.dtype), "values": v.tobytes()}
@@ -159,10 +191,8 @@ def _add(root: Path, name: str, records: Iterable[Any], drawn: Collection[str]) 
             files.write(path, partial(frame.to_parquet, compression="zstd"))
             shared[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     known = Pack(root).shared
-    _append(
-        root / SHARED,
-        [{"key": k, "content": content} for k, content in shared.items() if k not in known],
-    )
+    new = [{"key": k, "content": content} for k, content in shared.items() if k not in known]
+    _append(root / SHARED, new)
     _append(root / INDEX, lines)
 
 
@@ -175,27 +205,23 @@ def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 def unpack(root: Path, out: Path) -> int:
     """Write packed records as folders of runs, without their features; how many there are."""
     packed = Pack(root)
-    for run, line in packed.runs.items():
+    for run in packed.runs:
+        record = PackedRecord(root / run, packed)
         folder = files.make_folder(out / run, "name a writable folder with --out")
-        files.write_json(folder / "config.json", packed.config(run))
-        for kind in ("environment", "data"):
-            files.write_json(folder / f"{kind}.json", packed.facts(run, kind))
-        for probe, measured in line["measured"].items():
-            files.write_json(folder / f"{probe}.json", measured)
+        for name in ("config", "environment", "data", *record.probes):
+            files.write_json(folder / f"{name}.json", record.measured(name))
         curve = BytesIO()
-        packed.curve(run).to_parquet(curve, index=False)
+        record.curve.to_parquet(curve, index=False)
         (folder / "curve.parquet").write_bytes(curve.getvalue())
-        if predictions := packed.predictions(run):
+        if predictions := record.predictions:
             (folder / "predictions.safetensors").write_bytes(save(predictions))
         files.list_sums(folder)
     return len(packed.runs)
 
 
 def check(root: Path) -> list[str]:
-    """What is wrong with packed records, a line each: ids that their configs and data do not give,
-    files that are not what was written, runs without a curve."""
-    from fedrepro.records.store import run_id
-
+    """What is wrong with packed records, one line each: ids that their configs and data do not
+    give, files that are not what was written, runs without a curve."""
     packed, wrong = Pack(root), []
     for key, content in packed.shared.items():
         if key.endswith(".parquet"):
@@ -204,17 +230,11 @@ def check(root: Path) -> list[str]:
                 wrong.append(f"{key} is missing")
             elif hashlib.sha256(path.read_bytes()).hexdigest() != content:
                 wrong.append(f"{key} is not what was written")
-        elif _hash(content) != key:
+        elif short_hash(content) != key:
             wrong.append(f"{SHARED}: {key} is not what was written")
-    curves = {
-        run
-        for file in {line["file"] for line in packed.runs.values()}
-        if (root / f"{file}.parquet").is_file()
-        for run in pd.read_parquet(root / f"{file}.parquet", columns=["run"])["run"].unique()
-    }
     for run in packed.runs:
         if run_id(packed.config(run), packed.facts(run, "data")["hashes"]) != run:
             wrong.append(f"{run} is not the id of its config and data")
-        if run not in curves:
+        if packed.curve(run).empty:
             wrong.append(f"{run} has no curve")
     return wrong

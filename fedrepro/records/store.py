@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from io import BytesIO
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from filelock import FileLock
-from safetensors.numpy import load, save_file
-from sklearn.decomposition import PCA
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from fedrepro import engine as engines
@@ -24,54 +20,19 @@ from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Progress
 from fedrepro.base.progress import progress as default_progress
-from fedrepro.base.protocol import DataSpec, Protocol
+from fedrepro.base.protocol import DataSpec
 from fedrepro.base.threads import recorded
 from fedrepro.data.federation import Federation, build_federation
-from fedrepro.data.manifest import default_manifest
 from fedrepro.data.splits import tested_sample
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.base import Method
 from fedrepro.records.checkpoint import NAME as CHECKPOINT
 from fedrepro.records.checkpoint import FileCheckpoint
+from fedrepro.records.embedding import compact
 from fedrepro.records.environment import environment, pick_device
-from fedrepro.records.fingerprint import fingerprint
-from fedrepro.records.packed import Pack
+from fedrepro.records.packed import Pack, PackedRecord
+from fedrepro.records.record import Record, RunSpec, run_id
 
-AGAIN = "delete its folder and run again"
-FEATURE_DIMENSIONS = 50
 DIVERGED = "diverged.json"  # in the folder of a run that ended so: what was said, seed and round
-
-
-@dataclass(frozen=True)
-class RunSpec:
-    """What is asked for: everything that may change a run's numbers, but the data's own hashes."""
-
-    method: Method
-    protocol: Protocol
-    seed: int
-    engine: str = "auto"
-
-    def config(self) -> dict[str, Any]:
-        """The plain form that is hashed and recorded."""
-        method = {
-            "name": self.method.name,
-            "version": self.method.version,
-            "fields": self.method.fields(),
-        }
-        if not type(self.method).__module__.startswith("fedrepro."):
-            method["code"] = fingerprint(type(self.method))
-        return {
-            "method": method,
-            "protocol": self.protocol.model_dump(mode="json"),
-            "seed": self.seed,
-            "engine": engines.resolve(self.engine),
-        }
-
-
-def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
-    """16 hex digits of the hash of a run's config and its data, split and allocation hashes."""
-    content = json.dumps([config, dict(sorted(hashes.items()))], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -81,148 +42,6 @@ class Probe:
 
     name: str
     measure: Callable[[Training], Mapping[str, float]]
-
-
-@dataclass(frozen=True)
-class Record:
-    """A finished run in its folder. Its files are read once, and must have the SHA-256 that `done`
-    lists of them (1 ms for a usual record); in older records `done` is empty and nothing is held
-    against it."""
-
-    folder: Path
-
-    @cached_property
-    def _listed(self) -> dict[str, str]:
-        done = self.folder / "done"
-        listed = files.read_json(done) if done.exists() and done.stat().st_size else {}
-        if lacking := [name for name in listed if not (self.folder / name).is_file()]:
-            raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
-        return listed
-
-    def read(self, name: str) -> bytes:
-        """A file of the record, as it was written."""
-        content = (self.folder / name).read_bytes()
-        if self._listed and self._listed.get(name) != hashlib.sha256(content).hexdigest():
-            raise FedReproError(
-                f"{self.folder / name} cannot be read (it is not what was written: its checksum "
-                f"differs); {AGAIN}"
-            )
-        return content
-
-    def _json(self, name: str) -> dict[str, Any]:
-        return files.parse_json(self.folder / name, lambda: self.read(name))
-
-    @property
-    def run_id(self) -> str:
-        return self.folder.name
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        return self._json("config.json")
-
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        return self._json("environment.json")
-
-    @cached_property
-    def data(self) -> dict[str, Any]:
-        facts = self._json("data.json")
-        # Records from before `subsets` was written: a domain that may be cut, and deviates.
-        cut = [d for d in default_manifest().cut_domains() if d in facts["deviations"]]
-        return {"subsets": cut, **facts}
-
-    @cached_property
-    def curve(self) -> pd.DataFrame:
-        try:
-            return pd.read_parquet(BytesIO(self.read("curve.parquet")))
-        except (OSError, ValueError) as error:
-            raise FedReproError(
-                f"{self.folder / 'curve.parquet'} cannot be read ({error}); {AGAIN}"
-            ) from None
-
-    @cached_property
-    def features(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
-        index into data["domains"]."""
-        return load(self.read("features.safetensors"))
-
-    @cached_property
-    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Predicted class of every test image at the rounds a score rule may read; empty in a
-        record made before they were kept.
-
-        ``predicted/round/subject/network/domain`` (m,), subject as in the curve, network
-        ``server`` or a client; ``labels/domain`` (m,); ``images/domain/source`` (m,): the images'
-        indices in that source, source by source in the order of the test set (absent where domains
-        are pooled); ``sample/domain``: the positions that are tested where not all are.
-        """
-        name = "predictions.safetensors"
-        kept = name in self._listed or (self.folder / name).exists()
-        return load(self.read(name)) if kept else {}
-
-    @property
-    def points(self) -> pd.DataFrame:
-        """t-SNE points that are kept in the features' place: none, while those are here."""
-        return pd.DataFrame()
-
-    @property
-    def probes(self) -> list[str]:
-        """Names of the probes that measured something."""
-        names = {path.stem for path in self.folder.glob("*.json")}
-        return sorted(names - {"config", "environment", "data"})
-
-    def measured(self, probe: str) -> dict[str, Any]:
-        """What a probe of that name measured."""
-        return self._json(f"{probe}.json")
-
-    @property
-    def protocol(self) -> Protocol:
-        return Protocol.model_validate(self.config["protocol"])
-
-
-@dataclass(frozen=True)
-class PackedRecord(Record):
-    """A record of packed files (`runs.packed`). folder: where it was before, for its name."""
-
-    pack: Pack
-
-    @cached_property
-    def config(self) -> dict[str, Any]:
-        return self.pack.config(self.run_id)
-
-    @cached_property
-    def environment(self) -> dict[str, Any]:
-        return self.pack.facts(self.run_id, "environment")
-
-    @cached_property
-    def data(self) -> dict[str, Any]:
-        return self.pack.facts(self.run_id, "data")
-
-    @cached_property
-    def curve(self) -> pd.DataFrame:
-        return self.pack.curve(self.run_id)
-
-    @cached_property
-    def features(self) -> dict[str, np.ndarray[Any, Any]]:
-        raise FedReproError(
-            f"the features of run {self.run_id} were not packed; train it again in another folder"
-        )
-
-    @cached_property
-    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
-        return self.pack.predictions(self.run_id)
-
-    @property
-    def points(self) -> pd.DataFrame:
-        return self.pack.points(self.run_id)
-
-    @property
-    def probes(self) -> list[str]:
-        return sorted(self.pack.runs[self.run_id]["measured"])
-
-    def measured(self, probe: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.pack.runs[self.run_id]["measured"][probe]
-        return found
 
 
 class Store:
@@ -267,8 +86,10 @@ class Store:
             Diverged: its training did, now or when it was last asked for.
         """
         federation = federation_of(spec.protocol.data, data_root)
-        if (found := self._found(spec, federation, probe)) is not None:
-            return found
+        for name in ["auto", *engines.ENGINES] if spec.engine == "auto" else [spec.engine]:
+            identity = run_id(replace(spec, engine=name).config(), federation.hashes)
+            if (found := self.find(identity, probe)) is not None:
+                return found
         folder = self.root / run_id(spec.config(), federation.hashes)
         files.make_folder(folder, "name a writable folder with --runs")
         with FileLock(folder / ".lock"):
@@ -276,36 +97,31 @@ class Store:
             if self.find(folder.name, probe) is None:
                 if (folder / DIVERGED).exists():
                     raise _diverged(folder)
-                with recorded(pick_device(device)):
-                    _train(folder, spec, federation, device, progress, probe)
+                place = pick_device(device)
+                with recorded(place):
+                    training = Training(
+                        spec.method,
+                        spec.protocol,
+                        federation,
+                        spec.seed,
+                        place,
+                        engines.resolve(spec.engine),
+                    )
+                    _train(folder, spec.config(), training, progress, probe)
         return Record(folder)
-
-    def _found(
-        self, spec: RunSpec, federation: Federation, probe: Probe | None = None
-    ) -> Record | None:
-        names = [spec.engine] if spec.engine != "auto" else ["auto", *engines.ENGINES]
-        for name in names:
-            identity = run_id(replace(spec, engine=name).config(), federation.hashes)
-            if (record := self.find(identity, probe)) is not None:
-                return record
-        return None
 
 
 def _train(
     folder: Path,
-    spec: RunSpec,
-    federation: Federation,
-    device: str,
+    config: Mapping[str, Any],
+    training: Training,
     progress: Progress | None,
     probe: Probe | None,
 ) -> None:
     """Train a run into its folder."""
-    place, config = pick_device(device), spec.config()
-    whole = (spec.method, spec.protocol, federation, spec.seed)
-    training = Training(*whole, place, config["engine"])
     (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
-    facts = environment(place) | {"memory_format": str(training.engine.format)}
-    marked = replace(federation, deviations=training.few_tests.deviations)
+    facts = environment(training.device) | {"memory_format": str(training.engine.format)}
+    marked = replace(training.federation, deviations=training.few_tests.deviations)
     files.write_json(folder / "config.json", config)
     files.write_json(folder / "environment.json", facts)
     files.write_json(folder / "data.json", data_facts(marked))
@@ -358,17 +174,6 @@ def predicted_of(training: Training) -> dict[str, Tensor]:
             sample = tested_sample(domain, len(samples), spec.tested_at, spec.data.split_seed)
             named[f"sample/{domain}"] = torch.from_numpy(sample.astype("int32"))
     return named
-
-
-def compact(features: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
-    before t-SNE, keeps a record small. What is beyond float16 is cut to its largest number."""
-    dimensions = min(FEATURE_DIMENSIONS, *features.shape)
-    if features.shape[1] > dimensions:
-        features = PCA(dimensions, svd_solver="full").fit_transform(features)
-    most = np.finfo(np.float16).max
-    # Row by row in memory: safetensors writes bytes as they lie, and PCA returns columns.
-    return np.ascontiguousarray(features.clip(-most, most), dtype=np.float16)
 
 
 def data_facts(federation: Federation) -> dict[str, Any]:

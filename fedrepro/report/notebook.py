@@ -12,9 +12,11 @@ import pandas as pd
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import registry
-from fedrepro.quantities.paper_run import Result, Study, study
+from fedrepro.quantities.base import Result
+from fedrepro.quantities.paper_run import Study, study
 from fedrepro.records.embedding import tsne
 from fedrepro.report.tables import Html, beside_table, protocol_table
+from fedrepro.report.verdicts import beside
 
 PLACE = Path("..") / "runs"  # beside notebooks/, in a checkout
 OPEN = ("inferred", "decided")  # what neither a paper nor public code settles
@@ -113,7 +115,7 @@ def tables(study: Study, experiments: Sequence[str], *kinds: str) -> list[Html]:
     """The printed tables of some kinds beside this seed's numbers."""
     found = [study.paper.experiment(name) for name in experiments]
     return [
-        beside_table(study.beside(e.id), f"{study.paper.short}, {e.id}: {e.caption}")
+        beside_table(beside(study, e.id), f"{study.paper.short}, {e.id}: {e.caption}")
         for e in found
         if e.kind in kinds and e.table is not None
     ]

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.extras.inversion import likeness
-from fedrepro.quantities.figure_arrays import Figure
+from fedrepro.quantities.base import Figure
+from fedrepro.quantities.figure_arrays import likeness
 from fedrepro.report.picture import (
     COLOURS,
     GRID,
@@ -35,7 +35,7 @@ def plane(points: pd.DataFrame) -> Picture:
     """Embeddings and prototypes: a colour a domain, a marker a class, large with an edge the
     prototypes, red stars the means of prototypes over clients. No ticks: the plane has no unit.
 
-    points: x, y, domain, cls, role, as `embedding.with_prototypes` gives them.
+    points: x, y, domain, cls, role, as `with_prototypes` gives them.
     """
     points = checked(points, ("x", "y", "domain", "cls", "role"), "plane of prototypes")
     star = "mean of prototypes"

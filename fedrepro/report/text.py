@@ -56,13 +56,14 @@ def result(study: Study, experiment: str) -> str:
     """One experiment's numbers beside the paper's, with verdicts; without a printed table, ours
     alone. Trains what the store lacks."""
     from fedrepro.report.tables import plain
+    from fedrepro.report.verdicts import beside
 
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
     title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed})"
     if spec.table is None or not rows:
         unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
         return f"{title}\n{_ours_only(rows, unit)}\n"
-    return f"{plain(study.beside(experiment), title)}\n"
+    return f"{plain(beside(study, experiment), title)}\n"
 
 
 def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:

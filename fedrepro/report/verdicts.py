@@ -19,6 +19,7 @@ from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper
 from fedrepro.papers.authors import contradicts
 from fedrepro.papers.schema import Table
+from fedrepro.quantities.paper_run import Study
 
 Word = Literal[
     "reproduced",
@@ -232,6 +233,12 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
                 key = (dataset, "", row.method, column)
                 shown.append(_cell_row(paper, table, key, _Found({}, False, ())))
     return pd.DataFrame(shown, columns=list(COLUMNS))
+
+
+def beside(run: Study, experiment: str) -> pd.DataFrame:
+    """The printed table beside one seed's numbers."""
+    table = run.paper.experiment(experiment).table or experiment
+    return build_table(run.paper, table, [{**r, "table": table} for r in run.cells(experiment)])
 
 
 Key = tuple[str, str, str, str]  # data set, scale, method, column

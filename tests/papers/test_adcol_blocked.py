@@ -17,8 +17,9 @@ from fedrepro.base.progress import Silent
 from fedrepro.data import domains
 from fedrepro.data.manifest import Manifest, default_manifest
 from fedrepro.data.readers.cifar import HUNDRED
-from fedrepro.quantities import counted as facts
+from fedrepro.quantities import distances
 from fedrepro.quantities.paper_run import Study, study
+from fedrepro.report.verdicts import beside
 from fedrepro.sweep import default_datasets
 
 NAMES = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
@@ -60,13 +61,13 @@ def test_blocked_experiments_are_no_part_of_all_and_run_where_named() -> None:
 def test_domainnet_from_pictures_to_the_table(domainnet: Path, tmp_path: Path) -> None:
     given = asked("domainnet", domainnet, tmp_path, **{"data.allocation.per_client": 20})
     given.only = ["FedAvg", "FedBN", "PartialFed", "FedProx", "ADCOL"]
-    table = given.beside("table-5")
+    table = beside(given, "table-5")
     ours = table[table.method == "ADCOL"].set_index("column")
     assert list(ours.index) == [*PRINTED, "avg"]
     assert ours.ours.between(0, 100).all() and (ours.seeds == 1).all()
     assert ours.published.tolist()[:2] == [39.9, 21.9]
     for name in ("table-7-rounds", "table-7-size", "table-7-speedup"):
-        cells = given.beside(name)
+        cells = beside(given, name)
         assert cells.ours.notna().any(), name
     sizes = {(r["method"], r["column"]): r["value"] for r in given.cells("table-3-sizes-domainnet")}
     assert sizes["DomainNet / Clipart", "train"] == 40 and sizes["DomainNet / Real", "test"] == 10
@@ -107,7 +108,7 @@ def test_distances_of_domainnets_sources(
     """With pixels for features a source is one point of 8 x 8 x 3 equal values, 50 i of 255. Its
     distance is the square of that from the mean, 125, and the trace of all sources' covariance: the
     squares 2 (125^2 + 75^2 + 25^2) five times, over 30 - 1."""
-    monkeypatch.setitem(facts.MEASURED, "reduced", ("pixels", None))  # type: ignore[arg-type]
+    monkeypatch.setitem(distances.MEASURED, "reduced", ("pixels", None))  # type: ignore[arg-type]
     rows = asked("domainnet", plain, tmp_path).cells("table-3-fid-domainnet")
     found = {row["method"]: row["value"] for row in rows}
     spread = 5 * 2 * (125**2 + 75**2 + 25**2) / 29
@@ -163,7 +164,7 @@ def test_cifar100_from_its_archive_to_the_table(
     monkeypatch.setattr(domains, "default_manifest", unchecked)
     changes = {"data.allocation.per_client": 0.5, "data.allocation.count": 3}
     given = asked("cifar100", tmp_path / "data", tmp_path / "runs", **changes)
-    table = given.beside("table-12-cifar100")
+    table = beside(given, "table-12-cifar100")
     ours = table[table.column == "CIFAR-100"].set_index("method")
     assert list(ours.index) == ["SOLO", "FedAvg", "FedBN", "ADCOL"]
     assert ours.ours.between(0, 100).all() and ours.published["ADCOL"] == 36.1

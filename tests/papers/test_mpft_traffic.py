@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,9 @@ from fedrepro import methods, papers
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
-from fedrepro.quantities import counted as facts
+from fedrepro.quantities import communication
+from fedrepro.quantities.base import Asked
+from fedrepro.quantities.cells import cells
 
 MPFT = papers.load("mpft")
 EMBEDDING = 512
@@ -98,11 +99,10 @@ def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -
         labels = torch.arange(round(0.56 * n)) % 7
         clients.append(replace(client, train=Samples(torch.rand(len(labels), 3), labels)))
     monkeypatch.setattr(
-        facts, "federation_of", lambda *_: replace(federation, clients=tuple(clients))
+        communication, "federation_of", lambda *_: replace(federation, clients=tuple(clients))
     )
     protocol = MPFT.protocol("pacs")
-    experiment = MPFT.experiment("table-3-traffic")
-    rows = facts.facts(MPFT, experiment, protocol, 0, Path())
+    rows = cells(Asked(MPFT, MPFT.experiment("table-3-traffic"), protocol))
     table = MPFT.table("table-3-communication")
     assert len(rows) == 12 and all(row["counted"] for row in rows)
     for row in rows:

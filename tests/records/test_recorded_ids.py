@@ -10,7 +10,7 @@ from fedrepro import methods
 from fedrepro.base.protocol import Protocol
 from fedrepro.records import RunSpec
 from fedrepro.records.packed import Pack, check
-from fedrepro.records.store import run_id
+from fedrepro.records.record import run_id
 
 RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "runs")
 

@@ -21,7 +21,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.methods.base import Method
-from fedrepro.records import RunSpec, Store, run_id
+from fedrepro.records import Record, RunSpec, Store, embedding, run_id
 from fedrepro.records import store as store_module
 from tests import toys
 from tests.test_rounds import numbers
@@ -69,7 +69,7 @@ def test_subsets_are_recorded_and_known_of_older_records(tmp_path, monkeypatch):
         old = tmp_path / f"old-{len(deviations)}"
         old.mkdir()
         files.write_json(old / "data.json", {"deviations": deviations})
-        assert store_module.Record(old).data["subsets"] == subsets
+        assert Record(old).data["subsets"] == subsets
 
 
 def test_kept_features_are_the_networks_own(tmp_path):
@@ -83,14 +83,14 @@ def test_kept_features_are_the_networks_own(tmp_path):
     assert record.features["labels"].tolist() == labels.tolist()
     wide = np.hstack([features.numpy(), np.random.default_rng(0).random((len(features), 60))])
     for given in (features.numpy(), wide):
-        kept = store_module.compact(given)
+        kept = embedding.compact(given)
         files.write(tmp_path / "x", lambda file, kept=kept: save_file({"x": kept}, file))
         read = load_file(tmp_path / "x")["x"].astype(float)
         assert np.allclose(pdist(read), pdist(given), atol=0.05 * pdist(given).max())
 
 
 def test_kept_features_beyond_float16_are_cut_and_stay_numbers():
-    kept = store_module.compact(np.array([[1e6, -1e6], [1.0, 2.0]]))
+    kept = embedding.compact(np.array([[1e6, -1e6], [1.0, 2.0]]))
     most = np.finfo(np.float16).max
     assert kept.tolist() == [[most, -most], [1.0, 2.0]]
 

@@ -16,6 +16,7 @@ from fedrepro.federated import metrics, rounds
 from fedrepro.quantities.cells import wide
 from fedrepro.quantities.paper_run import study
 from fedrepro.report import notebook
+from fedrepro.report.verdicts import beside
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +133,7 @@ def test_an_arm_that_diverges_is_named_in_its_row_and_the_others_have_numbers(
     assert [result.label for result in asked.results("table-1")] == ["SOLO", "FedBN"]
     assert "loss of client 0 in round 1 is not finite" in str(asked.diverged("table-1")["FedAvg"])
 
-    shown = asked.beside("table-1").set_index(["method", "column"])
+    shown = beside(asked, "table-1").set_index(["method", "column"])
     row = shown.loc[("FedAvg", "mini-font")]
     assert math.isnan(row.ours) and "seed 0 diverged in round 1" in row.marks
     assert shown.loc[("FedBN", "mini-font")].ours > 0

@@ -6,18 +6,14 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
-from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.extras.mutual_information import leakage, lower_bound, mutual_information, sent_pairs
-from fedrepro.federated.curve import CURVE_COLUMNS
 from fedrepro.federated.rounds import Training
 from fedrepro.methods import create
-from fedrepro.quantities.cells import cells
 from tests import toys
 
 
@@ -46,7 +42,7 @@ def test_the_bound_by_hand() -> None:
     assert float(lower_bound(scores)) == pytest.approx(3.0 - math.log((1 + 3) / 2))
 
 
-@pytest.mark.parametrize(("d", "rho"), [(3, 0.5), (5, 0.8), (16, 0.5)])
+@pytest.mark.parametrize(("d", "rho"), [(3, 0.5), (16, 0.5)])
 def test_correlated_gaussians(d: int, rho: float) -> None:
     found = mutual_information(*gaussians(1000, d, rho))
     assert 0.7 * known(d, rho) < found < 1.03 * known(d, rho) + 0.03
@@ -73,18 +69,8 @@ def test_noise_and_masks_lower_it_and_scaling_does_not_change_it() -> None:
     assert mutual_information(x, noisy) < whole - 0.5
     assert mutual_information(x, half) == pytest.approx(whole / 2, rel=0.15)
     assert mutual_information(x, 1000 * y - 7) == pytest.approx(whole, abs=1e-3)
-
-
-def test_wide_vectors_are_cut_to_their_components() -> None:
-    x, y = gaussians(600, 4, 0.8)
-    spread = np.random.default_rng(2).standard_normal((4, 300))
-    assert mutual_information(x, y @ spread) == pytest.approx(mutual_information(x, y), rel=0.15)
-
-
-def test_equal_input_and_seed_give_equal_numbers() -> None:
-    x, y = gaussians(120, 3, 0.8)
-    assert mutual_information(x, y, 1) == mutual_information(x, y, 1)
-    assert mutual_information(x, y, 1) != mutual_information(x, y, 2)
+    wide = y @ np.random.default_rng(2).standard_normal((6, 300))
+    assert mutual_information(x, wide) == pytest.approx(whole, rel=0.15)
 
 
 def test_wrong_pairs_are_one_line() -> None:
@@ -123,24 +109,6 @@ def test_what_fedpall_sends_of_normal_features_tells_as_much_as_is_known(sent_as
     sent = method.disguised(torch.from_numpy(z), client)  # type: ignore[attr-defined]
     found = mutual_information(x, sent.numpy())
     assert 0.8 * KNOWN[sent_as] < found < 1.05 * KNOWN[sent_as]
-
-
-def test_the_printed_row_of_an_upload_is_its_information_and_its_accuracy() -> None:
-    fedpall = papers.load("fedpall")
-    curve = pd.DataFrame(
-        [(1, "accuracy", "trained", d, "test", v) for d, v in (("amazon", 50.0), ("dslr", 70.0))],
-        columns=list(CURVE_COLUMNS),
-    )
-    data = {"dataset": "office10", "domains": [], "standins": [], "deviations": {}}
-    record = SimpleNamespace(
-        curve=curve, data=data, measured=lambda name: {"leakage": {"mutual_information": 1.5}}[name]
-    )
-    arm = SimpleNamespace(row="", column=None, alternative=False)
-    run = SimpleNamespace(label="Bernoulli mask only", record=record, arm=arm, clients=2)
-    rows = cells(fedpall, fedpall.experiment("prose-privacy"), [run])
-    found = {(row["method"], row["column"]): row["value"] for row in rows}
-    assert found == {("Bernoulli mask only", "MI"): 1.5, ("Bernoulli mask only", "accuracy"): 60.0}
-    assert set(fedpall.table("prose-privacy").columns) == {"MI", "accuracy"}
 
 
 def trained(method: str = "FedPall", **fields: object) -> Training:

@@ -14,7 +14,8 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.embeddings import Embedder, embedder
 from fedrepro.extras import clip
-from fedrepro.extras.inversion import NOISE, invert, likeness, misses, start, to_uint8
+from fedrepro.extras.inversion import NOISE, invert, misses, start, to_uint8
+from fedrepro.quantities.figure_arrays import likeness
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests.data.test_embeddings import Made
 

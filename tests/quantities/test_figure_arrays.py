@@ -12,12 +12,13 @@ import torch
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
-from fedrepro.extras.inversion import likeness
+from fedrepro.extras import inversion
 from fedrepro.methods.prototypes import class_means
-from fedrepro.quantities import figure_arrays
+from fedrepro.quantities.base import Asked
+from fedrepro.quantities.figure_arrays import likeness
 from fedrepro.quantities.paper_run import Study, study
+from fedrepro.quantities.prototypes import with_prototypes
 from fedrepro.records import federation_of
-from fedrepro.records.embedding import with_prototypes
 from fedrepro.report import prototypes
 
 MPFT = papers.load("mpft")
@@ -82,7 +83,7 @@ def test_numbers_of_the_attack_are_those_of_its_images(smoke: Study) -> None:
 def test_arrays_are_computed_once(smoke: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     first = smoke.figure("figure-9")
     with monkeypatch.context() as patch:
-        patch.setattr(figure_arrays, "invert", None)
+        patch.setattr(inversion, "invert", None)
         again = smoke.figure("figure-9")
         assert again.facts == first.facts and again.facts["environment"]["threads"] == 1
         for name, array in first.arrays.items():
@@ -149,9 +150,9 @@ def test_what_cannot_be_had_is_one_line(smoke: Study, tmp_path: Path) -> None:
     attack, protocol = MPFT.experiment("figure-9"), smoke.protocol()
     bare = attack.model_copy(update={"steps": {}})
     with pytest.raises(FedReproError, match="figure-9 has no steps at scale smoke"):
-        figure_arrays.obtain(bare, protocol, 0, tmp_path)
+        inversion.attack(Asked(MPFT, bare, protocol, runs=tmp_path))
     with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):
-        figure_arrays.obtain(attack, protocol.changed(**{"data.encoder": None}), 0, tmp_path)
+        inversion.attack(Asked(MPFT, attack, protocol.changed(**{"data.encoder": None})))
     with pytest.raises(FedReproError, match="no attack to draw"):
         prototypes.inversions(smoke.figure("figure-5"))
     with pytest.raises(FedReproError, match="no plane of prototypes to draw"):

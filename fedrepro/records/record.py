@@ -1,0 +1,155 @@
+"""What identifies a run, and what a finished one left in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import load
+
+from fedrepro import engine as engines
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import Protocol
+from fedrepro.data.manifest import default_manifest
+from fedrepro.methods.base import Method
+from fedrepro.records.fingerprint import fingerprint
+
+AGAIN = "delete its folder and run again"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What is asked for: everything that may change a run's numbers, but the data's own hashes."""
+
+    method: Method
+    protocol: Protocol
+    seed: int
+    engine: str = "auto"
+
+    def config(self) -> dict[str, Any]:
+        """The plain form that is hashed and recorded."""
+        method = {
+            "name": self.method.name,
+            "version": self.method.version,
+            "fields": self.method.fields(),
+        }
+        if not type(self.method).__module__.startswith("fedrepro."):
+            method["code"] = fingerprint(type(self.method))
+        return {
+            "method": method,
+            "protocol": self.protocol.model_dump(mode="json"),
+            "seed": self.seed,
+            "engine": engines.resolve(self.engine),
+        }
+
+
+def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
+    """16 hex digits of the hash of a run's config and its data, split and allocation hashes."""
+    return short_hash([config, dict(sorted(hashes.items()))])
+
+
+def short_hash(content: Any) -> str:
+    """16 hex digits of the SHA-256 of a plain value."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run in its folder. Its files are read once and must have the SHA-256 that `done`
+    lists of them; in older records `done` is empty and nothing is compared."""
+
+    folder: Path
+
+    @cached_property
+    def _listed(self) -> dict[str, str]:
+        done = self.folder / "done"
+        listed = files.read_json(done) if done.exists() and done.stat().st_size else {}
+        if lacking := [name for name in listed if not (self.folder / name).is_file()]:
+            raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
+        return listed
+
+    def read(self, name: str) -> bytes:
+        """A file of the record, as it was written."""
+        content = (self.folder / name).read_bytes()
+        if self._listed and self._listed.get(name) != hashlib.sha256(content).hexdigest():
+            raise FedReproError(
+                f"{self.folder / name} cannot be read (it is not what was written: its checksum "
+                f"differs); {AGAIN}"
+            )
+        return content
+
+    def measured(self, name: str) -> dict[str, Any]:
+        """What a probe of that name measured; also config, environment and data."""
+        return files.parse_json(self.folder / f"{name}.json", lambda: self.read(f"{name}.json"))
+
+    @property
+    def probes(self) -> list[str]:
+        """Names of the probes that measured something."""
+        names = {path.stem for path in self.folder.glob("*.json")}
+        return sorted(names - {"config", "environment", "data"})
+
+    @property
+    def run_id(self) -> str:
+        return self.folder.name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return self.measured("config")
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol.model_validate(self.config["protocol"])
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return self.measured("environment")
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        facts = self.measured("data")
+        # Records from before `subsets` was written: a domain that may be cut, and deviates.
+        cut = [d for d in default_manifest().cut_domains() if d in facts["deviations"]]
+        return {"subsets": cut, **facts}
+
+    @cached_property
+    def curve(self) -> pd.DataFrame:
+        try:
+            return pd.read_parquet(BytesIO(self.read("curve.parquet")))
+        except (OSError, ValueError) as error:
+            raise FedReproError(
+                f"{self.folder / 'curve.parquet'} cannot be read ({error}); {AGAIN}"
+            ) from None
+
+    @cached_property
+    def features(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
+        index into data["domains"]."""
+        return load(self.read("features.safetensors"))
+
+    @cached_property
+    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Predicted class of every test image at the rounds a score rule may read; empty in a
+        record made before they were kept.
+
+        ``predicted/round/subject/network/domain`` (m,), subject as in the curve, network
+        ``server`` or a client; ``labels/domain`` (m,); ``images/domain/source`` (m,): the images'
+        indices in that source, source by source in the order of the test set (absent where domains
+        are pooled); ``sample/domain``: the positions that are tested where not all are.
+        """
+        name = "predictions.safetensors"
+        kept = name in self._listed or (self.folder / name).exists()
+        return load(self.read(name)) if kept else {}
+
+    @property
+    def points(self) -> pd.DataFrame:
+        """t-SNE points that are kept instead of the features: none, while those are here."""
+        return pd.DataFrame()

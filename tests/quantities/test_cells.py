@@ -1,0 +1,164 @@
+"""Printed quantities of made runs, worked out by hand."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.federated.curve import CURVE_COLUMNS
+from fedrepro.quantities.base import Asked, get
+from fedrepro.quantities.cells import cells
+
+ADCOL, FEDPALL, MPFT = (papers.load(name) for name in ("adcol", "fedpall", "mpft"))
+MIB = 1024 * 1024
+
+
+def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any) -> Any:
+    """A finished run of two clients with a curve of its own."""
+    domains = list(dict.fromkeys(row[3] for row in rows if row[3]))
+    facts = {"domains": domains, "standins": [], "deviations": {}, **data}
+    facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
+    curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
+    record = SimpleNamespace(
+        curve=curve, data=facts, measured=lambda name: {"mutual_information": 1.5}
+    )
+    arm = SimpleNamespace(**{"row": "", "column": None, "alternative": False, **(arm or {})})
+    return SimpleNamespace(label=label, record=record, arm=arm, clients=2)
+
+
+def last(label: str, *accuracies: float, subject: str = "personal", **arm: Any) -> Any:
+    """One round with these test accuracies on d0, d1, ..."""
+    rows = [(1, "accuracy", subject, f"d{i}", "test", v) for i, v in enumerate(accuracies)]
+    return result(label, rows, arm)
+
+
+def found(paper: Any, name: str, *runs: Any, dataset: str = "digits5", lost: Any = ()) -> Any:
+    asked = Asked(paper, paper.experiment(name), paper.protocol(dataset), runs)
+    return cells(asked, lost)
+
+
+def values(*args: Any, **more: Any) -> dict[tuple[str, str], Any]:
+    return {(row["method"], row["column"]): row["value"] for row in found(*args, **more)}
+
+
+def test_every_kind_that_runs_has_its_quantity() -> None:
+    for name in [*papers.list(), "common"]:
+        for experiment in papers.load(name).experiments:
+            if experiment.can_run:
+                assert get(experiment.kind).values
+            else:
+                with pytest.raises(FedReproError, match="no quantity 'other'; choose from acc"):
+                    get(experiment.kind)
+
+
+def test_grid_puts_each_mean_in_its_place_and_keeps_that_of_a_diverged_arm() -> None:
+    low = last("ADCOL, rate=0.1", 30.0, 40.0, row="ADCOL", column="rate 0.1")
+    high = last("ADCOL, rate=1", 70.0, 90.0, row="ADCOL", column="rate 1")
+    places = {("ADCOL", "rate 0.1"): 35.0, ("ADCOL", "rate 1"): 80.0}
+    assert values(ADCOL, "table-8", low, high) == places
+    assert values(ADCOL, "table-18", last("FedBN", 10.0, 20.0)) == {("FedBN", "accuracy"): 15.0}
+    end = Diverged("no number", seed=2, round=7)
+    kept, lost = found(ADCOL, "table-8", low, lost=[(high.arm, end)])
+    assert (lost["method"], lost["column"], lost["value"]) == ("ADCOL", "rate 1", None)
+    assert lost["marks"] == ["seed 2 diverged in round 7"] and lost.keys() == kept.keys()
+
+
+def test_relative_gain_of_the_printed_means() -> None:
+    """80.2 against 69.5 is the 15.4 percent that the paper names."""
+    runs = [last("SOLO", 69.5, 69.5), last("ADCOL", 80.2, 80.2)]
+    gain = values(ADCOL, "prose-relative-gain", *runs)
+    assert gain == {("Digits", "value"): pytest.approx(15.4, abs=0.05)}
+    assert found(ADCOL, "prose-relative-gain", runs[0]) == []
+
+
+def test_each_target_fills_its_own_column() -> None:
+    def fada(target: int, *accuracies: float) -> Any:
+        return last(f"FADA {target}", *accuracies, row="FADA", fields={"target": target})
+
+    solo = last("SOLO", 10.0, 20.0, fields={})
+    runs = [solo, fada(0, 30.0, 99.0), fada(1, 99.0, 50.0)]
+    places = {("SOLO", "d0"): 10.0, ("SOLO", "d1"): 20.0, ("SOLO", "avg"): 15.0}
+    places |= {("FADA", "d0"): 30.0, ("FADA", "d1"): 50.0, ("FADA", "avg"): 40.0}
+    assert values(ADCOL, "table-21", *runs) == places
+    # The last client, named twice, is one column; without all targets there is no mean.
+    assert values(ADCOL, "table-21", *runs, fada(-1, 99.0, 50.0)) == places
+    assert values(ADCOL, "table-21", fada(-1, 99.0, 50.0)) == {("FADA", "d1"): 50.0}
+
+
+def test_the_printed_row_of_an_upload_is_its_information_and_its_accuracy() -> None:
+    run = last("Bernoulli mask only", 50.0, 70.0, subject="trained")
+    label = run.label
+    expected = {(label, "MI"): 1.5, (label, "accuracy"): 60.0}
+    assert values(FEDPALL, "prose-privacy", run, dataset="office10") == expected
+
+
+# MPFT's tables. By domain, in rounds 1 to 3; the validation loss is lowest in round 2.
+ACCURACY = {"photo": (10.0, 80.0, 99.0), "sketch": (20.0, 40.0, 99.0)}
+LOSS = {"photo": (3.0, 1.0, 2.0), "sketch": (3.0, 2.0, 2.0)}
+
+
+def mpft(label: str, sends: bool = True, best: int = 1, own: Any = None, **data: Any) -> Any:
+    """Each round sends 1 MiB down and 2 up and takes 10 seconds. own: cross-accuracies by client
+    and domain, where they keep networks of their own."""
+    rows: list[tuple[Any, ...]] = []
+    for i in range(3):
+        for domain in ACCURACY:
+            loss = -1.0 if i == best else LOSS[domain][i]
+            rows.append((i + 1, "accuracy", "global", domain, "test", ACCURACY[domain][i]))
+            rows.append((i + 1, "loss", "global", domain, "validation", loss))
+        for (name, domain), value in (own or {}).items():
+            rows.append((i + 1, "cross-accuracy", name, domain, "test", value))
+        for phase, spent in (("train", 10.0), ("evaluate", 99.0)):
+            rows.append((i + 1, "seconds", phase, "", "", spent))
+        for way, size in (("down/model", 1.0 * MIB), ("up/model", 2.0 * MIB)) if sends else ():
+            rows.append((i + 1, "bytes", way, "", "", size))
+    counts = [("test", "photo", 30), ("test", "photo", 70), ("test", "sketch", 300)]
+    counts.append(("train", "photo", 7000))
+    listed = [dict(zip(("split", "domain", "images"), row, strict=True)) for row in counts]
+    return result(label, rows, counts=listed, **data)
+
+
+def test_one_network_in_and_out_of_domain_at_the_best_round() -> None:
+    assert values(MPFT, "table-1-pacs", mpft("FedAvg"), dataset="pacs") == {
+        ("FedAvg", "ood_acc"): pytest.approx(0.7),  # (100 * 40 + 300 * 80) / 400
+        ("FedAvg", "ind_acc"): pytest.approx(0.5),  # (100 * 80 + 300 * 40) / 400
+        ("FedAvg", "rounds"): 2.0,
+    }
+    weighed = mpft("FedAvg", weights={"photo": 3, "sketch": 1})
+    weighed = values(MPFT, "table-1-pacs", weighed, dataset="pacs")
+    assert weighed["FedAvg", "ind_acc"] == pytest.approx((3 * 0.8 + 0.4) / 4)
+
+
+def test_own_networks_in_and_out_of_domain_where_nothing_travels() -> None:
+    own = {("of photo", "photo"): 90.0, ("of photo", "sketch"): 10.0}
+    own |= {("of sketch", "photo"): 30.0, ("of sketch", "sketch"): 50.0}
+    run = mpft("local", sends=False, own=own)
+    assert values(MPFT, "table-1-pacs", run, dataset="pacs") == {
+        ("local", "ood_acc"): pytest.approx(0.25),  # (100 * 10 + 300 * 30) / 400
+        ("local", "ind_acc"): pytest.approx(0.6),  # (100 * 90 + 300 * 50) / 400
+        ("local", "rounds"): 0.0,
+    }
+    (row, *_) = found(MPFT, "table-1-pacs", run, dataset="pacs")
+    assert row["alone"]
+
+
+def test_other_data_than_the_printed_tables_have_columns_of_their_own() -> None:
+    rows = values(MPFT, "table-1-pacs", mpft("FedAvg"), dataset="minidigits")
+    assert {column for _, column in rows} == {"out of domain", "in domain", "best round"}
+
+
+def test_traffic_and_seconds_end_at_the_best_round() -> None:
+    runs = mpft("FedAvg"), mpft("local", sends=False, best=0)
+    assert values(MPFT, "table-3-communication", *runs, dataset="pacs") == {
+        ("FedAvg", "PACS"): pytest.approx(6.0),  # two rounds of 1 + 2 MiB
+        ("local", "PACS"): 0.0,
+    }
+    assert values(MPFT, "table-3-computation", *runs, dataset="pacs") == {
+        ("FedAvg", "PACS"): 1.0,
+        ("local", "PACS"): 0.5,
+    }
