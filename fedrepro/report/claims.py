@@ -194,7 +194,7 @@ def _parts(
     for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
         if test.dataset and paper.datasets[dataset].protocol != test.dataset:
             continue
-        for scale in SCALES:
+        for scale in SCALES[: 1 if test.paper_only else None]:
             here = rows[(rows.dataset == dataset) & (rows.scale == scale)]
             differences, seeds = _differences(paper, test, here)
             if differences:

@@ -118,6 +118,7 @@ def test_paper_scale_is_taken_once_it_holds_the_rows() -> None:
     full = _cells({"ADCOL": [60.0, 61.0], "SOLO": [50.0, 52.0]})
     part = _cells({"ADCOL": [1.0, 2.0], "SOLO": [5.0, 6.0]}, scale="reduced")
     assert _answer(pd.concat([full, part]), _than_solo()).parts[0].scale == "paper"
+    assert "not run" in _answer(part, _than_solo(paper_only=True)).parts[0].why
     lone = full[full.method == "ADCOL"]
     assert _answer(pd.concat([lone, part]), _than_solo()).parts[0].scale == "reduced"
 
