@@ -5,25 +5,26 @@ Whatever is heavy (torch, pandas, papermill) is imported inside the command that
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from fedrepro import campaign
+from fedrepro import __version__, campaign
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.commands import app as records_app
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS
+from fedrepro.commands import Root, Runs, data_app, records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
     from fedrepro.execute import Job
-
-CHECKOUT = Path(__file__).resolve().parent.parent
+    from fedrepro.papers import Paper
 
 
 class OneLine(TyperGroup):
@@ -67,21 +68,49 @@ def _say(line: str) -> None:
     typer.echo(" ".join(line.split()), err=True)
 
 
-def _split(words: str | None) -> list[str] | None:
-    """Words by commas; None stays None."""
+def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
+    """Names by commas, or by semicolons where there is one; None stays None. A known name may hold
+    commas itself."""
     if words is None:
         return None
-    found = [word.strip() for word in words.split(",") if word.strip()]
+    found = []
+    for word in [words] if isinstance(words, str) else words:
+        parts = [word] if word in known else word.split(";" if ";" in word else ",")
+        found += [part.strip() for part in parts if part.strip()]
     if not found:
         raise FedReproError(f"no name in {words!r}; write names with commas between them")
     return found
 
 
+def _labels(paper: Paper) -> set[str]:
+    """The names of a paper's rows."""
+    return {spec.label for e in paper.experiments for spec in paper.arm_specs(e.id)}
+
+
 def _seeds(words: str) -> list[int]:
-    seeds = [word.strip() for word in words.split(",")]
-    if not all(word.isdecimal() for word in seeds):
-        raise FedReproError(f"--seeds {words}: give whole numbers from 0 on, 0,1,2 say")
-    return list(dict.fromkeys(int(word) for word in seeds))
+    """Seeds by commas; 0-2 stands for 0,1,2."""
+    seeds: list[int] = []
+    for word in words.split(","):
+        first, dash, last = word.strip().partition("-")
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+            raise FedReproError(f"--seeds {words}: give whole numbers from 0 on, 0,1,2 or 0-2 say")
+        seeds += range(int(first), int(last) + 1)
+    return list(dict.fromkeys(seeds))
+
+
+def _load(files: list[Path] | None) -> list[Path] | None:
+    """Make the methods of some files known, here and in the processes started from here."""
+    if files:
+        known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
+        os.environ[LOAD] = os.pathsep.join(known)
+    return files
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedrepro {__version__}")
+        raise typer.Exit
 
 
 app = typer.Typer(
@@ -91,22 +120,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
 app.add_typer(data_app, name="data")
 app.add_typer(records_app, name="records")
 app.command("campaign")(campaign.command)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
-Names = Annotated[
-    list[str] | None, typer.Argument(help="Data sets or domains; all where none is named.")
-]
-Root = Annotated[
-    Path | None,
-    typer.Option(
-        help="Folder of the official files; default $FEDREPRO_DATA or ~/.cache/fedrepro/data."
-    ),
-]
-Runs = Annotated[Path, typer.Option(help="Folder of the run records.")]
 Datasets = Annotated[
     str | None,
     typer.Option(help="By commas; default the experiments' own, minidigits at scale smoke."),
@@ -117,65 +135,42 @@ Scale = Annotated[
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Engine = Annotated[str, typer.Option(help="auto, loop or stacked (in records: reference, fused).")]
 Methods = Annotated[
-    str | None, typer.Option(help="Methods or rows to run, by commas; default all of the paper's.")
+    list[str] | None,
+    typer.Option(
+        help="Methods or rows to run, by commas or semicolons, or given again; default all of the "
+        "paper's. Any other known method gets a row of its own."
+    ),
+]
+Load = Annotated[
+    list[Path] | None,
+    typer.Option(
+        callback=_load, exists=True, dir_okay=False, help="A file with methods of your own."
+    ),
 ]
 
 
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and leave.")
+    ] = False,
 ) -> None:
     """Five papers on federated learning under feature skew, re-run beside their numbers."""
 
 
-@data_app.command("status")
-def data_status(names: Names = None, root: Root = None) -> None:
-    """What is here: hash, number of images, licence, path."""
-    from fedrepro import data
-
-    rows = data.status(names or (), root)
-    header = ("domain", "here", "hash", "images", "source", "licence", "path")
-    lines = []
-    for r in rows:
-        images = "-" if r.images is None else str(r.images)
-        facts = (r.hash, images, r.source or "-", r.licence, str(r.path or "-"))
-        lines.append((r.domain, "yes" if r.present else "no", *facts))
-    typer.echo(text.aligned(header, lines))
-    for row in rows:
-        if row.note:
-            typer.echo(f"{row.domain}: {row.note.removeprefix(f'{row.domain}: ')}")
-
-
-@data_app.command("fetch")
-def data_fetch(names: Names = None, root: Root = None) -> None:
-    """Download what may be; say how to get the rest by hand."""
-    from fedrepro import data
-
-    for row in data.fetch(names or (), root):
-        typer.echo(f"{row.domain}: {row.text.removeprefix(f'{row.domain}: ')}")
-
-
-@data_app.command("prepare")
-def data_prepare(
-    names: Names = None,
-    root: Root = None,
-    size: Annotated[
-        list[int] | None,
-        typer.Option(help="Image size in pixels, may be repeated; default the papers' sizes."),
-    ] = None,
-) -> None:
-    """Turn files into arrays; once, then it takes no time."""
-    from fedrepro import data
-
-    data.prepare(names or (), size or (), root, report=typer.echo)
-
-
 @app.command()
-def methods(as_json: Json = False) -> None:
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Only this method.")] = None,
+    load: Load = None,
+    as_json: Json = False,
+) -> None:
     """The methods: fields, defaults, and their sources."""
     from fedrepro import methods as registry
 
-    rows = registry.describe()
+    if name is not None:
+        name = registry.get(name).name
+    rows = [row for row in registry.describe() if name in (None, row["name"])]
     if as_json:
         typer.echo(text.as_json(rows, text.METHOD_KEYS))
         return
@@ -211,11 +206,12 @@ def run(
     ] = "all",
     dataset: Datasets = None,
     methods: Methods = None,
+    load: Load = None,
     seed: Annotated[int, typer.Option(help="0 or a positive whole number.")] = 0,
     scale: Scale = "smoke",
     device: Device = "auto",
     engine: Engine = "auto",
-    runs: Runs = Path("runs"),
+    runs: Runs = RUNS,
     data_root: Root = None,
 ) -> None:
     """Train or find runs; print their table beside the paper's.
@@ -233,7 +229,7 @@ def run(
     studies = [
         study(
             *(paper, name, scale, seed),
-            only=_split(methods),
+            only=_split(methods, _labels(loaded)),
             device=device,
             engine=engine,
             runs_dir=runs,
@@ -252,11 +248,12 @@ def run(
 
 @app.command("sweep")
 def sweep_command(
-    papers: Annotated[list[str], typer.Argument(help="Papers by name.")],
-    seeds: Annotated[str, typer.Option(help="Seeds by commas.")] = "0,1,2",
+    names: Annotated[list[str], typer.Argument(metavar="PAPERS...", help="Papers by name.")],
+    seeds: Annotated[str, typer.Option(help="Seeds by commas, 0-2 for 0,1,2.")] = "0,1,2",
     scale: Scale = "smoke",
     dataset: Datasets = None,
     methods: Methods = None,
+    load: Load = None,
     experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
@@ -268,7 +265,7 @@ def sweep_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Leave notebooks that are whole already.")
     ] = False,
-    runs: Runs = Path("runs"),
+    runs: Runs = RUNS,
     device: Device = "auto",
     data_root: Root = None,
 ) -> None:
@@ -280,17 +277,19 @@ def sweep_command(
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
     On dask every worker needs this installation and the same folders.
     """
+    from fedrepro import papers
     from fedrepro.records.environment import pick_device
     from fedrepro.sweep import plan
 
     if on == "local":
         pick_device(device)
+    labels = {label for name in names for label in _labels(papers.load(name))}
     planned = plan(
-        papers,
+        names,
         _seeds(seeds),
         scale=scale,
         datasets=_split(dataset) or (),
-        methods=_split(methods),
+        methods=_split(methods, labels),
         experiment=experiment,
         device=device,
         data_root=data_root,
@@ -321,6 +320,7 @@ def _execute(planned: Sequence[Job], **how: Any) -> None:
 
 @app.command()
 def verdicts(
+    paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
     as_json: Json = False,
     notebooks: Annotated[
         Path | None,
@@ -331,10 +331,15 @@ def verdicts(
     ] = None,
 ) -> None:
     """Every published cell: theirs, ours, the verdict, why."""
+    from fedrepro import papers
+
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or mend --notebooks")
-    places = [CHECKOUT / "book" / "runs" / "notebooks", Path("runs") / "notebooks"]
+    places = [CHECKOUT / "book" / "runs" / "notebooks", RUNS / "notebooks"]
+    if paper is not None:
+        papers.load(paper)
     rows = text.published_cells([notebooks] if notebooks is not None else places)
+    rows = [row for row in rows if paper in (None, row["paper"])]
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else text.cell_lines(rows))
 
 
@@ -342,7 +347,7 @@ def verdicts(
 def book(
     runs: Annotated[
         Path | None,
-        typer.Option(help="Your own run records, added as pages; default ./runs if it is there."),
+        typer.Option(help="Your own run records, added as pages; default runs/ if it is there."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open its first page.")] = False,
 ) -> None:
@@ -352,7 +357,7 @@ def book(
     """
     from fedrepro.book import build_book
 
-    own = Path("runs")
+    own = RUNS
     page = build_book(runs or (own if own.is_dir() else None), report=_say)
     typer.echo(str(page))
     if show:

@@ -1,4 +1,4 @@
-"""The commands `fedrepro records ...`."""
+"""The commands `fedrepro data ...` and `fedrepro records ...`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,68 @@ from typing import Annotated
 import typer
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.places import RUNS
+from fedrepro.report import text
 
-app = typer.Typer(help="Recorded runs: many in few files, and back.")
-Runs = Annotated[Path, typer.Option(help="Folder of the run records.")]
+data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
+records_app = typer.Typer(help="Recorded runs: many in few files, and back.")
+
+Names = Annotated[
+    list[str] | None, typer.Argument(help="Data sets or domains; all where none is named.")
+]
+Root = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder of the official files; default $FEDREPRO_DATA or ~/.cache/fedrepro/data."
+    ),
+]
+Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
 
 
-@app.command()
-def pack(runs: Runs = Path("runs")) -> None:
+@data_app.command()
+def status(names: Names = None, root: Root = None) -> None:
+    """What is here: hash, number of images, licence, path."""
+    from fedrepro import data
+
+    rows = data.status(names or (), root)
+    header = ("domain", "here", "hash", "images", "source", "licence", "path")
+    lines = []
+    for r in rows:
+        images = "-" if r.images is None else str(r.images)
+        facts = (r.hash, images, r.source or "-", r.licence, str(r.path or "-"))
+        lines.append((r.domain, "yes" if r.present else "no", *facts))
+    typer.echo(text.aligned(header, lines))
+    for row in rows:
+        if row.note:
+            typer.echo(f"{row.domain}: {row.note.removeprefix(f'{row.domain}: ')}")
+
+
+@data_app.command()
+def fetch(names: Names = None, root: Root = None) -> None:
+    """Download what may be; say how to get the rest by hand."""
+    from fedrepro import data
+
+    for row in data.fetch(names or (), root):
+        typer.echo(f"{row.domain}: {row.text.removeprefix(f'{row.domain}: ')}")
+
+
+@data_app.command()
+def prepare(
+    names: Names = None,
+    root: Root = None,
+    size: Annotated[
+        list[int] | None,
+        typer.Option(help="Image size in pixels, may be repeated; default the papers' sizes."),
+    ] = None,
+) -> None:
+    """Turn files into arrays; once, then it takes no time."""
+    from fedrepro import data
+
+    data.prepare(names or (), size or (), root, report=typer.echo)
+
+
+@records_app.command()
+def pack(runs: Runs = RUNS) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; of runs whose
     features a notebook draws, t-SNE points are kept."""
     from fedrepro.papers import load
@@ -32,9 +87,9 @@ def pack(runs: Runs = Path("runs")) -> None:
     typer.echo(f"{packed(runs, drawn)} runs packed in {runs}")
 
 
-@app.command()
+@records_app.command()
 def unpack(
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = Path("runs")
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = RUNS
 ) -> None:
     """Write packed runs as folders, as `fedrepro run` leaves them but for features."""
     from fedrepro.records.packed import unpack as unpacked
@@ -42,8 +97,8 @@ def unpack(
     typer.echo(f"{unpacked(_there(runs), out)} runs in {out}")
 
 
-@app.command()
-def check(runs: Runs = Path("runs")) -> None:
+@records_app.command()
+def check(runs: Runs = RUNS) -> None:
     """Compute all ids and hashes of packed runs again."""
     from fedrepro.records.packed import Pack
     from fedrepro.records.packed import check as checked

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import fedrepro
 from fedrepro import cli, papers
+from fedrepro.base.errors import FedReproError
 from fedrepro.report import text
 
 COMMANDS = (
@@ -86,6 +88,9 @@ def test_methods() -> None:
     mu = next(field for field in adcol["fields"] if field["name"] == "mu")
     assert mu["default"] == 1.0 and 0.1 in mu["alternatives"]
     assert "mu = 1.0" in call("methods").stdout
+    assert call("methods", "ADCOL").stdout.startswith("ADCOL  (")
+    assert "\nFedAvg" not in call("methods", "ADCOL").stdout
+    assert "FedAvg" in refused("methods", "FedNone")
 
 
 def test_experiments() -> None:
@@ -132,6 +137,35 @@ def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (row["ours"], row["ours_std"], row["seeds"]) == (89.0, 1.0, 3)
     assert (row["column"], row["verdict"]) == ("MNIST", "reproduced")
     assert "89.0 ± 1.0" in call("verdicts", "--notebooks", str(tmp_path)).stdout
+
+
+def test_verdicts_of_one_paper(tmp_path: Path) -> None:
+    rows = listed("verdicts", "--paper", "mpft", "--notebooks", str(tmp_path))
+    assert {row["paper"] for row in rows} == {"mpft"}
+    assert "adcol" in refused("verdicts", "--paper", "nopaper")
+
+
+def test_version() -> None:
+    assert call("--version").stdout == f"fedrepro {fedrepro.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "seeds"), [("0,1,2", [0, 1, 2]), ("0-2,5", [0, 1, 2, 5]), ("3", [3]), ("1,1", [1])]
+)
+def test_seeds(words: str, seeds: list[int]) -> None:
+    assert cli._seeds(words) == seeds
+
+
+@pytest.mark.parametrize("words", ["", "2-0", "a", "1,,2", "-1"])
+def test_wrong_seeds(words: str) -> None:
+    with pytest.raises(FedReproError, match="--seeds"):
+        cli._seeds(words)
+
+
+def test_names_with_commas_can_be_chosen() -> None:
+    row = "I2PFL, earlier constants"
+    assert cli._split([row, "FedAvg,FedProx"], {row}) == [row, "FedAvg", "FedProx"]
+    assert cli._split([f"{row};FedAvg"]) == [row, "FedAvg"]
 
 
 def test_data_status_and_prepare(tmp_path: Path) -> None:
@@ -251,12 +285,12 @@ def test_book_hands_on_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return tmp_path / "index.html"
 
     monkeypatch.setattr(book, "build_book", build)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
     assert call("book").stdout.strip() == str(tmp_path / "index.html")
     (tmp_path / "runs").mkdir()
     call("book")
     call("book", "--runs", "other")
-    assert asked == [None, Path("runs"), Path("other")]
+    assert asked == [None, tmp_path / "runs", Path("other")]
 
 
 def test_aligned_columns_and_json() -> None:

@@ -155,3 +155,24 @@ def test_make_test_ends_with_pytest() -> None:
     assert "pytest" in commands[-1] and "--nbval-lax" in commands[-1]
     assert any("ruff check" in line for line in commands)
     assert any(line.endswith("mypy") for line in commands)
+
+
+def test_the_files_for_joining_agree_with_the_project() -> None:
+    """Workflows run what the README names; forms, hooks and the citation are readable."""
+    folder = REPOSITORY / ".github"
+    read = {p.stem: yaml.safe_load(p.read_text()) for p in sorted(folder.rglob("*.yml"))}
+    assert {"test", "book", "wrong-number", "new-method", "data-problem"} <= set(read)
+    steps = [step.get("run") for step in read["test"]["jobs"]["test"]["steps"]]
+    assert "bash .ci/run" in steps
+    versions = read["test"]["jobs"]["test"]["strategy"]["matrix"]["python"]
+    assert versions[0] == PROJECT["requires-python"].removeprefix(">=")
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"][0][
+        "hooks"
+    ]
+    lint = (REPOSITORY / "Makefile").read_text()
+    for hook in hooks:
+        assert hook["entry"].replace(".venv/bin/", "$(BIN)/") in lint
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    assert cited["version"] == fedrepro.__version__
+    bibliography = (REPOSITORY / "book" / "references.bib").read_text()
+    assert all(paper["url"] in bibliography for paper in cited["references"])

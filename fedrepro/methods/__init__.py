@@ -4,16 +4,20 @@ itself, one from elsewhere is added with `register` or through the entry-point g
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import os
 import pkgutil
+import sys
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.base.errors import FedReproError, first_mistake
+from fedrepro.base.errors import FedReproError, first_mistake, one_line
+from fedrepro.base.places import LOAD
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"
@@ -42,6 +46,36 @@ def _discover() -> None:
                     register(item)
     for entry in entry_points(group=ENTRY_POINTS):
         register(entry.load())
+    for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
+        load(Path(file))
+
+
+def load(file: Path) -> list[type[Method]]:
+    """Register the methods that a Python file defines, and return them.
+
+    FedReproError: the file cannot be run, or defines no method.
+    """
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise FedReproError(f"{file} is no Python file; name one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except FedReproError:
+        raise
+    except Exception as error:  # whatever the file does
+        raise FedReproError(
+            f"{file} cannot be run ({type(error).__name__}: {one_line(error)}); correct it"
+        ) from None
+    found = [
+        item
+        for item in vars(module).values()
+        if isinstance(item, type) and issubclass(item, Method) and item.__module__ == file.stem
+    ]
+    if not found:
+        raise FedReproError(f"{file} defines no method; write a subclass of fedrepro.Method")
+    return [register(method) for method in found]
 
 
 def names() -> tuple[str, ...]:

@@ -160,12 +160,39 @@ class DatasetSpec(_Spec):
     mark: str = ""
 
 
-class Claim(_Spec):
-    """What the paper says it shows, in our words, and the experiments that test it."""
+class Comparison(_Spec):
+    """One test of a claim: in an experiment, the row ``better`` is better than others.
 
+    than: those rows; ``all``: every other that is no second reading. against: the experiment the
+    others are of, where it is another. dataset: only where a data set follows this protocol.
+    by: the column; ``each``: every domain's; ``only``: the one there is; several name one number.
+    margin: better by more than so much; a negative one allows a loss. above: instead of other rows,
+    a number to be above. lower: less is better (traffic, leakage). paper_only: a small network says
+    nothing of it, as of the bytes that a network has.
+    """
+
+    experiment: str
+    better: str
+    than: tuple[str, ...] | Literal["all"] = "all"
+    against: str = ""
+    dataset: str = ""
+    by: str | tuple[str, ...] = "avg"
+    margin: float = 0.0
+    above: float | None = None
+    lower: bool = False
+    paper_only: bool = False
+
+
+class Claim(_Spec):
+    """What the paper says it shows, in our words, and what tests it. experiments: where it shows;
+    tests: what answers it; untested: why nothing does."""
+
+    id: str
     claim: str
     where: str
     experiments: tuple[str, ...] = ()
+    tests: tuple[Comparison, ...] = ()
+    untested: str = ""
 
 
 class ArmSpec(_Spec):
@@ -358,8 +385,9 @@ class PaperFile(_Spec):
                 if dataset not in self.protocols:
                     yield f"{experiment.id} runs on {dataset}, which has no protocol"
         for claim in self.claims:
-            for name in claim.experiments:
-                if name not in ids:
+            tested = [t.experiment for t in claim.tests]
+            for name in (*claim.experiments, *tested, *(t.against for t in claim.tests)):
+                if name and name not in ids:
                     yield f"a claim names {name}, which is not among the experiments; correct it"
         for dataset, spec in self.datasets.items():
             if spec.protocol not in self.protocols:

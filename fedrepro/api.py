@@ -1,0 +1,118 @@
+"""The library in a few calls: look at a federation, run one method on it, compare several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from fedrepro.base.places import RUNS
+from fedrepro.data.federation import Federation
+from fedrepro.quantities.paper_run import Result, Study, study
+from fedrepro.records import Record
+from fedrepro.report.picture import Picture
+
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. record: its configuration, environment and data (`fedrepro.records`)."""
+
+    study: Study
+    result: Result
+
+    @property
+    def record(self) -> Record:
+        return self.result.record
+
+    @property
+    def accuracy(self) -> pd.DataFrame:
+        """Test accuracy in percent: one row per round; one column per domain, and their `avg`."""
+        return self.result.curve().drop(columns="bytes")
+
+    @property
+    def curve(self) -> pd.DataFrame:
+        """All that was measured, one row per number."""
+        return self.record.curve
+
+    def plot(self) -> Picture:
+        """Mean accuracy over rounds."""
+        from fedrepro.report import plots
+
+        return plots.curves(self.study.curves_of([self.result]))
+
+
+def federation(
+    dataset: str = "minidigits",
+    *,
+    scale: str = "smoke",
+    paper: str = "common",
+    data_root: str | Path | None = None,
+) -> Federation:
+    """The clients and the test sets of a data set under a paper's protocol.
+
+    paper: whose protocol; `common` is this project's own. scale: smoke, reduced or paper.
+    data_root: folder of the official files; default `FEDREPRO_DATA`.
+    FedReproError: a name that is not known, or files that are missing.
+    """
+    return study(paper, dataset, scale, data_root=data_root).federation()
+
+
+def run(
+    method: str,
+    dataset: str = "minidigits",
+    *,
+    scale: str = "smoke",
+    seed: int = 0,
+    paper: str = "common",
+    changes: Mapping[str, Any] | None = None,
+    device: str = "auto",
+    runs: str | Path = RUNS,
+    data_root: str | Path | None = None,
+    **fields: Any,
+) -> Run:
+    """Train a method, or find its finished run.
+
+    changes: settings of the protocol to replace, {"rounds": 5} say; not at scale paper. fields:
+    hyper-parameters of the method; where left out, the paper's for it, or else the method's own.
+    The rest as in `federation`. runs: folder in which runs are kept.
+    FedReproError: a name or a value that does not fit; training whose loss is NaN or infinite.
+    """
+    one = study(
+        *(paper, dataset, scale, seed),
+        changes=changes or {},
+        device=device,
+        runs_dir=runs,
+        data_root=data_root,
+    )
+    return Run(one, one.trial(method, **fields))
+
+
+def compare(
+    methods: Sequence[str],
+    dataset: str = "minidigits",
+    *,
+    seeds: Sequence[int] = SEEDS,
+    **where: Any,
+) -> pd.DataFrame:
+    """Accuracy in percent after the last round: one row per method, means over the seeds.
+
+    Columns: each domain, their mean `avg`, and `low` and `high`, the 95 % interval of `avg`
+    (Student's t over seeds; NaN with one seed). where: as in `run`.
+    """
+    rows = {}
+    for method in methods:
+        last = [
+            run(method, dataset, seed=seed, **where).accuracy.iloc[-1].rename(seed)
+            for seed in seeds
+        ]
+        table = pd.concat(last, axis=1)
+        mean, error, n = table.mean(axis=1), table.loc["avg"].sem(), len(seeds)
+        half = stats.t.ppf(0.975, n - 1) * error if n > 1 else float("nan")
+        rows[method] = {**mean, "low": mean["avg"] - half, "high": mean["avg"] + half}
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")

@@ -1,0 +1,277 @@
+"""The papers' claims, answered: holds, contradicted or open.
+
+A claim is data in its paper's file (`papers.schema.Claim`). Each of its tests compares rows of one
+experiment, on each data set it was run on. Differences are paired over seeds; their spread is
+pooled over the comparisons of a test on a data set.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from fedrepro.papers import Claim, Comparison, Paper
+
+Word = Literal["holds", "contradicted", "open"]
+LEVEL = 0.05
+POWER = 0.8
+FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
+SCALES = ("paper", "reduced")  # smoke answers nothing
+
+RULES = (
+    ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
+    (
+        "contradicted",
+        f"a difference is below it, p < {LEVEL:g} after Holm's correction over the claim",
+    ),
+    ("open", "neither, or no run, one seed, or curves at scale reduced that are not flat yet"),
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The row less another, in one column: mean over seeds, its standard error and the margin."""
+
+    other: str
+    column: str
+    mean: float
+    error: float
+    freedom: int
+    margin: float
+    printed: float | None
+
+    @property
+    def p(self) -> float:
+        """Of the claim's being wrong: how likely so large a difference is at the margin."""
+        return float(stats.t.sf(self._t, self.freedom)) if self.freedom else 1.0
+
+    @property
+    def reverse(self) -> float:
+        return float(stats.t.cdf(self._t, self.freedom)) if self.freedom else 1.0
+
+    @property
+    def _t(self) -> float:
+        gap = self.mean - self.margin
+        return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 %, two-sided; None with one seed."""
+        if not self.freedom:
+            return None
+        half = float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
+        return self.mean - half, self.mean + half
+
+    @property
+    def least_seen(self) -> float | None:
+        """The smallest distance from the margin that such runs show four times of five."""
+        if not self.freedom:
+            return None
+        quantiles = stats.t.ppf(1 - LEVEL, self.freedom) + stats.t.ppf(POWER, self.freedom)
+        return float(quantiles) * self.error
+
+
+@dataclass(frozen=True)
+class Part:
+    """One test of a claim on one data set. differences: none where nothing was run."""
+
+    test: Comparison
+    dataset: str
+    scale: str
+    seeds: int
+    differences: tuple[Difference, ...]
+    rising: tuple[str, ...] = ()
+    verdict: Word = "open"
+
+    @property
+    def weakest(self) -> Difference | None:
+        return max(self.differences, key=lambda d: d.p, default=None)
+
+    @property
+    def why(self) -> str:
+        """One line: what was compared, and what decided."""
+        where = f"{self.test.experiment} on {self.dataset or 'its data'}"
+        weakest = self.weakest
+        if weakest is None:
+            return f"{where}: not run"
+        said = f"{where}, {self.scale}, {self.seeds} seeds: {self.test.better} less "
+        said += f"{weakest.other} ({weakest.column}) {weakest.mean:+.3g}"
+        if weakest.interval is None:
+            return f"{said}; one seed has no interval"
+        low, high = weakest.interval
+        said += f" [{low:.3g}, {high:.3g}], p {weakest.p:.2g}"
+        if self.rising:
+            return f"{said}; still rising: {', '.join(self.rising)}"
+        if self.verdict == "open" and weakest.least_seen is not None:
+            printed = "" if weakest.printed is None else f", printed {weakest.printed:+.3g}"
+            said += f"; these runs show {weakest.least_seen:.3g} and more{printed}"
+        return said
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A claim's answer: its parts', put together."""
+
+    paper: str
+    claim: Claim
+    parts: tuple[Part, ...] = field(default=())
+
+    @property
+    def verdict(self) -> Word:
+        words = {part.verdict for part in self.parts}
+        if "contradicted" in words:
+            return "contradicted"
+        return "holds" if words == {"holds"} else "open"
+
+    def row(self) -> dict[str, object]:
+        """As `fedrepro claims --json` prints it; effect, interval and p of the weakest part."""
+        ran = [part for part in self.parts if part.weakest is not None]
+        parts = [part for part in ran if part.verdict == self.verdict] or ran
+        weakest = max((p.weakest for p in parts if p.weakest), key=lambda d: d.p, default=None)
+        return {
+            "paper": self.paper,
+            "id": self.claim.id,
+            "claim": self.claim.claim,
+            "where": self.claim.where,
+            "scale": ", ".join(dict.fromkeys(part.scale for part in ran)),
+            "verdict": self.verdict,
+            "effect": weakest.mean if weakest else None,
+            "interval": weakest.interval if weakest else None,
+            "p": weakest.p if weakest and weakest.freedom else None,
+            "evidence": [part.why for part in self.parts] or [self.claim.untested],
+        }
+
+
+def answers(
+    paper: Paper, cells: pd.DataFrame, gains: Mapping[tuple[str, str, str], float] | None = None
+) -> list[Answer]:
+    """Every claim of a paper, answered from the numbers of recorded runs.
+
+    cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
+    gains: points of mean accuracy that a row gains in the last quarter of its rounds, by data set,
+    scale and row.
+    """
+    found = []
+    for claim in paper.claims:
+        parts = [part for test in claim.tests for part in _parts(paper, test, cells, gains or {})]
+        found.append(Answer(paper.name, claim, tuple(_judged(parts))))
+    return found
+
+
+def _judged(parts: list[Part]) -> Iterator[Part]:
+    """The parts with their words. Holm's correction is over all differences of the claim."""
+    every = [d for part in parts for d in part.differences]
+    order = np.argsort([d.reverse for d in every], kind="stable")
+    adjusted, worst = {}, 0.0
+    for rank, place in enumerate(order):
+        worst = max(worst, min(1.0, every[place].reverse * (len(every) - rank)))
+        adjusted[id(every[place])] = worst
+    for part in parts:
+        word: Word = "open"
+        if part.differences and not part.rising:
+            if any(adjusted[id(d)] < LEVEL for d in part.differences):
+                word = "contradicted"
+            elif all(d.p < LEVEL for d in part.differences):
+                word = "holds"
+        yield Part(**{**vars(part), "verdict": word})
+
+
+def _parts(
+    paper: Paper,
+    test: Comparison,
+    cells: pd.DataFrame,
+    gains: Mapping[tuple[str, str, str], float],
+) -> list[Part]:
+    """A test on each data set that holds its rows, at the largest scale that does."""
+    rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
+    parts = []
+    for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
+        if test.dataset and paper.datasets[dataset].protocol != test.dataset:
+            continue
+        for scale in SCALES[: 1 if test.paper_only else None]:
+            here = rows[(rows.dataset == dataset) & (rows.scale == scale)]
+            differences, seeds = _differences(paper, test, here)
+            if differences:
+                names = [test.better, *dict.fromkeys(d.other for d in differences)]
+                late = {name: gains.get((dataset, scale, name), 0.0) for name in names}
+                rising = [name for name, gain in late.items() if gain >= FLAT]
+                shown = tuple(rising) if scale != "paper" else ()
+                parts.append(Part(test, dataset, scale, seeds, differences, shown))
+                break
+    return parts or [Part(test, "", "", 0, ())]
+
+
+def _differences(
+    paper: Paper, test: Comparison, rows: pd.DataFrame
+) -> tuple[tuple[Difference, ...], int]:
+    """The differences of a test in the cells of one data set and scale, and the number of seeds;
+    none where a row is missing."""
+    own = rows[rows.table == test.experiment]
+    theirs = rows[rows.table == test.against] if test.against else own
+    better = _by_seed(own, test.better)
+    others = _others(paper, test)
+    tables = {name: _by_seed(theirs, name) for name in others}
+    if better.empty or any(table.empty for table in tables.values()):
+        return (), 0
+    sign, pairs = -1 if test.lower else 1, []
+    for column in _columns(test, better):
+        if test.above is not None:
+            pairs.append(("a threshold", column, better[column].dropna() - test.above))
+        for name, table in tables.items():
+            if column in table:
+                pairs.append((name, column, (sign * (better[column] - table[column])).dropna()))
+    pairs = [pair for pair in pairs if len(pair[2])]
+    freedom = sum(len(d) - 1 for *_, d in pairs)
+    pooled = sum(float(d.var(ddof=1)) * (len(d) - 1) for *_, d in pairs if len(d) > 1)
+    spread = math.sqrt(pooled / freedom) if freedom else 0.0
+    found = tuple(
+        Difference(
+            *(name, column, float(d.mean()), spread / math.sqrt(len(d)), freedom, test.margin),
+            _printed(paper, test, name, column, sign),
+        )
+        for name, column, d in pairs
+    )
+    return found, min((len(d) for *_, d in pairs), default=0)
+
+
+def _others(paper: Paper, test: Comparison) -> list[str]:
+    if test.above is not None:
+        return []
+    if test.than != "all":
+        return list(test.than)
+    specs = paper.arm_specs(test.against or test.experiment)
+    return [s.label for s in specs if s.label != test.better and not s.alternative]
+
+
+def _by_seed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+    """A row's values: one line per seed, a column per column."""
+    own = rows[(rows.method == name) & rows.value.notna()]
+    return own.assign(value=own.value.astype(float)).pivot_table(
+        index="seed", columns="column", values="value"
+    )
+
+
+def _columns(test: Comparison, table: pd.DataFrame) -> list[str]:
+    if test.by in ("each", "only"):
+        return [str(column) for column in table.columns if column != "avg"]
+    names = (test.by,) if isinstance(test.by, str) else test.by
+    return [name for name in names if name in table.columns][:1]
+
+
+def _printed(paper: Paper, test: Comparison, other: str, column: str, sign: int) -> float | None:
+    """The printed difference of the same two rows, where both are printed."""
+    table = paper.experiment(test.experiment).table
+    if table is None or test.against:
+        return None
+    shown = paper.column(table, column)
+    cells = [paper.table(table).cell(name, shown or column) for name in (test.better, other)]
+    values = [cell.value if cell is not None else None for cell in cells]
+    if values[0] is None or values[1] is None:
+        return None
+    return sign * (values[0] - values[1])

@@ -1,0 +1,140 @@
+"""Claims against cells made by hand, where scipy's own tests give the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from fedrepro import papers
+from fedrepro.papers import Claim, Comparison
+from fedrepro.report.claims import Answer, answers
+
+ADCOL = papers.load("adcol")
+OTHERS = [spec.label for spec in ADCOL.arm_specs("table-4") if spec.label != "ADCOL"]
+NOISE = np.array([-1.0, 0.0, 1.0])
+
+
+def _cells(
+    values: Mapping[str, Sequence[float]], table: str = "table-4", scale: str = "paper"
+) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"table": table, "dataset": "office10", "scale": scale, "method": name}
+            | {"column": "avg", "seed": seed, "value": value}
+            for name, row in values.items()
+            for seed, value in enumerate(row)
+        ]
+    )
+
+
+def _answer(cells: pd.DataFrame, *tests: Comparison, **late: float) -> Answer:
+    claim = Claim(id="made", claim="made", where="here", tests=tests)
+    gains = {("office10", "reduced", name): gain for name, gain in late.items()}
+    return answers(ADCOL.model_copy(update={"claims": (claim,)}), cells, gains)[0]
+
+
+def _lead(points: float, noise: float = 1.0) -> pd.DataFrame:
+    rows = {name: 50 + noise * NOISE for name in OTHERS}
+    return _cells({**rows, "ADCOL": 50 + points + noise * np.array([0.0, 1.0, -1.0])})
+
+
+BEST = Comparison(experiment="table-4", better="ADCOL")
+
+
+@pytest.mark.parametrize(
+    ("points", "word"), [(10.0, "holds"), (-10.0, "contradicted"), (0.5, "open")]
+)
+def test_the_word_follows_the_differences(points: float, word: str) -> None:
+    assert _answer(_lead(points), BEST).verdict == word
+
+
+def test_one_comparison_is_the_paired_t_test() -> None:
+    ours, theirs = np.array([61.0, 63.5, 62.0]), np.array([60.0, 60.5, 61.5])
+    test = Comparison(experiment="table-4", better="ADCOL", than=("SOLO",), margin=0.25)
+    (part,) = _answer(_cells({"ADCOL": ours, "SOLO": theirs}), test).parts
+    (difference,) = part.differences
+    expected = stats.ttest_rel(ours - 0.25, theirs, alternative="greater")
+    assert difference.p == pytest.approx(expected.pvalue)
+    assert difference.reverse == pytest.approx(1 - expected.pvalue)
+    two_sided = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert difference.interval == pytest.approx(tuple(two_sided))
+    assert difference.printed == pytest.approx(62.6 - 58.8)
+
+
+def test_the_spread_is_pooled_over_comparisons() -> None:
+    ours = np.array([60.0, 61.0, 62.0])
+    rows = {"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]}
+    test = Comparison(experiment="table-4", better="ADCOL", than=("SOLO", "FedAvg"))
+    (part,) = _answer(_cells(rows), test).parts
+    assert [d.freedom for d in part.differences] == [4, 4]
+    assert part.differences[0].error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
+
+
+def test_holm_protects_a_claim_of_many_comparisons() -> None:
+    """One reverse p of 0.03 beside six near a half contradicts nothing; one of 0.003 does."""
+    theirs = {name: 50 + NOISE for name in OTHERS}
+    for p, word in ((0.03, "open"), (0.003, "contradicted")):
+        gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - p, 2 * len(OTHERS))
+        cells = _cells({**theirs, "SOLO": theirs["SOLO"] + gap, "ADCOL": 50 + NOISE[::-1]})
+        answer = _answer(cells, BEST)
+        assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(p)
+        assert answer.verdict == word
+
+
+def test_one_seed_or_no_run_is_open_and_says_so() -> None:
+    one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), _than_solo())
+    assert one.verdict == "open" and "one seed has no interval" in one.parts[0].why
+    none = _answer(_cells({"SOLO": [10.0, 11.0]}), _than_solo())
+    assert none.verdict == "open" and "not run" in none.parts[0].why
+    assert _answer(pd.DataFrame(), _than_solo()).row()["p"] is None
+
+
+def _than_solo(**more: float | bool) -> Comparison:
+    return Comparison(experiment="table-4", better="ADCOL", than=("SOLO",), **more)
+
+
+def test_curves_that_still_rise_answer_nothing_at_reduced() -> None:
+    values = {"ADCOL": [60.0, 61.0, 62.0], "SOLO": [50.0, 51.1, 52.0]}
+    reduced = _cells(values, scale="reduced")
+    assert _answer(reduced, _than_solo(), ADCOL=0.5).verdict == "holds"
+    rising = _answer(reduced, _than_solo(), ADCOL=1.5)
+    assert rising.verdict == "open" and "still rising: ADCOL" in rising.parts[0].why
+    assert _answer(_cells(values), _than_solo(), ADCOL=1.5).verdict == "holds"
+
+
+def test_less_may_be_better_and_a_threshold_stands_for_a_row() -> None:
+    values = {"ADCOL": [1.0, 1.1, 0.9], "SOLO": [9.0, 9.0, 9.1]}
+    assert _answer(_cells(values), _than_solo()).verdict == "contradicted"
+    assert _answer(_cells(values), _than_solo(lower=True)).verdict == "holds"
+    assert _answer(_cells(values), _than_solo(above=0.5)).verdict == "holds"
+    assert _answer(_cells(values), _than_solo(above=2.0)).verdict == "contradicted"
+
+
+def test_paper_scale_is_taken_once_it_holds_the_rows() -> None:
+    full = _cells({"ADCOL": [60.0, 61.0], "SOLO": [50.0, 52.0]})
+    part = _cells({"ADCOL": [1.0, 2.0], "SOLO": [5.0, 6.0]}, scale="reduced")
+    assert _answer(pd.concat([full, part]), _than_solo()).parts[0].scale == "paper"
+    assert "not run" in _answer(part, _than_solo(paper_only=True)).parts[0].why
+    lone = full[full.method == "ADCOL"]
+    assert _answer(pd.concat([lone, part]), _than_solo()).parts[0].scale == "reduced"
+
+
+@pytest.mark.parametrize("paper", papers.list())
+def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper: str) -> None:
+    loaded = papers.load(paper)
+    assert len({claim.id for claim in loaded.claims}) == len(loaded.claims)
+    for claim in loaded.claims:
+        assert bool(claim.tests) != bool(claim.untested), claim.id
+        for test in claim.tests:
+            if test.above is not None:
+                table = loaded.experiment(test.experiment).table
+                assert table and test.better in loaded.table(table).methods
+                continue
+            labels = {spec.label for spec in loaded.arm_specs(test.experiment)}
+            others = {spec.label for spec in loaded.arm_specs(test.against or test.experiment)}
+            assert test.better in labels
+            assert test.than == "all" or set(test.than) <= others

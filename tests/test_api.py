@@ -1,0 +1,49 @@
+"""The public names: one run, several compared, a federation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+import fedrepro
+from fedrepro.base.errors import FedReproError
+from fedrepro.methods.fedavg import FedAvg
+
+
+def test_a_run_has_its_accuracy_curve_and_plot(tmp_path: Path) -> None:
+    found = fedrepro.run("FedAvg", seed=1, runs=tmp_path, changes={"rounds": 2})
+    assert list(found.accuracy.index) == [1, 2]
+    assert found.accuracy.columns[-1] == "avg"
+    assert found.accuracy["avg"].between(0, 100).all()
+    means = found.accuracy.drop(columns="avg").mean(axis=1)
+    assert means.to_numpy() == pytest.approx(found.accuracy["avg"].to_numpy())
+    assert found.record.config["seed"] == 1 and set(found.curve.columns) >= {"round", "value"}
+    assert found.plot().png().startswith(b"\x89PNG")
+
+
+def test_methods_compared_are_rows_with_intervals(tmp_path: Path) -> None:
+    @fedrepro.register
+    @dataclass(frozen=True)
+    class Mine(FedAvg):
+        """FedAvg by another name."""
+
+        name: ClassVar[str] = "Mine of test_api"
+
+    where = {"runs": tmp_path, "changes": {"rounds": 1}}
+    table = fedrepro.compare(["FedAvg", Mine.name], seeds=[0, 1], **where)
+    assert list(table.index) == ["FedAvg", Mine.name]
+    assert table.loc["FedAvg"].tolist() == table.loc[Mine.name].tolist()
+    assert (table.low <= table.avg).all() and (table.avg <= table.high).all()
+    assert fedrepro.compare(["FedAvg"], seeds=[0], **where).low.isna().all()
+
+
+def test_a_federation_and_a_wrong_name() -> None:
+    clients = fedrepro.federation("minidigits").clients
+    assert len({client.domain for client in clients}) == 4
+    with pytest.raises(FedReproError, match="no method 'FedAvgg'"):
+        fedrepro.run("FedAvgg")
+    with pytest.raises(AttributeError, match="nothing"):
+        fedrepro.nothing  # noqa: B018
