@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from fedrepro.papers.paper import Arm, Paper, read_paper
-from fedrepro.papers.registry import experiments, load
+from fedrepro.papers.paper import Arm, Paper
+from fedrepro.papers.registry import COMMON, experiments, load, read_paper
 from fedrepro.papers.registry import names as list
 from fedrepro.papers.schema import (
-    COUNTED,
-    UNTRAINED,
     Cell,
     Claim,
     Comparison,
@@ -16,11 +14,11 @@ from fedrepro.papers.schema import (
     Table,
     Target,
     Tuning,
+    contradicts,
 )
 
 __all__ = [
-    "COUNTED",
-    "UNTRAINED",
+    "COMMON",
     "Arm",
     "Cell",
     "Claim",
@@ -31,6 +29,7 @@ __all__ = [
     "Table",
     "Target",
     "Tuning",
+    "contradicts",
     "experiments",
     "list",
     "load",

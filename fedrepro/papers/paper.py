@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import pandas as pd
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import Protocol, Scale
+from fedrepro.base.protocol import Protocol, Scale, parse_protocol
 from fedrepro.data.domains import DATASETS
 from fedrepro.papers.schema import (
     ArmSpec,
+    Authors,
+    Claim,
+    DatasetSpec,
     Experiment,
-    PaperFile,
+    ScaleSpec,
     Setting,
     Settings,
     Table,
     Tuning,
-    build_protocol,
 )
 
 Named = TypeVar("Named", Table, Experiment)
@@ -50,8 +50,32 @@ class Arm:
         return replace(self, protocol=self.protocol.changed(**{setting: value}))
 
 
-class Paper(PaperFile):
-    """One of the papers."""
+class Paper(BaseModel):
+    """One of the papers: what its files hold. columns: by domain of ours, the names it is printed
+    under. method_settings_on: by protocol, what differs there. filed: what the authors keep beside
+    the printed numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    short: str
+    title: str
+    authors: str
+    venue: str
+    year: int
+    note: str = ""
+    statistic: str
+    claims: tuple[Claim, ...]
+    reporting: Settings
+    columns: dict[str, tuple[str, ...]] = {}
+    protocols: dict[str, Settings] = {}
+    datasets: dict[str, DatasetSpec] = {}
+    scales: dict[Scale, ScaleSpec] = {}
+    method_settings: dict[str, Settings] = {}
+    method_settings_on: dict[str, dict[str, Settings]] = {}
+    experiments: tuple[Experiment, ...]
+    tables: tuple[Table, ...]
+    filed: Authors | None = None
 
     def table(self, name: str) -> Table:
         """A printed table by id; FedReproError naming the choices where there is none."""
@@ -71,8 +95,7 @@ class Paper(PaperFile):
     def protocol(self, dataset: str, scale: str = "paper") -> Protocol:
         """How the paper trains on a data set. At scale ``paper`` every value is the paper's own
         (or, where it is silent, the one ``sources`` justifies)."""
-        layers = self._layers(self._base(dataset), dataset, scale)
-        return build_protocol(dataset, layers, _scale(scale))
+        return self._protocol(self._base(dataset), dataset, scale)
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
         """Every setting as text: columns setting, value, status, source, alternatives. Where a data
@@ -123,8 +146,7 @@ class Paper(PaperFile):
 
     def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
         """The protocol behind an experiment's arms."""
-        base = self._base_of(self.experiment(name), dataset)
-        return build_protocol(dataset, self._layers(base, dataset, scale), _scale(scale))
+        return self._protocol(self._base_of(self.experiment(name), dataset), dataset, scale)
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen; reuse of another's arms resolved."""
@@ -195,12 +217,24 @@ class Paper(PaperFile):
             )
         return self.datasets[dataset].protocol
 
+    def _protocol(self, base: str, dataset: str, scale: str) -> Protocol:
+        flat: dict[str, Any] = {"data.dataset": dataset, "scale": _scale(scale)}
+        for layer in self._layers(base, dataset, scale):
+            flat |= {key: setting.value for key, setting in layer.items()}
+        tree: dict[str, Any] = {}
+        for key, value in flat.items():
+            *parts, last = key.split(".")
+            node = tree
+            for part in parts:
+                node = node.setdefault(part, {})
+            node[last] = value
+        return parse_protocol(tree)
+
     def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
         """Settings from the paper's own to the scale's, later ones winning."""
-        layers = [self.protocols[base], self.datasets[dataset].changes]
-        if _scale(scale) in self.scales:
-            layers.append(self.scales[_scale(scale)].changes.get(base, {}))
-        return layers
+        spec = self.scales.get(_scale(scale))
+        of_scale = spec.changes.get(base, {}) if spec is not None else {}
+        return [self.protocols[base], self.datasets[dataset].changes, of_scale]
 
 
 def _scale(name: str) -> Scale:
@@ -234,36 +268,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FedReproError(f"{path} is missing; reinstall fedrepro or restore the file") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-        flat = " ".join(str(error).split())
-        raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None
-    if not isinstance(raw, dict):
-        raise FedReproError(f"{path.name} holds {type(raw).__name__}, not a mapping; correct it")
-    return raw
-
-
-def read_paper(path: Path) -> Paper:
-    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; beside them
-    ``<name>.authors.yaml`` where there is one. One line on the first mistake."""
-    tables = path.with_name(f"{path.stem}.tables.yaml")
-    raw = {**_read_yaml(path), "name": path.stem}
-    if "tables" not in raw:
-        raw |= _read_yaml(tables)
-    authors = path.with_name(f"{path.stem}.authors.yaml")
-    if authors.exists():
-        raw["filed"] = _read_yaml(authors)
-    try:
-        return Paper.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = " ".join(str(first["msg"]).removeprefix("Value error, ").split())
-        place = f", {where}" if where else ""
-        raise FedReproError(f"{path.name}{place}: {message}; correct the file") from None

@@ -1,12 +1,16 @@
-"""The papers by name."""
+"""The papers by name, read from their files."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.papers.paper import Paper, read_paper
+from fedrepro.papers.paper import Paper
 
 FOLDER = Path(__file__).parent
 COMMON = "common"  # the project's own protocol, in the form of a paper that prints nothing
@@ -35,3 +39,42 @@ def experiments(paper: str | None = None) -> list[dict[str, str]]:
         for name in ([paper] if paper is not None else names())
         for experiment in load(name).experiments
     ]
+
+
+def read_paper(path: Path) -> Paper:
+    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; beside them
+    ``<name>.authors.yaml`` where there is one. An experiment whose id is a table's id shows that
+    table unless it says otherwise. One line on the first mistake."""
+    raw = {**_read_yaml(path), "name": path.stem}
+    if "tables" not in raw:
+        raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))
+    authors = path.with_name(f"{path.stem}.authors.yaml")
+    if authors.exists():
+        raw["filed"] = _read_yaml(authors)
+    try:
+        paper = Paper.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise FedReproError(f"{path.name}, {place}: {first['msg']}; correct the file") from None
+    tables = {table.id for table in paper.tables}
+    shown = tuple(
+        e.model_copy(update={"table": e.id})
+        if e.id in tables and "table" not in e.model_fields_set
+        else e
+        for e in paper.experiments
+    )
+    return paper.model_copy(update={"experiments": shown})
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FedReproError(f"{path} is missing; reinstall fedrepro or restore the file") from None
+    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        flat = " ".join(str(error).split())
+        raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None
+    if not isinstance(raw, dict):
+        raise FedReproError(f"{path.name} holds {type(raw).__name__}, not a mapping; correct it")
+    return raw

@@ -16,9 +16,7 @@ import pandas as pd
 from scipy import stats
 
 from fedrepro.federated.metrics import ROUNDING
-from fedrepro.papers import Paper
-from fedrepro.papers.authors import contradicts
-from fedrepro.papers.schema import Table
+from fedrepro.papers import Paper, Table, contradicts
 from fedrepro.quantities.paper_run import Study
 
 Word = Literal[

@@ -7,11 +7,9 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
-from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
-from fedrepro.papers.authors import contradicts
-from fedrepro.report import ablations, recorded, verdicts
-from fedrepro.report.tables import beside_table, plain
+from fedrepro.papers import contradicts
+from fedrepro.report.verdicts import build_table
 
 MPFT = papers.load("mpft")
 FILED = MPFT.filed
@@ -72,25 +70,8 @@ def test_a_rounding_is_no_contradiction() -> None:
 
 
 def test_the_files_stand_beside_printed_cells_also_without_runs() -> None:
-    text = plain(verdicts.build_table(MPFT, "table-1-pacs", []))
-    assert "0.917  ≠ 0.717        not run" in text and "0.973  0.973          not run" in text
-    html = beside_table(verdicts.build_table(MPFT, "table-3-computation", [])).html
-    assert html.count("authors’ file</th>") == 4
-    times = verdicts.build_table(MPFT, "table-3-computation", []).set_index(["method", "column"])
+    times = build_table(MPFT, "table-3-computation", []).set_index(["method", "column"])
     assert times.authors["Ditto", "PACS"] == pytest.approx(1455.6 / 663.9, rel=1e-3)
-    assert "authors" not in plain(verdicts.build_table(papers.load("adcol"), "table-1", []))
-
-
-def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers() -> None:
-    row = {"table": "table-2-mixed-0.3", "method": "FedAvg", "column": "out of domain",
-           "value": 0.5, "seed": 0, "dataset": "pacs-mixed-0.3", "scale": "reduced"}  # fmt: skip
-    study = {"paper": "mpft", "dataset": "pacs-mixed-0.3", "scale": "reduced", "seed": 0}
-    found = recorded.Found([{"study": study, "cells": [row], "runs": []}], "mpft")
-    shown = recorded.table(found, "table-2-mixed-0.3").html
-    assert shown.count("<details>") == 1 and "0.797" in shown and "0.500" in shown
-
-
-def test_a_figure_of_the_files() -> None:
-    assert ablations.filed("mpft", "table-1-pacs", without=["local"])
-    with pytest.raises(FedReproError, match="no file of adcol's authors"):
-        ablations.filed("adcol", "table-1")
+    cells = build_table(MPFT, "table-1-pacs", [])
+    assert cells.authors.notna().any() and cells.contradicted.sum() == 2
+    assert build_table(papers.load("adcol"), "table-1", []).authors.isna().all()

@@ -1,0 +1,293 @@
+"""The papers' protocols, the sources of their values, and the arms of their experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import pytest
+
+from fedrepro import methods, papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import Scale
+from fedrepro.papers import Arm, Paper
+from fedrepro.quantities.base import get
+
+SCALES = get_args(Scale)
+NAMES = [*papers.list(), papers.COMMON]
+ADCOL, FEDAPC, FEDPALL, I2PFL, MPFT = map(papers.load, papers.list())
+
+
+def leaves(raw: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of a nested mapping; an empty mapping is a leaf."""
+    for key, value in raw.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def by_label(paper: Paper, *args: str) -> dict[str, Arm]:
+    return {arm.label: arm for arm in paper.arms(*args)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_arm_is_a_valid_run(name: str) -> None:
+    paper = papers.load(name)
+    for experiment in paper.experiments:
+        for dataset in paper.datasets_for(experiment.id) if experiment.can_run else ():
+            for scale in SCALES:
+                arms = paper.arms(experiment.id, dataset, scale)
+                assert len({arm.label for arm in arms}) == len(arms)
+                for arm in arms:
+                    assert arm.protocol.scale == scale
+                    if scale == "smoke":
+                        assert arm.protocol.data.dataset == "minidigits"
+                    assert methods.create(arm.method, **arm.fields).name == arm.method
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_arms_are_the_rows_of_the_printed_tables(name: str) -> None:
+    paper = papers.load(name)
+    for experiment in paper.experiments:
+        arms = (
+            [arm for arm in paper.arms(experiment.id) if not arm.alternative]
+            if (experiment.can_run and experiment.table and get(experiment.kind).per_arm)
+            else []
+        )
+        if not arms:
+            continue
+        printed, rows = set(paper.table(experiment.table).methods), {arm.row for arm in arms}
+        assert printed <= rows, experiment.id
+        # The text at hand lost ADCOL's rows of Table 2.
+        lost = {"ADCOL"} if name == "adcol" and experiment.id.startswith("table-2") else set()
+        assert rows - printed <= lost, experiment.id
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_in_effect_has_its_value_and_a_source(name: str) -> None:
+    paper = papers.load(name)
+    for dataset in paper.datasets:
+        for scale in SCALES:
+            sources = paper.sources(dataset, scale).set_index("setting")
+            assert sources.index.is_unique and (sources.source.str.len() >= 5).all()
+            for key, value in leaves(paper.protocol(dataset, scale).model_dump()):
+                inside = [s for s in sources.index if key.startswith(f"{s}.")]
+                if value in (None, {}) or key == "scale" or inside:
+                    continue
+                text = ("yes" if value else "no") if isinstance(value, bool) else str(value)
+                if isinstance(value, float):
+                    text = f"{value:g}"
+                assert sources.value[key] == text, (dataset, scale, key)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_is_embedded_and_tiny(name: str) -> None:
+    paper = papers.load(name)
+    for dataset in paper.datasets:
+        protocol = paper.protocol(dataset, "smoke")
+        assert protocol.data.dataset == "minidigits" and protocol.rounds <= 5
+
+
+PICTURES = {"data.size": 64, "data.flip": True, "data.rotate": 30.0, "data.normalise": "none",
+            "rounds": 100, "local_epochs": 10, "batch_size": 32}  # fmt: skip
+DIGITS = {"data.size": 28, "data.split": "pooled-stratified", "data.normalise": "half",
+          "data.test_limit": None, "rounds": 100, "batch_size": 64}  # fmt: skip
+SGD = {"optimizer.lr": 0.01, "optimizer.momentum": 0.0, "optimizer.weight_decay": 0.0}
+STATED = [
+    (ADCOL, "digits5", {**DIGITS, "data.allocation.per_client": 743, "local_epochs": 10,
+        "model": "adcol-resnet50", "model_args.representation": 2048, "optimizer.lr": 0.01,
+        "optimizer.momentum": 0.9, "optimizer.weight_decay": 1e-5, "weighting": "samples"}),
+    (ADCOL, "office10", {**PICTURES, "data.split": "random-fifth",
+        "data.allocation.per_client": 125}),
+    (FEDPALL, "digits5", {**DIGITS, **SGD, "data.allocation.per_client": 0.1, "local_epochs": 5,
+        "data.allocation.draw": "first", "model": "fedpall-resnet50"}),
+    (FEDPALL, "office10", {**PICTURES, **SGD, "data.split": "class-first",
+        "data.allocation.per_client": "all", "data.validation": 0}),
+    (FEDPALL, "pacs", {**PICTURES, **SGD, "data.split": "class-first"}),
+    (I2PFL, "digits4", {"model": "resnet10", "rounds": 100, "local_epochs": 10}),
+    (I2PFL, "pacs-leaky", {"model": "resnet18", "batch_size": 16, "data.size": 32,
+        "data.split": "official-leaky"}),
+    (I2PFL, "pacs", {"data.split": "official"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("paper", "dataset", "stated"), STATED)
+def test_paper_scale_is_what_the_papers_state(
+    paper: Paper, dataset: str, stated: dict[str, Any]
+) -> None:
+    found = dict(leaves(paper.protocol(dataset).model_dump()))
+    assert {key: found[key] for key in stated} == stated
+
+
+def test_clients_at_paper_scale() -> None:
+    for paper, dataset, count in ((I2PFL, "digits4", 20), (FEDAPC, "office10", 8)):
+        assert sum(paper.protocol(dataset).data.allocation.clients.values()) == count
+    per_client = FEDPALL.protocol("digits5-standin").data.allocation.per_client
+    assert isinstance(per_client, dict) and sum(per_client.values()) == 59_002
+    for domain, size in {"mnist": 70_000, "svhn": 99_289, "usps": 9_298}.items():
+        assert per_client[domain] == size * 8 // 10 // 10
+    for name, dataset, each in (("table-8-digits", "digits4-standin", 5), ("table-9", "pacs", 3)):
+        for scale, wanted in (("paper", each), ("reduced", each), ("smoke", 2)):
+            for arm in I2PFL.arms(name, dataset, scale):
+                assert set(arm.protocol.data.allocation.clients.values()) == {wanted}
+
+
+@pytest.mark.parametrize(
+    ("paper", "dataset"),
+    [(ADCOL, "digits5-standin"), (ADCOL, "office10")]
+    + [(FEDPALL, name) for name in ("digits5", "digits5-standin", "office10", "pacs")],
+)
+def test_reduced_keeps_the_preparation_of_the_real_data(paper: Paper, dataset: str) -> None:
+    reduced, full = paper.protocol(dataset, "reduced"), paper.protocol(dataset, "paper")
+    same = {k: getattr(full.data, k) for k in ("test_limit", "validation", "allocation")}
+    assert reduced.data.model_copy(update=same) == full.data
+    assert reduced.optimizer == full.optimizer
+
+
+def test_a_departure_names_the_papers_value() -> None:
+    sources = ADCOL.sources("digits5", "reduced").set_index("setting")
+    assert sources.loc["model", "alternatives"] == "adcol-resnet50"
+    assert sources.loc["rounds", "alternatives"].startswith("100")
+    assert sources.loc["optimizer.lr", "status"] == "stated"
+    assert sources.loc["rounds", "status"] == "decided"  # the scale's own
+    rules = {paper.name: paper.reporting["score_rule"].value for paper in (ADCOL, FEDPALL)}
+    assert rules == {"adcol": "last", "fedpall": "best-test"}
+
+
+def test_method_settings_by_data_set() -> None:
+    for base, name, weights, epochs in (
+        ("digits5", "table-1-digits", (0.3, 0.7), 1),
+        ("office10", "table-1-office10", (0.1, 0.1), 3),
+        ("pacs", "table-1-pacs", (0.1, 0.1), 3),
+    ):
+        arms = by_label(FEDPALL, name)
+        fields = arms["FedPall"].fields
+        assert (fields["mu"], fields["delta"]) == weights and fields["server_epochs"] == epochs
+        assert (arms["ADCOL"].fields["mu"], arms["ADCOL"].fields["discriminator_epochs"]) == (
+            weights[0],
+            epochs,
+        )
+        listed = FEDPALL.sources(base).set_index("setting").value
+        assert listed["FedPall.mu"] == f"{weights[0]:g}"
+    # The embedded digits stand in for each experiment's own data.
+    for name, mu, rotate in (("table-1-office10", 0.1, 30.0), ("table-1-digits", 0.3, 0.0)):
+        arm = by_label(FEDPALL, name, "minidigits", "smoke")["FedPall"]
+        assert (arm.fields["mu"], arm.protocol.data.rotate) == (mu, rotate)
+    family = {label: arm.fields for label, arm in by_label(I2PFL, "table-4").items()}
+    assert family["FedProx"]["mu"] == 1e-4 and family["FedDyn"]["form"] == "inert"
+    assert family["MOON"]["mu"] == 5 and family["FPL"]["temperature"] == 0.02
+
+
+def test_experiments_that_share_runs_share_them_exactly() -> None:
+    main = by_label(ADCOL, "table-1", "digits5")
+    for name in ("table-2-rounds", "table-2-size", "table-2-speedup", "figure-5", "table-13"):
+        arms = by_label(ADCOL, name, "digits5")
+        assert arms == {label: arm for label, arm in main.items() if label != "SOLO"}
+    for name, label in (
+        *(("table-9", "MLP"), ("table-14", "ADCOL w/o sharing"), ("table-16", "non-private")),
+        *(("table-17", "non-private ADCOL"), ("figure-8", "MLP"), ("figure-7", "ADCOL, E=10")),
+        *(("table-10", "discriminators=1"), ("table-11", "dimension=2048")),
+    ):
+        arm = by_label(ADCOL, name, "digits5")[label]
+        method = methods.create(arm.method, **arm.fields)
+        assert method.fields() == methods.create("ADCOL", **main["ADCOL"].fields).fields(), name
+        assert arm.protocol == main["ADCOL"].protocol, name
+    for base, name in (("digits5", "table-1-digits"), ("office10", "table-1-office10")):
+        one = by_label(FEDPALL, name)["FedPall"]
+        for other, label in (("figure-3", "CE + KL + InfoNCE"), ("figure-6", "with")):
+            arm = by_label(FEDPALL, other, base)[label]
+            assert (arm.fields, arm.protocol) == (one.fields, one.protocol)
+
+
+def test_variants() -> None:
+    assert [arm.fields["mu"] for arm in ADCOL.arms("figure-2c")] == [0.0, 0.1, 1.0, 10.0]
+    linear, single = ADCOL.arms("table-19")
+    assert linear.fields["discriminator_activation"] is False and not linear.alternative
+    assert single.fields["discriminator_hidden"] == () and single.alternative
+    solo = by_label(ADCOL, "table-1")["SOLO"].protocol
+    assert solo.rounds * solo.local_epochs == 300
+    grid = {(a.fields["mu"], a.fields["delta"]): a.label for a in FEDPALL.arms("figure-5")}
+    assert set(grid) == {(m, d) for m in (0.1, 0.2, 0.5, 1.0) for d in (0.1, 0.2, 0.5, 1.0)}
+    assert all(label == f"mu={m}, delta={d}" for (m, d), label in grid.items())
+    sent = [arm.fields.get("sent_as", "mixed-masked") for arm in FEDPALL.arms("prose-privacy")]
+    assert sent == ["gaussian", "mixed", "masked", "mixed-masked", "raw"]
+    printed = FEDPALL.arms("table-1-digits")[-1]
+    assert printed.alternative and (printed.fields["mu"], printed.fields["delta"]) == (0.7, 0.3)
+
+
+def test_clients_participation_and_stages_of_adcols_appendix() -> None:
+    def changed(name: str, *where: str) -> dict[str, Any]:
+        return {label: arm.protocol for label, arm in by_label(ADCOL, name, *where).items()}
+
+    for label, protocol in changed("figure-2a").items():
+        clients = protocol.data.allocation.clients
+        assert sum(clients.values()) == int(label.rpartition("=")[2]) and len(clients) == 5
+    mini = changed("figure-2a", "digits5", "smoke")["ADCOL, N=50"].data.allocation
+    assert all(name.startswith("mini-") for name in mini.clients)
+    rates = changed("table-8")
+    assert {p.participation for p in rates.values()} == {0.1, 0.2, 0.5, 1.0}
+    assert {sum(p.data.allocation.clients.values()) for p in rates.values()} == {100}
+    staged = changed("table-18").values()
+    assert [(p.rounds, p.stay) for p in staged] == [(100, 1), (100, 1), (200, 2)]
+    assert {p.local_epochs for p in changed("figure-7").values()} == {1, 2, 5, 10, 20}
+    cifar = changed("table-12")["ADCOL"].data.allocation
+    assert (cifar.rule, cifar.alpha) == ("dirichlet", 0.5)
+    for label, protocol in changed("table-17").items():
+        assert protocol.turns == ("w sampling" in label)
+
+
+def test_the_weights_of_adcols_table_4_are_tuned_at_scale_paper_alone() -> None:
+    tuned = {
+        (scale, dataset, arm.label, tuning.rounds, tuning.values[scale])
+        for scale in SCALES
+        for dataset, name in (("office10", "table-4"), ("digits5", "table-1"))
+        for arm in ADCOL.arms(name, dataset, scale)
+        if (tuning := ADCOL.tuning_of(name, dataset, arm))
+    }
+    weights = (10.0, 1.0, 0.1, 0.01, 0.001)
+    assert tuned == {("paper", "office10", label, 20, weights) for label in ("ADCOL", "FedProx")}
+
+
+def test_arms_of_the_common_protocol_differ_in_their_method_alone() -> None:
+    common = papers.load(papers.COMMON)
+    listed = {arm.method for e in common.experiments for arm in common.arm_specs(e.id)}
+    assert set(methods.names()) == listed and papers.COMMON not in papers.list()
+    for scale in SCALES:
+        for dataset in ("digits5", "office10", "pacs"):
+            arms = common.arms("methods", dataset, scale)
+            assert len({arm.protocol.model_dump_json() for arm in arms}) == 1
+            assert all(arm.fields == {} for arm in arms)
+            trials = common.experiment("methods").tuning
+            assert trials is not None and arms[0].protocol.optimizer.lr in trials.values[scale]
+
+
+@pytest.mark.parametrize(
+    ("paper", "domain", "table", "column"),
+    [
+        (ADCOL, "mnistm", "table-1", "MNIST_M"),
+        (ADCOL, "mnistm", "table-19", "MNIST-M"),
+        (ADCOL, "synthdigits-standin", "table-1", "SynthDigit"),
+        (ADCOL, "avg", "table-4", "avg"),
+        (ADCOL, "SVHN", "table-1", "SVHN"),
+        (ADCOL, "mini-font", "table-1", None),
+        (FEDPALL, "webcam", "table-1-office10", "webcam"),
+    ],
+)
+def test_printed_columns(paper: Paper, domain: str, table: str, column: str | None) -> None:
+    assert paper.column(table, domain) == column
+
+
+def test_mistakes_name_the_choices() -> None:
+    with pytest.raises(FedReproError, match="choose from digits5, digits5-standin, office10"):
+        ADCOL.protocol("pacs")
+    with pytest.raises(FedReproError, match="choose from smoke, reduced, paper"):
+        ADCOL.protocol("digits5", "full")
+    with pytest.raises(FedReproError, match="is blocked: a drawing of the method"):
+        ADCOL.arms("figure-1")
+    with pytest.raises(FedReproError, match="does not run on 'office10'; choose from digits5"):
+        ADCOL.arms("table-1", "office10")
+    with pytest.raises(FedReproError, match="no experiment of ADCOL 'table-99'"):
+        ADCOL.arms("table-99")
+    with pytest.raises(FedReproError, match="no printed table"):
+        ADCOL.table("figure-5")
