@@ -66,8 +66,11 @@ class Study:
                     f"choose from {', '.join(sorted(known, key=str.lower))}"
                 )
 
-    def runnable(self) -> list[str]:
-        """Ids of the experiments that run on this data set at this scale without being named."""
+    def chosen(self, experiment: str) -> list[str]:
+        """Ids behind an experiment's name; `all` stands for all that run on this data set at this
+        scale without being named."""
+        if experiment != "all":
+            return [self.paper.experiment(experiment).id]
         return [
             e.id
             for e in self.paper.experiments
@@ -76,16 +79,11 @@ class Study:
             and self.dataset in self.paper.datasets_for(e.id)
         ]
 
-    def chosen(self, experiment: str) -> list[str]:
-        """Ids behind an experiment's name; `all` stands for everything that can run here."""
-        return self.runnable() if experiment == "all" else [self.paper.experiment(experiment).id]
-
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`."""
-        arms = self.paper.arms(experiment, self.dataset, self.scale)
         return [
             replace(arm, protocol=arm.protocol.changed(**self.changes))
-            for arm in arms
+            for arm in self.paper.arms(experiment, self.dataset, self.scale)
             if self.only is None or arm.label in self.only or arm.method in self.only
         ]
 
@@ -154,13 +152,12 @@ class Study:
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)
         spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
-        return self.store.obtain(
-            spec,
-            device=self.device,
-            data_root=self.data_root,
-            progress=self.progress,
-            probe=probe,
-        )
+        where: dict[str, Any] = {
+            "device": self.device,
+            "data_root": self.data_root,
+            "progress": self.progress,
+        }
+        return self.store.obtain(spec, probe=probe, **where)
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
@@ -190,8 +187,7 @@ class Study:
         except FedReproError:
             if data.encoder is None:
                 raise
-            plain = data.model_copy(update={"encoder": None})
-            return federation_of(plain, self.data_root)
+            return federation_of(data.model_copy(update={"encoder": None}), self.data_root)
 
     def protocol(self) -> Protocol:
         """The protocol behind the arms, before an arm's own changes."""

@@ -14,12 +14,10 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.embeddings import Embedder, embedder
 from fedrepro.extras import clip
-from fedrepro.extras.inversion import NOISE, invert, misses, start, to_uint8
+from fedrepro.extras.inversion import NOISE, invert, misses, start
 from fedrepro.quantities.figure_arrays import likeness
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests.data.test_embeddings import Made
-
-CPU = torch.device("cpu")
 
 
 def linear(weights: torch.Tensor) -> Embedder:
@@ -94,13 +92,6 @@ def test_images_of_a_batch_know_nothing_of_each_other() -> None:
     assert torch.equal(one[1], other[1]) and not torch.equal(one[0], other[0])
 
 
-def test_equal_seeds_give_equal_bits() -> None:
-    encoder = embedder("pixels")
-    sent = torch.rand(2, encoder.size, generator=torch.Generator().manual_seed(5))
-    again = [invert(encoder, sent, 28, 10, 0.01, generator(seed)) for seed in (3, 3, 4)]
-    assert torch.equal(again[0], again[1]) and not torch.equal(again[0], again[2])
-
-
 def test_the_search_starts_near_grey() -> None:
     first = start(2, 16, generator())
     assert first.shape == (2, 3, 16, 16)
@@ -128,27 +119,18 @@ def test_likeness_by_hand() -> None:
     c = (0.01 * 255) ** 2
     assert alike == pytest.approx((2 * 110 * 100 + c) / (110**2 + 100**2 + c))
     assert likeness(truth, truth) == (math.inf, 1.0)
-
-
-@pytest.mark.parametrize("shape", [(3, 9, 8), (3, 6, 6)])
-def test_images_that_cannot_be_compared_are_one_line(shape: tuple[int, ...]) -> None:
-    truth = np.zeros((3, 8, 8) if shape[1] > 7 else shape, dtype=np.uint8)
-    with pytest.raises(FedReproError, match="cannot be compared; give two of one shape") as error:
-        likeness(np.zeros(shape, dtype=np.uint8), truth)
-    assert "\n" not in str(error.value)
+    for shape in ((3, 9, 8), (3, 6, 6)):
+        with pytest.raises(FedReproError, match="cannot be compared; give two of one shape"):
+            likeness(np.zeros(shape, dtype=np.uint8), truth)
 
 
 def test_clip_lets_the_gradient_through_and_says_its_side() -> None:
     """The made network gives each channel's mean over 64 pixels, which are divided by 0.25."""
-    made = clip.wrap(Made(), lambda prompts: torch.zeros(len(prompts), 3), "hash", CPU)
+    made = clip.wrap(Made(), lambda prompts: torch.zeros(len(prompts), 3), "", torch.device("cpu"))
     image = torch.full((1, 3, 8, 8), 0.5, requires_grad=True)
     (gradient,) = torch.autograd.grad(made.images(image).sum(), [image])
     assert made.side == 8
     torch.testing.assert_close(gradient, torch.full_like(gradient, 4 / 64))
-
-
-def test_bytes_of_an_image() -> None:
-    assert to_uint8(torch.tensor([0.0, 0.5, 1.0])).tolist() == [0, 128, 255]
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -14,9 +13,7 @@ from PIL import Image
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.data import domains
-from fedrepro.data.manifest import Manifest, default_manifest
-from fedrepro.data.readers.cifar import HUNDRED
+from fedrepro.data.manifest import default_manifest
 from fedrepro.quantities import distances
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.report.verdicts import beside
@@ -122,49 +119,3 @@ def test_without_the_pictures_one_line_says_what_is_missing(tmp_path: Path) -> N
     given = asked("domainnet", tmp_path / "data", tmp_path / "runs")
     with pytest.raises(FedReproError, match="fedrepro data fetch"):
         given.results("table-5")
-
-
-def cifar100(folder: Path) -> None:
-    """An archive of the official form with four training images and one test image a class."""
-    rng = np.random.default_rng(0)
-    (train, test, names), classes = HUNDRED, default_manifest().collections["cifar100"].classes
-
-    def records(count: int) -> bytes:
-        rows = rng.integers(0, 255, (100 * count, 2 + 3072), dtype=np.uint8)
-        rows[:, 0], rows[:, 1] = 0, np.tile(np.arange(100), count)
-        return rows.tobytes()
-
-    members = {train[0]: records(4), test: records(1), names: "\n".join(classes).encode()}
-    folder.mkdir(parents=True)
-    with tarfile.open(folder / "cifar-100-binary.tar.gz", "w:gz") as packed:
-        for name, content in members.items():
-            info = tarfile.TarInfo(f"cifar-100-binary/{name}")
-            info.size = len(content)
-            packed.addfile(info, io.BytesIO(content))
-
-
-def unchecked() -> Manifest:
-    """The manifest without what only the published archive can meet: its length, hash, counts."""
-    manifest = default_manifest()
-    whole = manifest.collections["cifar100"]
-    (source,) = whole.sources
-    unknown = {"bytes": None, "sha256": None, "md5": None}
-    bare = tuple(entry.model_copy(update=unknown) for entry in source.files)
-    made = whole.model_copy(
-        update={"sources": (source.model_copy(update={"totals": (), "files": bare}),)}
-    )
-    return Manifest({**manifest.collections, "cifar100": made})
-
-
-@pytest.mark.slow
-def test_cifar100_from_its_archive_to_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cifar100(tmp_path / "data" / "cifar100")
-    monkeypatch.setattr(domains, "default_manifest", unchecked)
-    changes = {"data.allocation.per_client": 0.5, "data.allocation.count": 3}
-    given = asked("cifar100", tmp_path / "data", tmp_path / "runs", **changes)
-    table = beside(given, "table-12-cifar100")
-    ours = table[table.column == "CIFAR-100"].set_index("method")
-    assert list(ours.index) == ["SOLO", "FedAvg", "FedBN", "ADCOL"]
-    assert ours.ours.between(0, 100).all() and ours.published["ADCOL"] == 36.1

@@ -7,16 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedrepro import methods, papers
+from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.federated import metrics
-from fedrepro.federated.rounds import Training
 from fedrepro.quantities import communication
 from fedrepro.quantities.base import Asked
 from fedrepro.quantities.cells import cells
 
 MPFT = papers.load("mpft")
-EMBEDDING = 512
+MEGABYTE = float(MPFT.reporting["megabyte_bytes"].value)
 # experiment: data set, column of Table 3, clients, classes
 SIZES = {
     "table-1-subset50": ("domainnet-50", "Subset-50", 6, 50),
@@ -28,16 +26,15 @@ ARMS = ("FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE", "MPFT (Average)
 
 
 def made(clients: int, classes: int) -> Federation:
-    """Random embeddings, one of each class for each client, and one to test on."""
-    stream = torch.Generator().manual_seed(0)
+    """One training image of each class for each client, and one to test on."""
 
     def samples(n: int) -> Samples:
-        return Samples(torch.rand(n, EMBEDDING, generator=stream), torch.arange(n))
+        return Samples(torch.zeros(n, 3), torch.arange(n))
 
     names = tuple(f"domain{i}" for i in range(clients))
     return Federation(
         dataset="made",
-        size=EMBEDDING,
+        size=3,
         classes=tuple(str(k) for k in range(classes)),
         domains=names,
         clients=tuple(ClientData(n, n, samples(classes), samples(2)) for n in names),
@@ -48,61 +45,42 @@ def made(clients: int, classes: int) -> Federation:
     )
 
 
-def sent(experiment: str, label: str, rounds: int) -> list[float]:
-    """Megabytes of each of some rounds as the paper counts them, all clients together."""
-    dataset, _, clients, classes = SIZES[experiment]
+def a_round(experiment: str, label: str) -> float:
+    """Megabytes of a round as the paper counts them, all clients together."""
+    dataset, _, *size = SIZES[experiment]
     arm = next(a for a in MPFT.arms(experiment, dataset) if a.label == label)
-    quick = {"server_epochs": 1, "server_warmup": 0} if arm.method == "MPFT" else {}
-    method = methods.create(arm.method, **{**arm.fields, **quick})
-    run = Training(method, arm.protocol, made(clients, classes), seed=0)
-    for _ in range(rounds):
-        run.one_round()
-    megabyte = float(MPFT.reporting["megabyte_bytes"].value)
-    return (metrics.traffic(run.curve()).sum(axis=1) / megabyte).tolist()
+    return communication.a_round(arm, made(*size)) / MEGABYTE
 
 
 @pytest.mark.parametrize("label", ARMS)
 @pytest.mark.parametrize("experiment", SIZES)
 def test_counted_bytes_are_the_printed_megabytes(experiment: str, label: str) -> None:
-    """Printed rounds times the bytes of a round; the second one's where there are several, for in
-    the first FedProto has no prototypes to send down."""
     rounds = MPFT.table(experiment).cell(label, "rounds")
     printed = MPFT.table("table-3-communication").cell(label, SIZES[experiment][1])
     assert rounds is not None and rounds.value and printed is not None
-    once = label.startswith("MPFT")
-    total = rounds.value * sent(experiment, label, rounds=1 if once else 2)[-1]
     digits = len(printed.printed.partition(".")[2])
-    assert f"{total:.{digits}f}" == printed.printed
+    assert f"{rounds.value * a_round(experiment, label):.{digits}f}" == printed.printed
 
 
 def test_the_printed_examples_by_hand() -> None:
     """|A| = 2 * 512 * 128 values of 4 bytes is half a mebibyte; FedAvg on six clients sends it 12
     times a round. MPFT sends 6 * 50 rows of 512 values, 0.586, and the adapter six times; its
     class counts are 8 bytes each."""
-    assert sent("table-1-subset50", "FedAvg", 1) == [6.0] and 24 * 6.0 == 144
+    assert a_round("table-1-subset50", "FedAvg") == 6.0 and a_round("table-1-pacs", "local") == 0
     rows, counts = 6 * 50 * 512 * 4 / 2**20, 6 * 50 * 8 / 2**20
-    assert sent("table-1-subset50", "MPFT (Average)", 1) == [pytest.approx(3.0 + rows + counts)]
-    assert round(rows, 1) == 0.6
-
-
-def test_local_training_sends_nothing() -> None:
-    assert sent("table-1-pacs", "local", 1) == []
+    assert a_round("table-1-subset50", "MPFT (Average)") == pytest.approx(3.0 + rows + counts)
 
 
 def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """PACS from the domains' real sizes: 0.56 of 9,991 images, cut by class, in the printed rounds
     at 512 values; rates 0.1 and 0.3 send ceil(rate n_k) rows a class and client."""
-    sizes = {"photo": 1670, "art_painting": 2048, "cartoon": 2344, "sketch": 3929}
-    federation = made(4, 7)
-    clients = []
-    for client, n in zip(federation.clients, sizes.values(), strict=True):
+    federation, clients = made(4, 7), []
+    for client, n in zip(federation.clients, (1670, 2048, 2344, 3929), strict=True):
         labels = torch.arange(round(0.56 * n)) % 7
-        clients.append(replace(client, train=Samples(torch.rand(len(labels), 3), labels)))
-    monkeypatch.setattr(
-        communication, "federation_of", lambda *_: replace(federation, clients=tuple(clients))
-    )
-    protocol = MPFT.protocol("pacs")
-    rows = cells(Asked(MPFT, MPFT.experiment("table-3-traffic"), protocol))
+        clients.append(replace(client, train=Samples(torch.zeros(len(labels), 3), labels)))
+    whole = replace(federation, clients=tuple(clients))
+    monkeypatch.setattr(communication, "federation_of", lambda *_: whole)
+    rows = cells(Asked(MPFT, MPFT.experiment("table-3-traffic"), MPFT.protocol("pacs")))
     table = MPFT.table("table-3-communication")
     assert len(rows) == 12 and all(row["counted"] for row in rows)
     for row in rows:
