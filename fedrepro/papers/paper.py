@@ -21,6 +21,7 @@ from fedrepro.papers.schema import (
     Setting,
     Settings,
     Table,
+    Tested,
     Tuning,
 )
 
@@ -75,6 +76,7 @@ class Paper(BaseModel):
     method_settings_on: dict[str, dict[str, Settings]] = {}
     experiments: tuple[Experiment, ...]
     tables: tuple[Table, ...]
+    tested: tuple[Tested, ...] = ()
     filed: Authors | None = None
 
     def table(self, name: str) -> Table:

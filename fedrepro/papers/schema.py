@@ -134,6 +134,17 @@ class DatasetSpec(_Spec):
     mark: str = ""
 
 
+class Tested(_Spec):
+    """What printed accuracies were measured on: test images by printed column, and how many
+    evaluations a printed mean is over (trials, times the rounds of the score rule)."""
+
+    tables: tuple[str, ...]
+    images: dict[str, int]
+    evaluations: int = Field(ge=1)
+    source: str
+    status: Status = "inferred"
+
+
 class Comparison(_Spec):
     """One test of a claim: in an experiment, the row ``better`` is better than others.
 

@@ -1,0 +1,135 @@
+"""Can a printed mean and deviation come from so many accuracies on so many test images?
+
+The GRIM and GRIMMER checks of meta-science, for accuracies: arithmetic, and no claim beyond it. A
+number that does not fit may as well mean another test set, another number of trials, or rounding on
+the way.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil, floor, sqrt
+
+import numpy as np
+import pandas as pd
+
+from fedrepro.papers import Paper
+from fedrepro.papers.schema import Cell
+
+CLOSE = 1e-9
+
+
+def mean_fits(printed: str, images: int, evaluations: int) -> bool:
+    """Whether some mean of so many accuracies on so many images is printed so (in percent)."""
+    return bool(_counts(printed, images * evaluations))
+
+
+def std_fits(mean: str, std: str, images: int, evaluations: int, ddof: int) -> bool:
+    """Whether some set of accuracies has both the printed mean and the printed deviation."""
+    half = _half(std)
+    low, high = float(std) - half, float(std) + half
+    return any(
+        low - CLOSE <= found <= high + CLOSE
+        for total in _counts(mean, images * evaluations)
+        for found in _stds(total, images, evaluations, ddof, high)
+    )
+
+
+def by_chance(printed: str, images: int, evaluations: int) -> float:
+    """The share of numbers near the printed one, with as many digits, that fit."""
+    digits, step = _digits(printed), 2 * _half(printed)
+    near = [f"{float(printed) + k * step:.{digits}f}" for k in range(-200, 201)]
+    near = [number for number in near if 0 <= float(number) <= 100]
+    return float(np.mean([mean_fits(number, images, evaluations) for number in near]))
+
+
+def average_fits(cells: list[str], average: str) -> bool:
+    """Whether the mean of printed numbers is the printed average, within the rounding of both."""
+    room = _half(average) + float(np.mean([_half(cell) for cell in cells]))
+    return abs(float(np.mean([float(cell) for cell in cells])) - float(average)) <= room + CLOSE
+
+
+def checked(paper: Paper) -> pd.DataFrame:
+    """One row per table and column whose test images are known: how many of the printed means fit
+    (as one run, as all evaluations), what chance gives, and how many deviations fit."""
+    rows = []
+    for known in paper.tested:
+        for name in known.tables:
+            for column, images in known.images.items():
+                cells = _cells(paper, name, column)
+                means, trials = [cell[0] for cell in cells], known.evaluations
+                pairs = [(mean, std) for mean, std in cells if std]
+                fits = [any(std_fits(*p, images, trials, d) for d in (0, 1)) for p in pairs]
+                single = [mean_fits(mean, images, 1) for mean in means]
+                several = [mean_fits(mean, images, trials) for mean in means]
+                chance = np.mean([by_chance(mean, images, trials) for mean in means])
+                rows.append(
+                    {"table": name, "column": column, "images": images, "evaluations": trials}
+                    | {"means": len(means), "fit one run": sum(single)}
+                    | {"fit all evaluations": sum(several), "by chance": round(float(chance), 2)}
+                    | {"deviations": len(pairs), "deviations that fit": sum(fits)}
+                )
+    return pd.DataFrame(rows)
+
+
+def averages(paper: Paper) -> pd.DataFrame:
+    """One row per printed average accuracy that is not the mean of its row's other numbers."""
+    rows = []
+    for table in paper.tables:
+        others = [column for column in table.columns if column != "avg"]
+        if table.unit not in ("percent", "fraction"):
+            continue
+        for row in table.rows if "avg" in table.columns and len(others) > 1 else ():
+            split = [cell.printed.partition("±")[0].strip() for cell in row.cells]
+            found = dict(zip(table.columns, split, strict=True))
+            cells = [found[column] for column in others]
+            if "-" in (*cells, found["avg"]) or average_fits(cells, found["avg"]):
+                continue
+            mean = float(np.mean([float(cell) for cell in cells]))
+            rows.append(
+                {"table": table.id, "method": row.method, "printed": found["avg"]}
+                | {"mean of the row": round(mean, 3)}
+            )
+    return pd.DataFrame(rows, columns=["table", "method", "printed", "mean of the row"])
+
+
+def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:
+    """(mean, deviation) as printed, the second empty where there is none."""
+    printed = paper.table(table)
+    cells: list[Cell | None] = [printed.cell(method, column) for method in printed.methods]
+    texts = [cell.printed.partition("±") for cell in cells if cell and cell.value is not None]
+    return [(mean.strip(), std.strip()) for mean, _, std in texts]
+
+
+def _digits(printed: str) -> int:
+    return len(printed.partition(".")[2])
+
+
+def _half(printed: str) -> float:
+    return float(0.5 * 10 ** -_digits(printed))
+
+
+def _counts(printed: str, of: int) -> range:
+    """The numbers of right answers among so many whose percentage is printed so."""
+    low, high = float(printed) - _half(printed), float(printed) + _half(printed)
+    first, last = ceil(low * of / 100 - CLOSE), floor(high * of / 100 + CLOSE)
+    return range(max(0, first), min(of, last) + 1)
+
+
+@lru_cache(maxsize=4096)
+def _stds(total: int, images: int, evaluations: int, ddof: int, most: float) -> tuple[float, ...]:
+    """Deviations up to some size of all sets of accuracies with so many right answers in all."""
+    if evaluations == 1:
+        return ()
+    reach = ceil(most * images / 100 * sqrt(evaluations))
+    middle = total / evaluations
+    steps = np.arange(floor(middle) - reach, ceil(middle) + reach + 1)
+    steps = steps[(steps >= 0) & (steps <= images)]
+    # All but the last are free: their sum and sum of squares, as sets of whole numbers.
+    sums = {(0, 0)}
+    for _ in range(evaluations - 1):
+        sums = {(s + int(k), q + int(k) ** 2) for s, q in sums for k in steps}
+    squares = {q + (total - s) ** 2 for s, q in sums if 0 <= total - s <= images}
+    spread = (np.array(sorted(squares)) - total**2 / evaluations) / (evaluations - ddof)
+    found = 100 / images * np.sqrt(np.maximum(spread, 0))
+    return tuple(float(value) for value in found[found <= most + CLOSE])

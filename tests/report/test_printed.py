@@ -1,0 +1,64 @@
+"""What printed means and deviations can come from, on cases made by hand and on the papers'."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from fedrepro import papers
+from fedrepro.report.printed import (
+    average_fits,
+    averages,
+    by_chance,
+    checked,
+    mean_fits,
+    std_fits,
+)
+
+
+def test_a_mean_of_accuracies_fits_and_its_neighbour_does_not() -> None:
+    assert mean_fits("53.57", 28, 1) and mean_fits("53.6", 28, 1)  # 15 of 28
+    assert not mean_fits("53.58", 28, 1)
+    assert mean_fits("54.76", 28, 3) and not mean_fits("54.76", 28, 1)  # 46 of 84
+    assert mean_fits("100.0", 28, 1) and not mean_fits("100.1", 28, 1)
+
+
+def test_exactly_the_pairs_that_three_runs_can_give_fit() -> None:
+    """Against all sets of three accuracies on seven images, printed with one decimal."""
+    images, trials = 7, 3
+    for ddof in (0, 1):
+        possible = {
+            (f"{np.mean(run):.1f}", f"{np.std(run, ddof=ddof):.1f}")
+            for counts in product(range(images + 1), repeat=trials)
+            for run in [100 * np.array(counts) / images]
+        }
+        for mean, std in sorted(possible)[::7]:
+            assert std_fits(mean, std, images, trials, ddof)
+        printed = [f"{x / 10:.1f}" for x in range(0, 300, 13)]
+        tried = list(product(["42.9", "47.6", "50.0"], printed))
+        found = {pair for pair in tried if std_fits(*pair, images, trials, ddof)}
+        assert found == possible & set(tried)
+
+
+def test_chance_is_the_share_of_numbers_that_fit() -> None:
+    assert by_chance("50.0", 1000, 1) == 1.0
+    assert by_chance("50.00", 50, 1) == pytest.approx(3 / 401)  # 48, 50 and 52
+
+
+def test_averages() -> None:
+    assert average_fits(["10.0", "20.1"], "15.1") and average_fits(["10.0", "20.1"], "15.0")
+    assert not average_fits(["10.0", "20.0"], "15.2")
+    wrong = averages(papers.load("i2pfl")).set_index("table")
+    assert list(wrong.index) == ["table-3-office10", "table-4"]
+    assert wrong.printed.tolist() == ["54.62", "80.71"]
+
+
+def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> None:
+    fedpall = checked(papers.load("fedpall"))
+    assert (fedpall["fit all evaluations"] == fedpall.means).all()
+    assert (fedpall["deviations that fit"] == fedpall.deviations).all()
+    adcol = checked(papers.load("adcol")).set_index(["table", "column"])
+    small = adcol.loc[[("table-4", "DSLR"), ("table-4", "WebCam")]]
+    assert small["deviations that fit"].sum() == 0 and small["fit one run"].sum() == 11
