@@ -1,6 +1,6 @@
 """Run records and the store that finds, resumes or trains them."""
 
 from fedrepro.records.record import Record, RunSpec, run_id
-from fedrepro.records.store import Probe, Store, data_facts, federation_of
+from fedrepro.records.store import Probe, Store, federation_of
 
-__all__ = ["Probe", "Record", "RunSpec", "Store", "data_facts", "federation_of", "run_id"]
+__all__ = ["Probe", "Record", "RunSpec", "Store", "federation_of", "run_id"]
