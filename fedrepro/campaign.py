@@ -106,24 +106,23 @@ def read(path: Path) -> list[Run]:
 def _runs(entry: Entry) -> Iterator[Run]:
     from fedrepro.papers.registry import COMMON, load, names
 
-    _known("paper", entry.paper, [*names(), COMMON])
+    def known(what: str, name: str, choices: Sequence[str]) -> None:
+        if name not in choices:
+            near = get_close_matches(name, choices, n=3, cutoff=0.3) or choices
+            raise FedReproError(f"no {what} {name!r}; the nearest: {', '.join(near)}")
+
+    known("paper", entry.paper, [*names(), COMMON])
     paper = load(entry.paper)
-    _known("experiment", entry.experiment, [e.id for e in paper.experiments])
-    _known("data set", entry.dataset, paper.datasets_for(entry.experiment))
+    known("experiment", entry.experiment, [e.id for e in paper.experiments])
+    known("data set", entry.dataset, paper.datasets_for(entry.experiment))
     rows = [spec.label for spec in paper.arm_specs(entry.experiment)]
     if not rows:
         raise FedReproError(f"{entry.experiment} trains nothing; take it out")
     for row in entry.methods or ():
-        _known("row", row, rows)
+        known("row", row, rows)
     for seed in entry.seeds:
         for row in entry.methods or rows:
             yield replace(run := Run(entry, row, seed), key=_key(run))
-
-
-def _known(what: str, name: str, choices: Sequence[str]) -> None:
-    if name not in choices:
-        near = get_close_matches(name, choices, n=3, cutoff=0.3) or choices
-        raise FedReproError(f"no {what} {name!r}; the nearest: {', '.join(near)}")
 
 
 def _key(run: Run) -> str:
@@ -143,9 +142,8 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
     """What was last said of a run: state, round, rounds, trained and seconds (here), and more."""
     path = runs / FOLDER / f"{run.key}.json"
     said = files.read_json(path) if path.exists() else {"state": "waiting"}
-    if said["state"] == "done" and not (runs / said["run_id"] / "done").exists():
-        return said | {"state": "waiting"}
-    if said["state"] == "under way" and not _alive(*said["process"]):
+    gone = said["state"] == "done" and not (runs / said["run_id"] / "done").exists()
+    if gone or (said["state"] == "under way" and not _alive(*said["process"])):
         return said | {"state": "waiting"}
     return said
 
@@ -177,7 +175,7 @@ def campaign(
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
-    busy: dict[subprocess.Popen[bytes], Run] = {}
+    busy: dict[psutil.Popen, Run] = {}
     failed = 0
     # Both, since a shell may start a background job deaf to SIGINT.
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -185,7 +183,11 @@ def campaign(
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
-                run = _next(waiting, list(busy.values()))
+                # The first that need not wait for the trials of another seed's, else the first.
+                taken = [(run.entry, run.row) for run in busy.values()]
+                free = (run for run in waiting if (run.entry, run.row) not in taken)
+                run = next(free, waiting[0])
+                waiting.remove(run)
                 busy[_start(run, runs, root)] = run
             time.sleep(0.1)
             for child in [child for child in busy if child.poll() is not None]:
@@ -203,15 +205,7 @@ def campaign(
     return failed
 
 
-def _next(waiting: list[Run], busy: Sequence[Run]) -> Run:
-    """Take the first run that need not wait for the trials of another seed's, else the first."""
-    taken = [(run.entry, run.row) for run in busy]
-    run = next((run for run in waiting if (run.entry, run.row) not in taken), waiting[0])
-    waiting.remove(run)
-    return run
-
-
-def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
+def _start(run: Run, runs: Path, root: Path | None) -> psutil.Popen:
     """A worker. It ends when its standard input does, so with this process, however that ends;
     Ctrl-C in a terminal does not reach it."""
     entry = run.entry.model_dump(mode="json")
@@ -219,7 +213,7 @@ def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
     words = [json.dumps(facts), str(runs), *([] if root is None else [str(root)])]
     log = files.make_folder(runs / FOLDER, "name a writable folder with --runs") / f"{run.key}.log"
     with log.open("wb") as complaints:
-        return subprocess.Popen(
+        return psutil.Popen(
             [sys.executable, "-m", "fedrepro.campaign", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -229,16 +223,12 @@ def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
         )
 
 
-def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+def _stop(workers: Sequence[psutil.Popen]) -> None:
     for worker in workers:
         worker.terminate()
-    end = time.monotonic() + GRACE
-    for worker in workers:
-        try:
-            worker.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
+    for deaf in psutil.wait_procs(workers, timeout=GRACE)[1]:
+        deaf.kill()
+        deaf.wait()
 
 
 def _ended(run: Run, runs: Path, code: int, say: Callable[[str], None]) -> int:
@@ -274,7 +264,7 @@ def command(
     Each run has a process of one thread and the lowest priority. Stopped or killed, the same
     command goes on from the last checkpoints.
     """
-    from fedrepro.report.campaign import table
+    from fedrepro.campaign_list import table
     from fedrepro.sweep import cores
 
     todo, jobs = read(file), jobs or cores()
