@@ -22,7 +22,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.campaign_list import pflop, table
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import federation_of
-from tests.test_rounds import numbers
+from tests.federated.test_rounds import numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 SMOKE = {"paper": "adcol", "experiment": "table-1", "dataset": "minidigits", "scale": "smoke"}

@@ -16,7 +16,7 @@ from fedrepro.engine import loop
 from fedrepro.records import Record, RunSpec, Store
 from fedrepro.records import store as store_module
 from tests import toys
-from tests.test_rounds import numbers
+from tests.federated.test_rounds import numbers
 
 
 @pytest.fixture(autouse=True)
