@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, first_mistake, one_line
+from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
 
 LIST = Path(__file__).resolve().parent.parent / "book" / "campaign.yaml"
@@ -288,7 +289,7 @@ def command(
 # The worker.
 
 
-class _Told:
+class _Told(Progress):
     """A worker's ears and mouth: a training's rounds and the signal to stop come in, the run's
     status goes out."""
 
@@ -319,8 +320,6 @@ class _Told:
         self.say(round=number, trained=trained, seconds=seconds)
         if self.stopping:  # code that swallows exceptions had the first one
             raise KeyboardInterrupt
-
-    def finish(self, text: str) -> None: ...
 
 
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
