@@ -88,11 +88,11 @@ class Training:
         memory = self.method.first_memory(self.server)
         twin = initial if self.method.twin_phases(self.protocol) else {}
         trained = initial if "trained" in (*self.judged, self.watched) else {}
-        return [
-            Client(i, data, kept | {n: v.to(self.device) for n, v in head.items()}, {}, *own)
-            for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
-            for own in [(dict(memory), dict(twin), dict(trained))]
-        ]
+        clients = []
+        for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
+            own = kept | {name: value.to(self.device) for name, value in head.items()}
+            clients.append(Client(i, data, own, {}, memory, twin, trained))
+        return clients
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
         """Train to the last round, or to the early stop; resume where a checkpoint says.
