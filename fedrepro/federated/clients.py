@@ -16,6 +16,9 @@ from fedrepro.engine import Engine
 from fedrepro.methods.messages import Message
 
 Named = dict[str, Tensor]
+# A client's fields by the names that a checkpoint has for them.
+GROUPS = {name: name for name in ("kept", "optimizer", "memory", "trained")}
+GROUPS["twin"] = "personal_model"
 
 
 @dataclass
@@ -23,8 +26,8 @@ class Client:
     """One client, and the tensors it keeps by name.
 
     kept: of its network, what the server's tensors do not replace. optimizer: momenta. memory: what
-    its method remembers. twin: its second network. trained: the rest of its network as it was after
-    training, where that is tested.
+    its method remembers. personal_model: its second network, where a method trains one. trained:
+    the rest of its network as it was after training, where that is tested.
     """
 
     index: int
@@ -32,7 +35,7 @@ class Client:
     kept: Named = field(default_factory=dict)
     optimizer: Named = field(default_factory=dict)
     memory: Named = field(default_factory=dict)
-    twin: Named = field(default_factory=dict)
+    personal_model: Named = field(default_factory=dict)
     trained: Named = field(default_factory=dict)
 
     def personal(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -42,14 +45,13 @@ class Client:
     def network(self, subject: str, model: Mapping[str, Tensor]) -> Named:
         """Its network of one of the kinds of `Method.judged_by`."""
         if subject == "twin":
-            return self.twin
+            return self.personal_model
         return self.personal(model) | (self.trained if subject == "trained" else {})
 
     @property
     def groups(self) -> dict[str, Named]:
-        """What it keeps, by the names that a checkpoint has for it."""
-        kinds = ("kept", "optimizer", "memory", "twin", "trained")
-        return {kind: getattr(self, kind) for kind in kinds}
+        """What it keeps, as `GROUPS` names it."""
+        return {group: getattr(self, attribute) for group, attribute in GROUPS.items()}
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
 def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch.device) -> None:
     """Put a checkpoint's tensors back, each read once."""
     for client in clients:
-        for group in client.groups:
+        for group, attribute in GROUPS.items():
             start = f"client/{client.index}/{group}/"
             names = [name for name in flat if name.startswith(start)]
-            setattr(client, group, {n.removeprefix(start): flat[n].to(device) for n in names})
+            setattr(client, attribute, {n.removeprefix(start): flat[n].to(device) for n in names})

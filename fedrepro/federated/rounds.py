@@ -86,12 +86,12 @@ class Training:
         """Every client with what it holds before its first round; heads: its own, if any."""
         kept = {n: v for n, v in initial.items() if n not in self.loaded}
         memory = self.method.first_memory(self.server)
-        twin = initial if self.method.twin_phases(self.protocol) else {}
+        second = initial if self.method.personal_phases(self.protocol) else {}
         trained = initial if "trained" in (*self.judged, self.watched) else {}
         clients = []
         for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
             own = kept | {name: value.to(self.device) for name, value in head.items()}
-            clients.append(Client(i, data, own, {}, memory, twin, trained))
+            clients.append(Client(i, data, own, {}, memory, second, trained))
         return clients
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
@@ -144,10 +144,12 @@ class Training:
             jobs = [self._job(client, down, number) for client, down in told]
             terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
-            if phases := method.twin_phases(self.protocol):  # of a second network, never sent
-                own = [self._job(c, down, number, phases, "twin", c.twin) for c, down in told]
+            if phases := method.personal_phases(self.protocol):  # of a second network, never sent
+                own = [
+                    self._job(c, down, number, phases, "twin", c.personal_model) for c, down in told
+                ]
                 for i, trained in self._train(own, clock):
-                    chosen[i].twin = trained.state
+                    chosen[i].personal_model = trained.state
                     terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
 
             counts = [len(client.data.train) for client in chosen]
