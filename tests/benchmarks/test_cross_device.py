@@ -59,16 +59,6 @@ def test_peers_network_gives_the_librarys_values(shared: ModuleType, tiny: Any, 
         torch.testing.assert_close(theirs(x), ours(x).logits, atol=1e-5, rtol=1e-4)
 
 
-def test_all_sides_read_the_same_images(shared: ModuleType, tiny: Any) -> None:
-    images, labels = shared.stored(tiny)
-    assert images.shape == (20, 12, 3, 8, 8) and images.dtype == torch.uint8
-    assert labels.shape == (20, 12) and int(labels.max()) == shared.CLASSES - 1
-    users = shared.user_data(tiny)
-    torch.testing.assert_close(users[3][0], images[3] / 127.5 - 1)
-    assert torch.equal(users[3][1], labels[3])
-    assert not torch.equal(images[0], images[1])
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("side", ["library"])
 def test_a_side_does_the_work_asked_for(bench: ModuleType, tiny: Any, side: str) -> None:
@@ -76,14 +66,6 @@ def test_a_side_does_the_work_asked_for(bench: ModuleType, tiny: Any, side: str)
     assert found["steps"] == 5 * 2 * 3  # a round warms up
     assert len(found["seconds"]) == 2 and min(found["seconds"]) > 0
     assert found["loss_after"] < found["loss_before"] and "torch" in found["versions"]
-
-
-@pytest.mark.slow
-def test_the_stacked_engine_does_the_same_work(bench: ModuleType, tiny: Any) -> None:
-    plain = bench.once("library", tiny, bench.Place("reference", {}))
-    stacked = bench.once("library", tiny, bench.Place("fused", {}))
-    assert stacked["steps"] == plain["steps"]
-    assert stacked["loss_after"] == pytest.approx(plain["loss_after"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -100,26 +82,6 @@ def test_idle_sides_are_found_out(bench: ModuleType, tiny: Any, changes: Any, sa
     bench.check(answer(), tiny)
     with pytest.raises(FedReproError, match=says):
         bench.check(answer(**changes), tiny)
-
-
-def test_a_peer_that_fails_says_so_and_the_rest_goes_on(
-    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho 'no module named pfl' >&2\nexit 3\n")
-    broken.chmod(0o755)
-    really = bench.once
-
-    def once(side: str, work: Any, place: Any) -> dict[str, Any]:
-        return answer() if side in bench.OWN else really(side, work, place)
-
-    monkeypatch.setattr(bench, "once", once)
-    place = bench.Place("reference", {"pfl": str(broken)})
-    sides = bench.measure(tiny, 2, ["pfl", "flower", "field"], place)
-    assert sides["pfl"]["error"] == "ended with status 3: no module named pfl"
-    assert sides["flower"]["error"].startswith("not measured; pass --python-flower")
-    assert len(sides["field"]["repeats"]) == len(sides["library"]["repeats"]) == 2
-    assert set(bench.ratios(sides)) == {"field"}
 
 
 def test_sides_take_turns_and_a_ratio_above_one_is_the_librarys_gain(

@@ -164,25 +164,6 @@ def test_layout_tells_batch_norm_by_type_even_in_shortcuts() -> None:
     assert sum(i.is_buffer for i in infos.values()) == 3 * len(norms)
 
 
-def test_layout_ignores_names_that_only_sound_like_batch_norm() -> None:
-    model = build_model("tiny-cnn", 3, 28)
-    model.projection = nn.Sequential()
-    model.projection.add_module("bn", nn.Linear(32, 16))
-    info = layout(model)["projection.bn.weight"]
-    assert (info.part, info.is_bn, info.is_buffer) == ("projection", False, False)
-    assert info.bytes == 32 * 16 * 4
-    counter = next(i for i in layout(model).values() if i.is_counter)
-    assert counter.bytes == 8 and counter.is_buffer and counter.part == "encoder"
-
-
-def test_layout_names_all_three_parts() -> None:
-    assert {i.part for i in layout(build_model("small-cnn", 10, 28)).values()} == {
-        "encoder",
-        "projection",
-        "predictor",
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "args", "says"),
     [
@@ -229,20 +210,6 @@ def test_default_is_the_papers_three_layer_mlp() -> None:
     # its 4-byte values are the 5.01 MiB of a round's traffic that are not representations
     assert round(4 * parameter_count(net) / 2**20, 2) == 5.01
     assert [type(m) for m in net] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
-
-
-def test_no_hidden_layer_is_linear() -> None:
-    net = discriminator(16, 3, hidden=())
-    assert [type(m) for m in net] == [nn.Linear]
-    assert parameter_count(net) == 16 * 3 + 3
-
-
-def test_without_activation_the_whole_is_affine() -> None:
-    net = discriminator(6, 3, hidden=(8, 8), activation=False).double()
-    a, b = torch.randn(2, 4, 6, dtype=torch.float64)
-    torch.testing.assert_close(net(0.3 * a + 0.7 * b), 0.3 * net(a) + 0.7 * net(b))
-    curved = discriminator(6, 3, hidden=(8, 8)).double()
-    assert not torch.allclose(curved(0.3 * a + 0.7 * b), 0.3 * curved(a) + 0.7 * curved(b))
 
 
 def test_batch_norm_form_has_no_biases_in_its_linears() -> None:
