@@ -1,26 +1,157 @@
-"""A campaign as a table: what is done, under way and waiting, and the hours left."""
+"""A campaign's list: which runs it asks for, how far each is, and the hours left."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch.utils.flop_counter import FlopCounterMode
+import psutil
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedrepro.campaign import Run, status
-from fedrepro.models import build_model
-from fedrepro.papers import Arm
-from fedrepro.report import text
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError, first_mistake
+from fedrepro.base.protocol import Scale
 
+if TYPE_CHECKING:
+    from fedrepro.papers import Arm
+
+FOLDER = "campaign"  # in the runs folder: how far each run is
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
+
+
+class Entry(BaseModel):
+    """Rows of one experiment, for some seeds: all rows of a seed before the next seed's.
+
+    methods: rows by label, all where None. changes: as `Study` takes them. pflop: a run's
+    1e15 floating point operations, shown by `--list` until a run has read the data and they can be
+    counted. note: for readers.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    paper: str
+    experiment: str
+    dataset: str
+    scale: Scale = "paper"
+    methods: tuple[str, ...] | None = None
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    changes: dict[str, Any] = {}
+    pflop: float | None = Field(None, gt=0)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row of an entry for one seed. key: names what is trained, however it is listed."""
+
+    entry: Entry
+    row: str
+    seed: int
+    key: str = ""
+
+    def __str__(self) -> str:
+        e = self.entry
+        return f"{e.paper} {e.experiment} {e.dataset} {e.scale}, {self.row}, seed {self.seed}"
+
+    def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
+        """The study that trains it, and its arm there."""
+        from fedrepro.quantities.paper_run import study
+
+        e = self.entry
+        where = {"runs_dir": runs, "data_root": root, "changes": e.changes, "device": "cpu"}
+        asked = study(e.paper, e.dataset, e.scale, self.seed, progress=progress, **where)
+        return asked, next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
+
+
+def read(path: Path) -> list[Run]:
+    """The runs of a list, each once; FedReproError naming the entry for the first mistake."""
+    try:
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        flat = " ".join(str(error).split())
+        raise FedReproError(f"{path} cannot be read ({flat}); mend it or --file") from None
+    if not isinstance(raw, list):
+        raise FedReproError(f"{path} holds no list; write one entry a line, `- {{paper: ...}}`")
+    runs: dict[str, Run] = {}
+    for number, given in enumerate(raw, start=1):
+        try:
+            for run in _runs(Entry.model_validate(given)):
+                runs.setdefault(run.key, run)
+        except ValidationError as error:
+            raise FedReproError(f"{path.name}, entry {number}, {first_mistake(error)}") from None
+        except FedReproError as error:
+            raise FedReproError(f"{path.name}, entry {number}: {error}") from None
+    return list(runs.values())
+
+
+def _runs(entry: Entry) -> Iterator[Run]:
+    from fedrepro.papers.registry import COMMON, load, names
+
+    def known(what: str, name: str, choices: Sequence[str]) -> None:
+        if name not in choices:
+            near = get_close_matches(name, choices, n=3, cutoff=0.3) or choices
+            raise FedReproError(f"no {what} {name!r}; the nearest: {', '.join(near)}")
+
+    known("paper", entry.paper, [*names(), COMMON])
+    paper = load(entry.paper)
+    known("experiment", entry.experiment, [e.id for e in paper.experiments])
+    known("data set", entry.dataset, paper.datasets_for(entry.experiment))
+    rows = [spec.label for spec in paper.arm_specs(entry.experiment)]
+    if not rows:
+        raise FedReproError(f"{entry.experiment} trains nothing; take it out")
+    for row in entry.methods or ():
+        known("row", row, rows)
+    for seed in entry.seeds:
+        for row in entry.methods or rows:
+            yield replace(run := Run(entry, row, seed), key=_key(run))
+
+
+def _key(run: Run) -> str:
+    from fedrepro import methods
+    from fedrepro.records import RunSpec
+
+    asked, arm = run.study(None, None)
+    experiment = asked.paper.experiment(run.entry.experiment)
+    config = RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, run.seed).config()
+    nameless = replace(arm, label="", row="", column=None, alternative=False)
+    # The kind decides what is measured besides, leakage say.
+    what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
+    return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def status(run: Run, runs: Path) -> dict[str, Any]:
+    """What was last said of a run: state, round, rounds, trained and seconds (here), and more."""
+    path = runs / FOLDER / f"{run.key}.json"
+    said = files.read_json(path) if path.exists() else {"state": "waiting"}
+    gone = said["state"] == "done" and not (runs / said["run_id"] / "done").exists()
+    if gone or (said["state"] == "under way" and not _alive(*said["process"])):
+        return said | {"state": "waiting"}
+    return said
+
+
+def _alive(pid: int, born: float) -> bool:
+    try:
+        worker = psutil.Process(pid)
+        ended = worker.status() == psutil.STATUS_ZOMBIE  # nobody has fetched its exit status
+        return not ended and abs(worker.create_time() - born) < 2
+    except psutil.Error:
+        return False
+
+
+# The table.
 
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     """One line per run and one of totals. Hours come from the speed of what was trained here."""
+    from fedrepro.report.text import aligned
+
     said = [status(run, folder) for run in runs]
     arms = [run.study(None, None)[1] for run in runs]
     specs = [arm.protocol.data.model_dump_json() for arm in arms]
@@ -49,7 +180,7 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     if speed is not None:
         last += f", {_number(total / speed / jobs)} hours of {jobs} processes at {_number(speed)} "
         last += "PFLOP an hour each, as measured here"
-    return f"{text.aligned(HEADER, lines)}\n{last}"
+    return f"{aligned(HEADER, lines)}\n{last}"
 
 
 def _state(said: dict[str, Any]) -> str:
@@ -80,6 +211,11 @@ def pflop(arm: Arm, images: int, classes: int, size: int) -> float:
 @lru_cache
 def _forward(model: str, given: str, classes: int, size: int, embedded: bool) -> float:
     """Operations of one image's forward pass."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from fedrepro.models import build_model
+
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = build_model(model, classes, size, **json.loads(given)).eval()
         network(torch.zeros((1, size) if embedded else (1, 3, size, size)))  # shapes, no numbers
