@@ -59,7 +59,6 @@ LEFT = {
     "quantities.paper_run -> extras.mutual_information",
     "quantities.paper_run -> report.verdicts",
     "records.embedding -> quantities.figure_arrays",
-    "report.campaign -> campaign",
     "report.prototypes -> extras.inversion",
 }
 

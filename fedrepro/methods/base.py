@@ -250,7 +250,7 @@ class Method:
         """The local training of one round."""
         return (Phase("local", protocol.local_epochs),)
 
-    def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+    def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         """Training of a second network that each client keeps for itself; none where empty. It
         starts as a copy of the first, and receives the same messages."""
         return ()

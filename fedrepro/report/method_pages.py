@@ -78,7 +78,7 @@ def _messages(cls: type[Method]) -> Iterator[str]:
         yield f"Not counted on images: {error}.\n"
         return
     sent = traffic(curve[curve["round"] == 2])
-    size = parameter_count(training.engine.module)  # type: ignore[attr-defined]
+    size = parameter_count(training.engine.module)
     yield (
         f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
         f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "

@@ -10,8 +10,8 @@ import torch
 from fedrepro import methods
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch
+from fedrepro.models import discriminator
 from fedrepro.models.discriminators import Panel, ResNetDiscriminator
-from fedrepro.models.mlp import discriminator
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
 

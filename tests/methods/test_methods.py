@@ -340,7 +340,7 @@ def test_per_fedavg_tests_an_adapted_copy_only():
     run.one_round()
     assert run.judged == ("personal",)
     assert all(client.kept == {} for client in run.clients)
-    for client, (_, adapted) in zip(run.clients, run.tested_networks(1), strict=True):
+    for client, (_, adapted) in zip(run.clients, run.tested_networks(1).items(), strict=True):
         shared = client.personal(run.server.model)
         assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
     assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)

@@ -174,10 +174,12 @@ def test_a_client_adapts_the_adapter_it_received_to_a_few_images_of_each_class()
     run = embedded.start("MPFT", fields=fields, rounds=1)
     run.one_round()
     assert run.judged == ("personal",)
-    job = run._adaptation(run.clients[0], 1, run._before_test(1))
+    job = run._adaptation(
+        run.clients[0], 1, run.method.before_test(run.protocol, run.protocol.rounds == 1)
+    )
     assert job.samples.labels.tolist() == [0, 1, 2, 0, 1, 2] and job.batch_size == 8
     assert torch.equal(job.samples.images, run.clients[0].data.train.images[:6])
-    for client, (_, adapted) in zip(run.clients, run.tested_networks(1), strict=True):
+    for client, (_, adapted) in zip(run.clients, run.tested_networks(1).items(), strict=True):
         own = client.personal(run.server.model)
         assert any(not torch.equal(adapted[n], own[n]) for n in own)
         assert torch.equal(adapted["predictor.weight"], own["predictor.weight"])
@@ -201,7 +203,9 @@ def test_distillation_holds_the_outputs_near_the_received_ones():
 def test_the_adaptation_loss_by_hand():
     run = embedded.start("MPFT", fields={**QUICK, "shots": 2, "distillation": 6.0}, rounds=1)
     run.one_round()
-    job = run._adaptation(run.clients[0], 1, run._before_test(1))
+    job = run._adaptation(
+        run.clients[0], 1, run.method.before_test(run.protocol, run.protocol.rounds == 1)
+    )
     from fedrepro.engine.loop import BoundModel
     from fedrepro.methods.base import Batch
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedrepro.base.protocol import Augmentation
 from fedrepro.engine import Job, Trained, in_order
 from fedrepro.engine.loop import BoundModel
-from fedrepro.federated.rounds import Training
+from fedrepro.federated.rounds import Clock, Training
 from fedrepro.methods.base import Batch, Method, Upload
 from fedrepro.methods.dbe import ShiftedModel
 from fedrepro.methods.fedproto import NearestPrototype
@@ -341,9 +341,8 @@ def adaptation(case: Case, inputs: Found) -> Found:
 
 def adapted(run: Training) -> list[dict[str, Tensor]]:
     """The clients' networks as they are tested after the last round."""
-    phases = run._before_test(run.protocol.rounds)
-    jobs = [run._adaptation(client, run.protocol.rounds, phases) for client in run.clients]
-    return [trained.state for trained in in_order(run.engine.train(run.method, jobs))]
+    given = "personal", run.protocol.rounds, run.clients, Clock(run.device)
+    return [state for _, state in sorted(run._networks(*given), key=lambda pair: pair[0])]
 
 
 def rounds(case: Case, inputs: Found) -> Found:
@@ -360,7 +359,7 @@ def rounds(case: Case, inputs: Found) -> Found:
     return {
         **run.server.tensors, "network": run.server.model, "clients": personal, "heads": personal,
         "final_heads": adapted(run) if "final_heads" in case.expected else [],
-        "personal": [client.twin for client in run.clients],
+        "personal": [client.personal_model for client in run.clients],
         "moved": [client.memory for client in run.clients],
         "client_means": means,
     }  # fmt: skip

@@ -24,7 +24,7 @@ from fedrepro.methods.base import Method
 from fedrepro.records import RunSpec, Store, run_id
 from fedrepro.records import store as store_module
 from tests import toys
-from tests.test_rounds import numbers
+from tests.federated.test_rounds import numbers
 
 REPO = Path(__file__).resolve().parents[2]
 
