@@ -179,7 +179,7 @@ class FADA(Method):
     def travels(self, tensor: TensorInfo) -> bool:
         return False  # `upload` sends what `server_step` gives each client's own weight
 
-    def goes_down(self, tensor: TensorInfo) -> bool:
+    def broadcast(self, tensor: TensorInfo) -> bool:
         return super().travels(tensor)
 
     # Clients. The target is who gets all the discriminators.

@@ -44,7 +44,7 @@ class Client:
         return self.groups.get("memory", {})
 
     @property
-    def twin(self) -> dict[str, Tensor]:
+    def personal_model(self) -> dict[str, Tensor]:
         return self.groups.get("twin", {})
 
     @property
@@ -56,9 +56,9 @@ class Client:
         return {n: self.kept.get(n, value) for n, value in model.items()}
 
     def network(self, subject: str, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its network of one of the kinds of `Method.judged_by`."""
+        """Its network of one of the kinds of `Method.evaluated_models`."""
         if subject == "twin":
-            return self.twin
+            return self.personal_model
         return self.personal(model) | (self.trained if subject == "trained" else {})
 
 

@@ -62,10 +62,10 @@ class Training:
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
-        self.loaded = [n for n in initial if method.loads(self.layout[n])]
+        self.loaded = [n for n in initial if method.overwrites(self.layout[n])]
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
-        self.descending = [n for n in initial if method.goes_down(self.layout[n])]
-        self.judged = method.judged_by(self.layout)
+        self.descending = [n for n in initial if method.broadcast(self.layout[n])]
+        self.judged = method.evaluated_models(self.layout)
         self.watched = method.watched() or self.judged[0]
         self.clients = self._first_clients(initial, heads)
         self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
@@ -79,7 +79,7 @@ class Training:
         first: Groups = {
             "kept": {n: v for n, v in initial.items() if n not in self.loaded},
             "memory": self.method.first_memory(self.server),
-            "twin": dict(initial) if self.method.twin_phases(self.protocol) else {},
+            "twin": dict(initial) if self.method.personal_phases(self.protocol) else {},
             "trained": dict(initial) if "trained" in (*self.judged, self.watched) else {},
         }
         clients = []
@@ -157,9 +157,11 @@ class Training:
             now.add_terms(now.chosen[position], trained, "twin/")
             now.twins[position] = trained.state
 
-        if phases := self.method.twin_phases(self.protocol):
+        if phases := self.method.personal_phases(self.protocol):
             told = zip(now.chosen, now.downs, strict=True)
-            jobs = [self._job(c, down, now.number, phases, "twin", c.twin) for c, down in told]
+            jobs = [
+                self._job(c, down, now.number, phases, "twin", c.personal_model) for c, down in told
+            ]
             self._train(jobs, take, now.clock)
 
     def _train_clients(self, now: Round) -> None:
@@ -215,7 +217,10 @@ class Training:
             self.server.model |= now.average.tensors
             self.method.server_step(self.server, [now.uploads[i] for i in sorted(now.uploads)])
         for position, client in enumerate(now.chosen):
-            client.groups = {**now.after[position], "twin": now.twins.get(position, client.twin)}
+            client.groups = {
+                **now.after[position],
+                "twin": now.twins.get(position, client.personal_model),
+            }
         if self.method.bn_policy == "recompute":
             with self._timed(now.clock, "evaluate"):
                 self._recompute_statistics()
@@ -298,7 +303,7 @@ class Training:
             self._test(number, subject, now)
 
     def _test(self, number: int, subject: str, now: Round) -> None:
-        """Test all networks of one of the kinds of `Method.judged_by`."""
+        """Test all networks of one of the kinds of `Method.evaluated_models`."""
         last = number > self.protocol.rounds - LAST
         federation = self.federation if last else self.few_tests
         abroad = subject == self.judged[0] and self.protocol.tested_on == "everywhere"

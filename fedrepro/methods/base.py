@@ -224,19 +224,19 @@ class Method:
             return False
         return not (tensor.is_bn and tensor.is_buffer and self.bn_policy == "recompute")
 
-    def goes_down(self, tensor: TensorInfo) -> bool:
+    def broadcast(self, tensor: TensorInfo) -> bool:
         """Whether the server sends this tensor to the clients."""
         return self.travels(tensor)
 
-    def loads(self, tensor: TensorInfo) -> bool:
+    def overwrites(self, tensor: TensorInfo) -> bool:
         """Whether a client replaces this tensor by the server's at the start of a round."""
-        return self.goes_down(tensor)
+        return self.broadcast(tensor)
 
-    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, where
         all of it is shared, else "personal", what each client would begin the next round with.
         Others: "trained", each client's as its local training left it; "twin", its second one."""
-        whole = all(self.loads(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
+        whole = all(self.overwrites(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
     def watched(self) -> str | None:
@@ -250,7 +250,7 @@ class Method:
         """The local training of one round."""
         return (Phase("local", protocol.local_epochs),)
 
-    def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+    def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         """Training of a second network that each client keeps for itself; none where empty. It
         starts as a copy of the first, and receives the same messages."""
         return ()

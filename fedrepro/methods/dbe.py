@@ -143,10 +143,10 @@ class DBE(Method):
     def shares(self, tensor: TensorInfo) -> bool:
         return tensor.part != "own"
 
-    def loads(self, tensor: TensorInfo) -> bool:
+    def overwrites(self, tensor: TensorInfo) -> bool:
         # A client begins each round with the server's untouched 0 as running mean, and learns
         # from the round's number whether m is in use: neither is sent.
-        return self.goes_down(tensor) or tensor.name in ("running_mean", "started")
+        return self.broadcast(tensor) or tensor.name in ("running_mean", "started")
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)

@@ -82,7 +82,7 @@ class Ditto(Method):
         alternatives=BN_POLICIES[1:],
     )
 
-    def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+    def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         epochs = self.personal_epochs or protocol.local_epochs
         clip, rate = self.personal_clip, self.personal_lr or protocol.optimizer.lr
         plain = OptimizerSpec(lr=rate, clip=clip)
@@ -100,7 +100,7 @@ class Ditto(Method):
             "pull": self.lam * proximal(params, shared),
         }
 
-    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         return ("twin",)
 
     def watched(self) -> str | None:

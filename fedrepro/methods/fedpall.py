@@ -124,10 +124,10 @@ class FedPall(Method):
     def shares(self, tensor: TensorInfo) -> bool:
         return False
 
-    def goes_down(self, tensor: TensorInfo) -> bool:
+    def broadcast(self, tensor: TensorInfo) -> bool:
         return self.global_classifier and is_linear_head(tensor)
 
-    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         return ("trained",)
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:
@@ -189,7 +189,7 @@ class FedPall(Method):
     def publish(self, server: Server) -> None:
         """Put the global classifier where the clients load theirs from."""
         for name, value in server.modules["classifier"].named_parameters(prefix="predictor"):
-            if self.goes_down(server.layout[name]):
+            if self.broadcast(server.layout[name]):
                 server.model[name] = value.detach().clone()
 
     def download(self, server: Server, client: int) -> Message:

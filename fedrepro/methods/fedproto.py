@@ -151,9 +151,9 @@ class FedProto(PrototypeMessages, Method):
     def shares(self, tensor: TensorInfo) -> bool:
         return self.averages_networks and tensor.name not in HELD
 
-    def loads(self, tensor: TensorInfo) -> bool:
+    def overwrites(self, tensor: TensorInfo) -> bool:
         # What a network holds of the prototypes came as a message of their own.
-        return tensor.name in HELD or super().loads(tensor)
+        return tensor.name in HELD or super().overwrites(tensor)
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
         out = model(batch.x)

@@ -138,10 +138,10 @@ class MPFT(Method):
     def shares(self, tensor: TensorInfo) -> bool:
         return False
 
-    def goes_down(self, tensor: TensorInfo) -> bool:
+    def broadcast(self, tensor: TensorInfo) -> bool:
         return not (tensor.is_fixed or tensor.is_counter)
 
-    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         return ("global",) if self.shots is None else ("personal",)
 
     def phases(self, protocol: Protocol) -> tuple[Phase, ...]:

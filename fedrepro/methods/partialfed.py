@@ -44,6 +44,6 @@ class PartialFed(Method):
         alternatives=BN_POLICIES[1:],
     )
 
-    def loads(self, tensor: TensorInfo) -> bool:
+    def overwrites(self, tensor: TensorInfo) -> bool:
         own = tensor.part in self.local_parts or (self.local_bn and tensor.is_bn)
         return self.travels(tensor) and not own

@@ -70,5 +70,5 @@ class PerFedAvg(Method):
         step = OptimizerSpec(lr=self.alpha)
         return (Phase("adapt", self.adapt_epochs, optimizer=step, steps=self.adapt_steps),)
 
-    def judged_by(self, layout: dict[str, TensorInfo]) -> tuple[str, ...]:  # type: ignore[override]
-        return ("personal",) if self.adapt_epochs else super().judged_by(layout)
+    def evaluated_models(self, layout: dict[str, TensorInfo]) -> tuple[str, ...]:  # type: ignore[override]
+        return ("personal",) if self.adapt_epochs else super().evaluated_models(layout)

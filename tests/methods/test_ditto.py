@@ -56,8 +56,8 @@ def test_a_personal_step_is_a_plain_gradient_step_towards_both():
     run = start(sizes=(8, 8), precision="float64", batch_size=8)
     run.one_round()
     client = run.clients[0]
-    v, w = client.twin, run.server.model
-    job = run._job(client, run._download(client), 2, run.method.twin_phases(run.protocol))
+    v, w = client.personal_model, run.server.model
+    job = run._job(client, run._download(client), 2, run.method.personal_phases(run.protocol))
     after = only(run, job.__class__(**{**vars(job), "state": v}))
     module, x = run.engine.module.train(), client.data.train.images
     run.engine._load(v)
@@ -91,9 +91,11 @@ def test_each_client_is_tested_with_its_personal_network():
     tested = accuracy[accuracy.split == "test"].set_index("domain").value
     for client in run.clients:
         own = run.federation.tests[client.data.domain]
-        assert run.engine.evaluate(client.twin, own)[0] == tested[client.data.domain]
-        assert set(client.twin) == set(run.server.model)
-        assert any(not torch.equal(v, run.server.model[n]) for n, v in client.twin.items())
+        assert run.engine.evaluate(client.personal_model, own)[0] == tested[client.data.domain]
+        assert set(client.personal_model) == set(run.server.model)
+        assert any(
+            not torch.equal(v, run.server.model[n]) for n, v in client.personal_model.items()
+        )
 
 
 def distance(lam):
@@ -102,7 +104,7 @@ def distance(lam):
     run.run(Silent())
     names = [n for n, info in run.layout.items() if not info.is_buffer]
     model = run.server.model
-    return sum((c.twin[n] - model[n]).square().sum() for c in run.clients for n in names)
+    return sum((c.personal_model[n] - model[n]).square().sum() for c in run.clients for n in names)
 
 
 def test_lambda_pulls_the_personal_network_to_the_shared_one():
@@ -112,14 +114,19 @@ def test_lambda_pulls_the_personal_network_to_the_shared_one():
 def test_without_lambda_a_personal_network_is_its_own_clients_alone():
     beside, alone = start(fields={"lam": 0.0}), start(fields={"lam": 0.0}, sizes=(21,))
     beside.run(Silent()), alone.run(Silent())
-    assert all(torch.equal(v, alone.clients[0].twin[n]) for n, v in beside.clients[0].twin.items())
+    assert all(
+        torch.equal(v, alone.clients[0].personal_model[n])
+        for n, v in beside.clients[0].personal_model.items()
+    )
 
 
 def test_the_personal_phase():
     protocol = toys.protocol()
-    (phase,) = methods.create("Ditto").twin_phases(protocol)
+    (phase,) = methods.create("Ditto").personal_phases(protocol)
     assert phase.epochs == 1 and phase.optimizer == OptimizerSpec(lr=0.05)
-    (other,) = methods.create("Ditto", personal_epochs=None, personal_lr=0.1).twin_phases(protocol)
+    (other,) = methods.create("Ditto", personal_epochs=None, personal_lr=0.1).personal_phases(
+        protocol
+    )
     assert other.epochs == protocol.local_epochs and other.optimizer == OptimizerSpec(lr=0.1)
 
 
@@ -127,7 +134,7 @@ def test_the_personal_phase():
 def test_what_does_not_travel_pulls_nothing(policy):
     run = start(fields={"bn_policy": policy})
     run.run(Silent())
-    assert all(v.isfinite().all() for c in run.clients for v in c.twin.values())
+    assert all(v.isfinite().all() for c in run.clients for v in c.personal_model.values())
 
 
 @pytest.mark.parametrize(

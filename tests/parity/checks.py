@@ -360,7 +360,7 @@ def rounds(case: Case, inputs: Found) -> Found:
     return {
         **run.server.tensors, "network": run.server.model, "clients": personal, "heads": personal,
         "final_heads": adapted(run) if "final_heads" in case.expected else [],
-        "personal": [client.twin for client in run.clients],
+        "personal": [client.personal_model for client in run.clients],
         "moved": [client.memory for client in run.clients],
         "client_means": means,
     }  # fmt: skip
