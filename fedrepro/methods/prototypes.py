@@ -177,17 +177,17 @@ def fedpall_mix(
     low: float = 0.8,
     high: float = 1.0,
     keep: float = 0.9,
-    mask: Literal["exact", "bernoulli"] = "exact",
+    exact: bool = True,
 ) -> Tensor:
     """mask * (alpha z + (1 - alpha) G_y): what a FedPall client uploads of its features (n, d).
 
     Eqs. 9 to 11. One alpha uniform in [low, high], rounded to two decimals, and one mask for all
-    samples, as in the code, which also gives the mask exactly floor(keep d) ones ("exact");
-    "bernoulli", Eq. 10, draws each place by itself. Draws: alpha, then the mask.
+    samples, as in the code, which also gives the mask exactly floor(keep d) ones; not `exact`,
+    Eq. 10, draws each place by itself. Draws: alpha, then the mask.
     """
     alpha = round(low + (high - low) * torch.rand((), generator=generator).item(), 2)
     size = z.shape[1]
-    if mask == "exact":
+    if exact:
         kept = torch.randperm(size, generator=generator) < int(keep * size)
     else:
         kept = torch.rand(size, generator=generator) < keep

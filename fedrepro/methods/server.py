@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -120,6 +121,12 @@ class Server:
         self.modules[name].load_state_dict(module.state_dict())
         self._networks.clear()
 
+    def publish(self, name: str, prefix: str, names: Container[str]) -> None:
+        """Put an owned network's parameters of these names, prefix included, into `model`."""
+        for key, value in self.modules[name].named_parameters(prefix=prefix):
+            if key in names:
+                self.model[key] = value.detach().clone()
+
     # What a checkpoint keeps.
 
     def state(self) -> dict[str, Tensor]:
@@ -142,3 +149,32 @@ class Server:
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose flat name starts with a prefix, by the rest of the name."""
     return {key[len(prefix) :]: value for key, value in flat.items() if key.startswith(prefix)}
+
+
+def fit_until_flat(
+    module: nn.Module,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    spec: OptimizerSpec,
+    window: int,
+    threshold: float,
+) -> list[float]:
+    """Train a network by AdamW on the same batches until the losses of the last `window` of them
+    deviate by less than the threshold, or the schedule ends; the batches' losses."""
+    parameters = list(module.parameters())
+    decay, end = spec.weight_decay, spec.cosine or 0
+    optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
+    losses: list[float] = []
+    for epoch in range(1, end + 1):
+        optimizer.param_groups[0]["lr"] = spec.rate(epoch)
+        seen = []
+        for x, y in batches:
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(module(x).logits, y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            seen.append(loss.detach())
+        losses += torch.stack(seen).tolist()
+        if len(losses) > window and np.std(losses[-window:]) < threshold:
+            break
+    return losses

@@ -10,10 +10,8 @@ import torch
 from fedrepro import methods
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch
-from fedrepro.models.discriminators import Panel, ResNetDiscriminator
-from fedrepro.models.mlp import discriminator
+from fedrepro.models.discriminators import ResNetDiscriminator
 from tests import toys
-from tests.engine.test_fused import assert_engines_agree
 
 
 def training(federation=None, settings=None, **fields):
@@ -57,19 +55,6 @@ def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
 # Table 10.
 
 
-def test_a_panel_asks_every_member_and_takes_the_newest_in():
-    make = iter([discriminator(4, 3, ()) for _ in range(5)])
-    panel = Panel(lambda: next(make), 3)
-    z = torch.randn(2, 4)
-    torch.testing.assert_close(panel(z), torch.cat([m(z) for m in panel.members]))
-    first, second = next(make), next(make)
-    panel.take(first, first=True)
-    assert all(torch.equal(m(z), first(z)) for m in panel.members)
-    panel.take(second, first=False)
-    expected = [second(z), first(z), first(z)]
-    assert all(torch.equal(m(z), e) for m, e in zip(panel.members, expected, strict=True))
-
-
 def test_eq_18_averages_over_the_discriminators_of_past_rounds():
     run = training(discriminators=2, mu=1.0)
     states = []
@@ -85,14 +70,6 @@ def test_eq_18_averages_over_the_discriminators_of_past_rounds():
     expected = sum(-(torch.log_softmax(g, 1).mean() + math.log(3)) for g in apart) / 2
     found = -(torch.log_softmax(logits, 1).mean() + math.log(3))
     torch.testing.assert_close(found, expected)
-
-
-def test_in_round_2_all_members_are_the_only_discriminator_there_was():
-    run = training(discriminators=3)
-    run.one_round()
-    members = run.server.modules["panel"].members
-    for name, value in run.server.modules["discriminator"].state_dict().items():
-        assert all(torch.equal(member.state_dict()[name], value) for member in members)
 
 
 # Table 9.
@@ -175,17 +152,3 @@ def test_the_discriminator_is_shown_what_it_was_taught():
 
 
 # All of them in both engines.
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"share_predictor": True, "bn_policy": "average"},
-        {"discriminators": 3},
-        {"two_stages": True},
-        {"local_epsilon": 5.0},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_the_engines_agree(fields):
-    assert_engines_agree(name="ADCOL", fields=fields)

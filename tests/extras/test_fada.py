@@ -11,8 +11,8 @@ from fedrepro.extras.disentangling import (
     DisentanglingModel,
     information_bound,
     opposed,
+    within_clusters,
 )
-from fedrepro.extras.fada import within_clusters
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.methods.messages import Network
 from fedrepro.methods.server import Server

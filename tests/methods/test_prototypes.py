@@ -11,12 +11,9 @@ from torch.func import vmap
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods.prototypes import (
     class_means,
-    count_weighted_mean,
     distance_reweighted,
-    ema,
     finch_prototypes,
     plain_mean,
-    unit_mean,
 )
 
 
@@ -33,20 +30,6 @@ def draw(*shape, seed=0):
 
 
 # At a client.
-
-
-def test_class_means_by_hand_with_an_absent_class():
-    features, labels = tensor([1, 2], [3, 4], [7, 7]), torch.tensor([0, 0, 2])
-    means, counts = class_means(features, labels, 3)
-    assert means.tolist() == [[2, 3], [0, 0], [7, 7]]
-    assert counts.tolist() == [2, 0, 1]
-
-
-def test_class_means_with_weights_by_hand():
-    features, labels = tensor([1, 2], [4, 5], [7, 7]), torch.tensor([0, 0, 1])
-    means, counts = class_means(features, labels, 2, weights=torch.tensor([2, 1, 0]))
-    assert means.tolist() == [[2, 3], [0, 0]]
-    assert counts.tolist() == [3, 0]
 
 
 def test_class_means_of_no_samples_are_zeros():
@@ -85,46 +68,6 @@ STACK = tensor([[1, 0], [0, 0], [0, 0]], [[3, 4], [2, 6], [0, 0]])
 COUNTS = torch.tensor([[3, 0, 0], [1, 5, 0]])
 
 
-def test_count_weighted_mean_by_hand():
-    prototypes, present = count_weighted_mean(STACK, COUNTS)
-    assert prototypes.tolist() == [[1.5, 1], [2, 6], [0, 0]]  # (3 (1, 0) + (3, 4)) / 4
-    assert present.tolist() == [True, True, False]
-
-
-def test_plain_mean_by_hand():
-    prototypes, present = plain_mean(STACK, COUNTS)
-    assert prototypes.tolist() == [[2, 2], [2, 6], [0, 0]]
-    assert present.tolist() == [True, True, False]
-
-
-def test_unit_mean_by_hand_is_not_scaled_again():
-    prototypes, present = unit_mean(STACK, COUNTS)
-    # (3 (1, 0) + (3/5, 4/5)) / 4, then (2, 6) / sqrt(40).
-    expected = tensor([0.9, 0.2], [2 / math.sqrt(40), 6 / math.sqrt(40)], [0, 0])
-    assert torch.allclose(prototypes, expected)
-    assert prototypes[0].norm() < 1
-    assert present.tolist() == [True, True, False]
-
-
-def test_mean_of_all_samples_is_the_count_weighted_mean():
-    z, labels = draw(30, 4), torch.arange(30) % 4
-    parts = [class_means(z[a:b], labels[a:b], 5) for a, b in ((0, 7), (7, 9), (9, 30))]
-    stack, counts = (torch.stack(part) for part in zip(*parts, strict=True))
-    whole, number = class_means(z, labels, 5)
-    prototypes, present = count_weighted_mean(stack, counts)
-    assert torch.allclose(prototypes, whole) and torch.equal(present, number > 0)
-
-
-def test_distance_reweighted_by_hand():
-    # One dimension: 0, 0 and 3 about their mean 1. Distances 1, 1, 2; squared 1, 1, 4. The fourth
-    # client has none of the class.
-    stack, counts = tensor([[0]], [[0]], [[3]], [[0]]), torch.tensor([[5], [1], [9], [0]])
-    prototypes, present = distance_reweighted(stack, counts)
-    assert prototypes.item() == pytest.approx(2 / 4 * 3) and present.item()
-    squared, _ = distance_reweighted(stack, counts, distance="squared")
-    assert squared.item() == pytest.approx(4 / 6 * 3)
-
-
 def test_distance_reweighted_falls_back_to_the_mean():
     alike = draw(1, 1, 4).expand(4, 1, 4)
     for clients in (1, 2, 4):
@@ -142,38 +85,7 @@ def test_distance_reweighted_with_absent_classes():
     assert present.tolist() == [True, True, False]
 
 
-def test_ema_by_hand_and_where_only_one_has_the_class():
-    previous, new = tensor([1, 1], [2, 2], [0, 0], [0, 0]), tensor([3, 5], [0, 0], [4, 4], [0, 0])
-    before, now = torch.tensor([1, 1, 0, 0]), torch.tensor([1, 0, 1, 0])
-    values, present = ema(previous, new, 0.75, before, now)
-    assert values.tolist() == [[1.5, 2], [2, 2], [4, 4], [0, 0]]
-    assert present.tolist() == [True, True, True, False]
-
-
 # Clusters.
-
-
-def test_finch_prototypes_by_hand():
-    # Class 0: three clients about (1, 0) and three about (0, 1). Class 1 has one client, class 2
-    # two that point opposite ways, class 3 none.
-    stack = torch.zeros(6, 4, 2)
-    stack[:, 0] = torch.tensor(
-        [[3.0, 0.0], [3.0, 0.3], [3.0, -0.6], [0.0, 3.0], [0.3, 3.0], [-0.9, 3.0]]
-    )
-    stack[4, 1] = torch.tensor([5.0, 6.0])
-    stack[0, 2], stack[5, 2] = torch.tensor([1.0, 0.0]), torch.tensor([-3.0, 0.0])
-    counts = (stack != 0).any(dim=2) * 9
-    prototypes, owner, present = finch_prototypes(stack, counts)
-    assert owner.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert present.tolist() == [True, True, False, True, *[False] * 2, True, *[False] * 5]
-    found = torch.stack(sorted(prototypes[:2], key=lambda row: row[0].item()))
-    assert torch.allclose(found, torch.tensor([[-0.2, 3.0], [3.0, -0.1]]))
-    assert prototypes[3].tolist() == [5, 6]
-    assert prototypes[6].tolist() == [-1, 0]
-    assert not prototypes[~present].any()
-    unbiased, clusters = class_means(prototypes, owner, 4, weights=present)
-    assert torch.allclose(unbiased[0], torch.tensor([1.4, 1.45]))
-    assert clusters.tolist() == [2, 1, 1, 0]
 
 
 def first_neighbour_clusters(rows):

@@ -1,0 +1,89 @@
+"""FedPall as its text has it where that differs from its code, and its ablations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import fedrepro.methods.api as fl
+from fedrepro.methods.fedpall import FedPall
+from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
+from fedrepro.methods.prototype_messages import kept_where_absent, received_table
+from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
+
+
+@dataclass(frozen=True)
+class FedPallVariants(FedPall):
+    """`reading` "paper" is the text's. What goes up may be disguised otherwise, or not at all."""
+
+    reading: Literal["code", "paper"] = fl.hyper(
+        "code",
+        "code: KL(U || A), the contrast's denominator has all prototypes as long as sent, joined "
+        "from unit-length ones, a mask of an exact share; paper: KL(A || U), own class left out, "
+        "plain means, Bernoulli mask",
+        "code",
+        ("paper",),
+    )
+    global_classifier: bool = fl.hyper(
+        True, "Sec. 3.2.4; Fig. 6 compares with the client's own", "stated", (False,)
+    )
+    sent_as: Literal["mixed-masked", "mixed", "masked", "gaussian", "raw"] = fl.hyper(
+        "mixed-masked",
+        "Eqs. 9 to 11; Sec. 5.3 compares the others; its Gaussian noise has variance 1",
+        "stated",
+        ("mixed", "masked", "gaussian", "raw"),
+    )
+    closing_pass: bool = fl.hyper(
+        True,
+        "code: after training one more pass in training mode, which BatchNorm follows, and "
+        "features taken in that mode; False leaves it out and takes them in evaluation mode",
+        "code",
+        (False,),
+    )
+
+    def broadcast(self, tensor: fl.TensorInfo) -> bool:
+        return self.global_classifier and super().broadcast(tensor)
+
+    def trained(self, server: fl.Server) -> Sequence[str]:
+        names = super().trained(server)
+        return [name for name in names if name != "classifier" or self.global_classifier]
+
+    def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
+        whole = super().phases(protocol)
+        return whole if self.closing_pass else whole[:1]
+
+    def features(self, client: fl.TrainedClient) -> Tensor:
+        return client.features(self.closing_pass, client.augmentation)
+
+    def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
+        if self.sent_as == "raw":
+            return z
+        if self.sent_as == "gaussian":
+            return z + torch.randn(z.shape, generator=client.generator).to(z)
+        prototypes = fl.tensor_of(client.received, "prototypes")
+        low, high = (1.0, 1.0) if self.sent_as == "masked" else (self.mix_low, self.mix_high)
+        how = low, high, 1.0 if self.sent_as == "mixed" else self.keep, self.reading == "code"
+        return fedpall_mix(z, client.labels, prototypes, client.generator, *how)
+
+    def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
+        if self.reading == "code":
+            return super().client_loss(model, batch, received)
+        out = model(batch.x)
+        terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
+        if self.mu:
+            terms["kl"] = self.mu * kl_to_uniform(
+                fl.network_of(received, "amplifier")(out.features)
+            )
+        if self.delta:
+            known = *received_table(received), self.temperature, self.reading
+            terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
+        return terms
+
+    def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        if self.reading == "code":
+            return super().joined(server, stack, told)
+        return kept_where_absent(server, *count_weighted_mean(stack, told))
