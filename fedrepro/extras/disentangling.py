@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -104,6 +104,11 @@ class Candidates(nn.Module):
         dtype = next(self.parameters()).dtype
         batches = [normalise(images[part], self.how, dtype) for part in slices(len(images), IMAGES)]
         return torch.stack([torch.cat([one(x) for x in batches]) for one in self.members])
+
+    def hold(self, networks: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take the extractors' values from networks, one each."""
+        for member, tensors in zip(self.members, networks, strict=True):
+            member.load_state_dict({name: tensors[name] for name in member.state_dict()})
 
 
 def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:

@@ -36,10 +36,7 @@ class DPFedBN(fl.Method):
         5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0), low=0
     )
     server_is: Literal["curious", "trusted"] = fl.hyper(
-        "curious",
-        "ADCOL, Sec. B.12: curious is Table 17, trusted the 66.3 % named in the text",
-        "stated",
-        ("trusted",),
+        "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated", ("trusted",)
     )
     clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0), low=0)
     order: float = fl.hyper(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -35,23 +35,19 @@ class FADA(fl.Method):
     that fools its discriminator; KL from uniform of a class identifier on the domain-specific part;
     the mutual information of the parts; and their squared error in rebuilding the features. The
     target, whose labels reach no loss, trains its extractor to fool all discriminators, in mean.
-    The server trains one discriminator a source on its and the target's features. The new network
+    The server trains one discriminator per source on its and the target's features. The new network
     is the sources' mean, weighted by the softmax of how much less the target's features scatter
     within k-means clusters after a source's update than before, plus the target's own update.
     Each client is tested with that network on its own domain; the target's number counts.
 
     Peng et al. 2020, whose text was not at hand, after ADCOL App. C, secondary sources and the
     authors' code of an earlier method (DAL). Departures: everything moves by rounds where the
-    original synchronises by batches, so discriminators and attention are a round late: the target
-    compares the extractors of the round before, which travel to it, and round 1 weighs all alike.
-    Sources start each round from the common network, so that a source's update is one of the
-    target's network; the original's keep their own. Of the disentangler the domain-invariant half
-    travels (the target cannot classify without it); the other half, identifier, estimator and
-    reconstructor stay. The players of a game step together, on one batch: the identifier learns
-    from features that do not follow it, the estimator through reversed gradients. softplus(I)
-    stands for I, which may be below 0. Pairs of different images are neighbours in the batch. The
-    target trains no disentangler: its terms would not reach the extractor (information, rebuilding;
-    DAL code) or need an identifier that knows its labels.
+    original synchronises by batches, so discriminators and attention are a round late, and round 1
+    weighs all alike. Sources start each round from the common network; the original's keep their
+    own. Of the disentangler the domain-invariant half travels; the other half, identifier,
+    estimator and reconstructor stay. The players of a game step together, on one batch, through
+    reversed gradients. softplus(I) stands for I, which may be below 0. The target trains no
+    disentangler: its terms would not reach the extractor or need its labels.
     """
 
     name = "FADA"
@@ -74,11 +70,7 @@ class FADA(fl.Method):
     )
     confusion: float = fl.hyper(1.0, "not stated; 1 in DAL code", "code", (0.1, 0.0), low=0)
     information: float = fl.hyper(
-        1e-4,
-        "not stated; 0.0001 in DAL code. The estimator itself learns at weight 1; 0 leaves it out",
-        "code",
-        (0.01, 0.0),
-        low=0,
+        1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0), low=0
     )
     reconstruction: float = fl.hyper(
         0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0), low=0
@@ -94,27 +86,16 @@ class FADA(fl.Method):
     )
     attention: Literal["relative", "absolute", "equal"] = fl.hyper(
         "relative",
-        "Peng et al.: softmax of the differences W - W_i, which grow with images and length of "
-        "features until one source has all the weight; divided by W here. Not stated whether "
-        "distances are squared (they are here, as in the gap statistic); equal leaves it out",
+        "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "
+        "by W here, of squared distances (not stated); equal leaves it out",
         "decided",
         ("absolute", "equal"),
     )
     target_share: float = fl.hyper(
-        1.0,
-        "not stated: the attention masks the sources' updates, so the target's own counts whole; 0 "
-        "is a network of the sources alone",
-        "decided",
-        (0.0,),
-        low=0,
-        high=1,
+        1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), low=0, high=1
     )
     bn_policy: Literal["recompute", "average"] = fl.hyper(
-        "recompute",
-        "not stated: statistics of the client's own images under the new network; average takes "
-        "the sources', weighted by attention",
-        "decided",
-        ("average",),
+        "recompute", "not stated; average takes the sources', by attention", "decided", ("average",)
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
@@ -182,24 +163,17 @@ class FADA(fl.Method):
     def init_server(self, server: fl.Server) -> None:
         protocol, clients = server.protocol, server.clients
         if not -clients <= self.target < clients or clients < 2:
-            raise fl.FedReproError(
-                f"FADA target = {self.target}: choose one of 0 to {clients - 1}, of two clients "
-                "at least"
-            )
+            choice = f"choose one of 0 to {clients - 1}, of two clients at least"
+            raise fl.FedReproError(f"FADA target = {self.target}: {choice}")
         if protocol.participation < 1:
             raise fl.FedReproError("FADA needs its target in every round; set participation to 1")
-        pairs = []
-        for source in self.sources(server):
-            made = fl.discriminator(server.feature_size, 2, hidden=self.discriminator_hidden)
+        sizes, sources = (server.feature_size, 2, self.discriminator_hidden), self.sources(server)
+        pairs = {source: fl.discriminator(*sizes) for source in sources}
+        for source, made in pairs.items():
             server.add_module(f"discriminator{source}", made)
-            pairs.append(made)
-        given = iter(pairs)
+        given = iter(pairs.values())
         server.add_module("discriminators", Panel(lambda: next(given), len(pairs)))
-        size, args = protocol.data.size, protocol.model_args
-        members = [
-            Extractor(fl.build_model(protocol.model, server.classes, size, **args))
-            for _ in range(clients)
-        ]
+        members = [Extractor(server.new_network()) for _ in range(clients)]
         server.add_module("candidates", Candidates(members, protocol.data.normalise))
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
@@ -226,9 +200,16 @@ class FADA(fl.Method):
                     update = self.target_share * (value - before[name])
                     server.model[name] = server.model[name] + update
         server.log |= {f"attention{i}": float(w) for i, w in zip(sources, weights, strict=True)}
-        for source in sources:
-            self.fit(server, source, messages[source], messages[target])
-        self.keep(server, [before, *networks])
+        z = {i: fl.tensor_of(message, "features") for i, message in messages.items()}
+        lr, momentum = self.discriminator_lr, self.discriminator_momentum
+        decay = server.protocol.optimizer.weight_decay
+        spec = fl.OptimizerSpec(lr=lr, momentum=momentum, weight_decay=decay)
+        for i in sources:  # each one's discriminator, on its features and the target's
+            both = z[i], z[target]
+            domain = torch.cat([torch.full((len(part),), n) for n, part in enumerate(both)])
+            epochs = self.discriminator_epochs
+            server.fit(f"discriminator{i}", torch.cat(both), domain, epochs=epochs, optimizer=spec)
+        cast(Candidates, server.modules["candidates"]).hold([before, *networks])
 
     def attended(self, message: fl.Message, sources: int) -> Tensor:
         """The sources' weights (sources,) in the new network."""
@@ -239,31 +220,6 @@ class FADA(fl.Method):
         if self.attention == "relative":
             gain = gain / before.clamp(min=TINY)
         return torch.softmax(gain, dim=0)
-
-    def fit(
-        self, server: fl.Server, source: int, of_source: fl.Message, of_target: fl.Message
-    ) -> None:
-        """Train a source's discriminator on its features and the target's."""
-        z = [fl.tensor_of(message, "features") for message in (of_source, of_target)]
-        domain = [torch.full((len(part),), name) for name, part in enumerate(z)]
-        optimizer = fl.OptimizerSpec(
-            lr=self.discriminator_lr,
-            momentum=self.discriminator_momentum,
-            weight_decay=server.protocol.optimizer.weight_decay,
-        )
-        server.fit(
-            f"discriminator{source}",
-            torch.cat(z),
-            torch.cat(domain),
-            epochs=self.discriminator_epochs,
-            optimizer=optimizer,
-        )
-
-    def keep(self, server: fl.Server, networks: Sequence[Mapping[str, Tensor]]) -> None:
-        """Hold the extractors before and after a round, for the target to compare in the next."""
-        candidates = cast(Candidates, server.modules["candidates"])
-        for member, tensors in zip(candidates.members, networks, strict=True):
-            member.load_state_dict({name: tensors[name] for name in member.state_dict()})
 
 
 def _cross_entropy_to(domain: int, logits: Tensor) -> Tensor:

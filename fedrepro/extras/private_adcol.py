@@ -27,12 +27,7 @@ class PrivateADCOL(ADCOLVariants):
     )
     delta: float = fl.hyper(0.01, "Sec. B.12: at most 0.01", "stated", low=0, high=1, later=True)
     clip: float = fl.hyper(
-        1.0,
-        "Sec. B.12: default parameters, no number; not stated",
-        "decided",
-        (0.1, 10.0),
-        low=0,
-        later=True,
+        1.0, "Sec. B.12: default parameters, no number", "decided", (0.1, 10.0), low=0, later=True
     )
     local_epsilon: float | None = fl.hyper(
         None,
@@ -44,11 +39,7 @@ class PrivateADCOL(ADCOLVariants):
         later=True,
     )
     local_noise: Noise = fl.hyper(
-        "laplace",
-        "Sec. B.12 writes Gau(0, 1/epsilon), then describes a Laplace distribution",
-        "inferred",
-        ("gaussian",),
-        later=True,
+        "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", ("gaussian",), later=True
     )
 
     def shown(self, z: Tensor) -> Tensor:

@@ -24,10 +24,7 @@ class ADCOLVariants(ADCOL):
         True, "Sec. B.15: False is the linear function of Table 19", "stated", (False,)
     )
     discriminator_batch_norm: bool = fl.hyper(
-        False,
-        "Sec. 5.1 names none here; FL-bench and FedPall code: after both hidden layers",
-        "inferred",
-        (True,),
+        False, "Sec. 5.1 names none; FL-bench, FedPall code: in hidden layers", "inferred", (True,)
     )
     share_predictor: bool = fl.hyper(
         False, "Sec. B.10, Table 14; its BatchNorm as bn_policy says", "stated", (True,), later=True
@@ -37,17 +34,13 @@ class ADCOLVariants(ADCOL):
     )
     discriminator_network: Literal["mlp", "resnet50"] = fl.hyper(
         "mlp",
-        "Sec. B.6: Table 9; how it reads a vector is not stated",
+        "Sec. B.6, Table 9; its picture is not stated",
         "stated",
         ("resnet50",),
         later=True,
     )
     two_stages: bool = fl.hyper(
-        False,
-        "Sec. B.14: Table 18's round, D as wide as the clients drawn; it goes on with others",
-        "stated",
-        (True,),
-        later=True,
+        False, "Sec. B.14, Table 18: D as wide as the clients drawn", "stated", (True,), later=True
     )
     closing_pass: bool = fl.hyper(
         False,
@@ -58,12 +51,7 @@ class ADCOLVariants(ADCOL):
         later=True,
     )
     discriminator_weight_decay: float | None = fl.hyper(
-        None,
-        "Sec. 5.1: the clients'; FedPall code: 1e-5 at the server, 0 at the clients",
-        "inferred",
-        (1e-5,),
-        low=0,
-        later=True,
+        None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), low=0, later=True
     )
 
     def shares(self, tensor: fl.TensorInfo) -> bool:

@@ -19,11 +19,11 @@ from fedrepro.methods.base import (
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import Message, network_of, tensor_of, tensors_of
 from fedrepro.methods.server import Server
-from fedrepro.models import FLModel, Output, TensorInfo, build_model, discriminator
+from fedrepro.models import FLModel, Output, TensorInfo, discriminator
 
 __all__ = [
     "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "LocalModel",
     "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "Server", "Shots",
-    "TensorInfo", "Terms", "TrainedClient", "Upload", "averaged_bn", "build_model",
+    "TensorInfo", "Terms", "TrainedClient", "Upload", "averaged_bn",
     "cross_entropy", "discriminator", "hyper", "network_of", "tensor_of", "tensors_of",
 ]  # fmt: skip

@@ -30,11 +30,7 @@ class DBEVariants(DBE):
         later=True,
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
-        "personal",
-        "the networks that are tested; MPFT code leaves m out of the validation loss",
-        "decided",
-        ("common",),
-        later=True,
+        "personal", "what is tested; MPFT code: without m", "decided", ("common",), later=True
     )
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:

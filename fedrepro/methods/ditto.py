@@ -28,11 +28,7 @@ class Ditto(fl.Method):
     )
 
     lam: float = fl.hyper(
-        2.0,
-        "MPFT Sec. C.2: 2; the authors' code chooses among 0.1, 1 and 2; FL-bench code: 1",
-        "stated",
-        (1.0, 0.1),
-        low=0,
+        2.0, "MPFT Sec. C.2; authors' code 0.1, 1 or 2; FL-bench 1", "stated", (1.0, 0.1), low=0
     )
     personal_epochs: int | None = fl.hyper(
         1, "MPFT Sec. C.2, FL-bench code; None: the protocol's", "stated", (None,), low=1
@@ -41,19 +37,10 @@ class Ditto(fl.Method):
         None, "the protocol's: PFLlib and MPFT code have one rate for both", "code", low=1e-6
     )
     personal_clip: float | None = fl.hyper(
-        None,
-        "Li et al. 2021, Alg. 1: none; MPFT code: 1, of CE alone, before the pull is added",
-        "stated",
-        (1.0,),
-        low=1e-6,
-        later=True,
+        None, "Alg. 1; MPFT code: 1, of CE", "stated", (1.0,), low=1e-6, later=True
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
-        "personal",
-        "the networks that are tested; MPFT code watches w's validation loss",
-        "decided",
-        ("common",),
-        later=True,
+        "personal", "what is tested; MPFT code watches w", "decided", ("common",), later=True
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg; v has its own", "inferred")
 

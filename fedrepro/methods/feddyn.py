@@ -41,14 +41,11 @@ class FedDyn(fl.Method):
     )
 
     form: Literal["dynamic", "inert"] = fl.hyper(
-        "dynamic",
-        "Acar et al., Alg. 1; inert: RethinkFL and MarsFL code, whose family I2PFL's tables are of",
-        "stated",
-        ("inert",),
+        "dynamic", "Acar et al., Alg. 1; RethinkFL (I2PFL's tables): inert", "stated", ("inert",)
     )
     alpha: float = fl.hyper(
         0.01,
-        "CIFAR-10 example of the authors' code and MarsFL code; FL-bench code 0.1; PFLlib 1",
+        "authors, MarsFL; FL-bench 0.1; PFLlib 1",
         "code",
         (0.1, 0.001, 1.0),
         low=1e-6,

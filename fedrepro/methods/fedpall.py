@@ -10,17 +10,8 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import fedpall_contrast, kl_from_uniform
-from fedrepro.methods.prototype_messages import (
-    PrototypeMessages,
-    kept_where_absent,
-    received_table,
-    stacked_means,
-    told_means,
-)
-from fedrepro.methods.prototypes import (
-    fedpall_mix,
-    unit_mean,
-)
+from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
+from fedrepro.methods.prototypes import fedpall_mix, stacked_means, told_means, unit_mean
 
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
@@ -33,9 +24,8 @@ class FedPall(PrototypeMessages, fl.Method):
     cannot tell apart by client (Eq. 6), close to the global prototype of their class (Eq. 7). The
     server trains a global classifier and the amplifier on the uploads (Eqs. 12, 13) and joins the
     prototypes (Eq. 4). A round starts with the global classifier's linear layers in place of the
-    client's own and ends with one more pass in training mode, whose features go up, mixed with the
-    prototypes received at its start (Fig. 2; the code takes those of the same round, which makes
-    little difference). Tested is each client's network as its training left it.
+    client's own and ends with a pass in training mode, whose features go up, mixed with prototypes
+    of the last round (in the code this one's). Tested is what a client's training left.
     """
 
     name = "FedPall"
@@ -57,6 +47,8 @@ class FedPall(PrototypeMessages, fl.Method):
     mix_low: float = fl.hyper(0.8, "code; Eq. 9 names no value", "code", low=0, high=1)
     mix_high: float = fl.hyper(1.0, "code; Eq. 9 names no value", "code", low=0, high=1)
     keep: float = fl.hyper(0.9, "code; Eq. 10 names no value", "code", low=0, high=1)
+    global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated", (False,))
+    closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code", (False,))
     server_epochs: int = fl.hyper(3, "code: Office-10, PACS; Digits 1", "code", (1,), low=1)
     server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated", low=0)
     server_momentum: float = fl.hyper(0.9, "code, at the server only", "code", low=0)
@@ -67,13 +59,13 @@ class FedPall(PrototypeMessages, fl.Method):
         return False
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
-        return tensor.part == "predictor" and not tensor.is_bn
+        return self.global_classifier and tensor.part == "predictor" and not tensor.is_bn
 
     def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
         return ("trained",)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        return (*super().phases(protocol), fl.CLOSING)
+        return (*super().phases(protocol), *([fl.CLOSING] if self.closing_pass else []))
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
@@ -87,39 +79,27 @@ class FedPall(PrototypeMessages, fl.Method):
         return terms
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        z = self.features(client)
+        z = client.features(self.closing_pass, client.augmentation)
         sent = {"features": self.disguised(z, client), "labels": client.labels}
         return {**sent, **told_means(client, z)}
 
-    def features(self, client: fl.TrainedClient) -> Tensor:
-        return client.features(True, client.augmentation)
-
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         """Features (n, d) as they are sent."""
-        prototypes = fl.tensor_of(client.received, "prototypes")
-        how = self.mix_low, self.mix_high, self.keep
-        return fedpall_mix(z, client.labels, prototypes, client.generator, *how)
+        known = client.labels, fl.tensor_of(client.received, "prototypes"), client.generator
+        return fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
 
     def init_server(self, server: fl.Server) -> None:
         super().init_server(server)
-        protocol, size = server.protocol, server.protocol.data.size
-        built = fl.build_model(protocol.model, server.classes, size, **protocol.model_args)
-        server.add_module("classifier", built.predictor)
+        server.add_module("classifier", server.new_network().predictor)
         if self.mu:
             amplifier = fl.discriminator(server.feature_size, server.clients, batch_norm=True)
             server.add_module("amplifier", amplifier)
-        self.publish(server)
-
-    def publish(self, server: fl.Server) -> None:
-        """Put the global classifier where the clients load theirs from."""
-        names = [name for name, tensor in server.layout.items() if self.broadcast(tensor)]
-        server.publish("classifier", "predictor", names)
+        server.publish("classifier", "predictor", self.broadcast)
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
         message = super().download(server, client)
         if self.mu:
-            # in training mode: its BatchNorm uses the batch's own statistics, as in the code
-            message["amplifier"] = server.network("amplifier", training=True)
+            message["amplifier"] = server.network("amplifier", training=True)  # as in the code
         return message
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
@@ -130,13 +110,11 @@ class FedPall(PrototypeMessages, fl.Method):
         targets = {"classifier": labels, "amplifier": owner}
         lr, momentum, decay = self.server_lr, self.server_momentum, self.server_weight_decay
         optimizer = fl.OptimizerSpec(lr=lr, momentum=momentum, weight_decay=decay)
-        for name in self.trained(server):
-            data = torch.cat(z).to(server.dtype), torch.cat(targets[name])
-            server.fit(name, *data, epochs=self.server_epochs, optimizer=optimizer)
-        self.publish(server)
-
-    def trained(self, server: fl.Server) -> Sequence[str]:
-        return list(server.modules)
+        for name in server.modules:
+            if name != "classifier" or self.global_classifier:
+                data = torch.cat(z).to(server.dtype), torch.cat(targets[name])
+                server.fit(name, *data, epochs=self.server_epochs, optimizer=optimizer)
+        server.publish("classifier", "predictor", self.broadcast)
 
     def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return kept_where_absent(server, *unit_mean(stack, told))
+        return self.renewed(server, *unit_mean(stack, told))

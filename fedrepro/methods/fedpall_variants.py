@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +11,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedpall import FedPall
 from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
-from fedrepro.methods.prototype_messages import kept_where_absent, received_table
+from fedrepro.methods.prototype_messages import received_table
 from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
 
 
@@ -28,36 +27,12 @@ class FedPallVariants(FedPall):
         "code",
         ("paper",),
     )
-    global_classifier: bool = fl.hyper(
-        True, "Sec. 3.2.4; Fig. 6 compares with the client's own", "stated", (False,)
-    )
     sent_as: Literal["mixed-masked", "mixed", "masked", "gaussian", "raw"] = fl.hyper(
         "mixed-masked",
         "Eqs. 9 to 11; Sec. 5.3 compares the others; its Gaussian noise has variance 1",
         "stated",
         ("mixed", "masked", "gaussian", "raw"),
     )
-    closing_pass: bool = fl.hyper(
-        True,
-        "code: after training one more pass in training mode, which BatchNorm follows, and "
-        "features taken in that mode; False leaves it out and takes them in evaluation mode",
-        "code",
-        (False,),
-    )
-
-    def broadcast(self, tensor: fl.TensorInfo) -> bool:
-        return self.global_classifier and super().broadcast(tensor)
-
-    def trained(self, server: fl.Server) -> Sequence[str]:
-        names = super().trained(server)
-        return [name for name in names if name != "classifier" or self.global_classifier]
-
-    def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        whole = super().phases(protocol)
-        return whole if self.closing_pass else whole[:1]
-
-    def features(self, client: fl.TrainedClient) -> Tensor:
-        return client.features(self.closing_pass, client.augmentation)
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         if self.sent_as == "raw":
@@ -86,4 +61,4 @@ class FedPallVariants(FedPall):
     def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         if self.reading == "code":
             return super().joined(server, stack, told)
-        return kept_where_absent(server, *count_weighted_mean(stack, told))
+        return self.renewed(server, *count_weighted_mean(stack, told))

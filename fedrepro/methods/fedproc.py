@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototype_messages import PrototypeMessages, kept_where_absent, received_table
+from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
@@ -86,4 +86,4 @@ class FedProc(PrototypeMessages, fl.Method):
         return {**super().download(server, client), "schedule": server.tensors["schedule"]}
 
     def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return kept_where_absent(server, *super().joined(server, stack, told))
+        return self.renewed(server, *super().joined(server, stack, told))

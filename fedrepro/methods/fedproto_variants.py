@@ -34,12 +34,7 @@ class FedProtoVariants(FedProto):
         ("prototype",),
     )
     second_pass: bool = fl.hyper(
-        False,
-        "RethinkFL code passes every batch through the network twice, which only BatchNorm's "
-        "running statistics see",
-        "code",
-        (True,),
-        later=True,
+        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", (True,), later=True
     )
     prototypes_of: Literal["features", "inputs"] = fl.hyper(
         "features",

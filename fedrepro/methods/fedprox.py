@@ -25,18 +25,10 @@ class FedProx(fl.Method):
         0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001), low=0
     )
     clipped: Literal["loss", "ce"] = fl.hyper(
-        "loss",
-        "what a protocol's clipping shortens: the whole gradient; MPFT code: CE's alone",
-        "decided",
-        ("ce",),
-        later=True,
+        "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", ("ce",), later=True
     )
     stops_by: Literal["common", "trained"] = fl.hyper(
-        "common",
-        "the network that is tested; MPFT code: the clients', before it averages",
-        "decided",
-        ("trained",),
-        later=True,
+        "common", "what is tested; MPFT code: before averaging", "decided", ("trained",), later=True
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedBN code)", "code")
 

@@ -26,18 +26,11 @@ class FedRep(fl.Method):
     )
 
     head_epochs: int | None = fl.hyper(
-        None,
-        "the protocol's local epochs, as FedPall code; the authors' code has 10",
-        "code",
-        (10,),
-        low=1,
+        None, "the protocol's, as FedPall code; the authors' code has 10", "code", (10,), low=1
     )
     body_epochs: int = fl.hyper(1, "authors' code and FedPall code", "code", (5, 10), low=1)
     shared: Literal["representation", "predictor"] = fl.hyper(
-        "representation",
-        "Collins et al., Alg. 1; ADCOL Sec. 5.1 says the prediction layers are shared",
-        "stated",
-        ("predictor",),
+        "representation", "Collins, Alg. 1; ADCOL Sec. 5.1: the predictor", "stated", ("predictor",)
     )
     final_head_epochs: int = fl.hyper(
         10, "authors' code: the heads alone, after the last round", "code", (0,), low=0

@@ -43,11 +43,7 @@ class FPL(PrototypeMessages, fl.Method):
     )
 
     temperature: float = fl.hyper(
-        0.02,
-        "authors' code (RethinkFL), which I2PFL's tables follow; MarsFL code 0.2",
-        "code",
-        (0.2, 0.05, 0.1),
-        low=0.001,
+        0.02, "authors' code (RethinkFL); MarsFL code 0.2", "code", (0.2, 0.05, 0.1), low=0.001
     )
     prototypes_in_training_mode: bool = fl.hyper(
         False, "of the trained network; RethinkFL code: in training mode", "decided", (True,)

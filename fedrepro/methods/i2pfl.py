@@ -45,15 +45,15 @@ class I2PFL(PrototypeMessages, fl.Method):
 
     tau: float = fl.hyper(
         0.02,
-        "FPL code and FedDAP code; Fig. 5 chose it per data set, its values are lost in the text "
-        "at hand: 0.07 Digits, 0.02 Office-10, 0.04 PACS by a public reading note",
+        "FPL and FedDAP code; Fig. 5's values are lost in the text at hand; by a public reading "
+        "note 0.07 on Digits, 0.02 on Office-10, 0.04 on PACS",
         "code",
         (0.05, 0.07, 0.1, 0.5),
         low=0.001,
     )
     alpha: float = fl.hyper(
         1.0,
-        "of Beta(alpha, alpha); MixUp code: 1; Fig. 5 chose it per data set: 0.4 by that note",
+        "Beta(alpha, alpha); MixUp code; note: 0.4",
         "code",
         (0.1, 0.2, 0.4, 0.8),
         low=0.001,
@@ -62,23 +62,14 @@ class I2PFL(PrototypeMessages, fl.Method):
         "mean", "Eq. 9 says a distance; FPL code: mean over dimensions", "code", ("sum",)
     )
     decay: float = fl.hyper(
-        0.99,
-        "Sec. 4.1: EMA 0.99, here from round 2 on; 0 is without EMA (Table 10)",
-        "stated",
-        (0.9, 0.5, 0.0),
-        low=0,
-        high=1,
+        0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), low=0, high=1
     )
     gpcl: float = fl.hyper(
-        1.0,
-        "weight; Eq. 10 names none, FedDAP code has 1; 0 leaves it out (Table 5)",
-        "code",
-        (0.0,),
-        low=0,
+        1.0, "weight; FedDAP code 1, Eq. 10 none; 0 leaves it out (Table 5)", "code", (0.0,), low=0
     )
     apa: float = fl.hyper(
         1.0,
-        "as gpcl; 10 on Digits and Office-10, 2 on PACS by that note",
+        "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)",
         "code",
         (0.0, 2.0, 10.0),
         low=0,
@@ -124,6 +115,5 @@ class I2PFL(PrototypeMessages, fl.Method):
         return ema(before, new, self.decay, there, present)
 
     def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
-        """One prototype a class (K, d), and whether there is one (K,), from the clients' (N, K, d)
-        and whether they have one (N, K)."""
+        """One prototype per class (K, d), and whether there is one (K,), from the clients'."""
         return distance_reweighted(stack, owned)

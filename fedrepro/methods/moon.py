@@ -60,12 +60,7 @@ class MOON(fl.Method):
         later=True,
     )
     second_pass: bool = fl.hyper(
-        False,
-        "RethinkFL code passes every batch through the network twice, which only BatchNorm's "
-        "running statistics see",
-        "code",
-        (True,),
-        later=True,
+        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", (True,), later=True
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("authors' code", "code")
 

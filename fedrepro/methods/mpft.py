@@ -45,12 +45,7 @@ class MPFT(fl.Method):
         0.1, "Table 1: of a class; the mean ignores it", "stated", (0.3, 0.2), low=0.0001, high=1
     )
     starts: int = fl.hyper(
-        1,
-        "of k-means: today's default, 10 at the time of the code",
-        "inferred",
-        (10,),
-        low=1,
-        later=True,
+        1, "of k-means: today's default; at its time 10", "inferred", (10,), low=1, later=True
     )
     server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,), low=0)
     server_epochs: int = fl.hyper(200, "authors' code: at most; the cosine's end", "code", low=1)
@@ -98,9 +93,8 @@ class MPFT(fl.Method):
         z = torch.cat([fl.tensor_of(upload.message, "prototypes") for upload in uploads])
         counts = [fl.tensor_of(upload.message, "counts").cpu() for upload in uploads]
         labels = torch.cat([torch.repeat_interleave(part) for part in counts]).to(z.device)
-        network, args = server.protocol.model, server.protocol.model_args
         with seeded_modules(server.seed):  # whose values are replaced at once
-            module = fl.build_model(network, server.classes, z.shape[1], **args)
+            module = server.new_network(z.shape[1])
         module.to(server.device, server.dtype).load_state_dict(server.model)
         stream = torch_stream(server.seed, "server", round=server.round)
         order = torch.randperm(len(z), generator=stream)

@@ -45,6 +45,10 @@ class PrototypeMessages:
         mean = count_weighted_mean if self.prototype_weighting == "images" else plain_mean
         return mean(stack, told)
 
+    def renewed(self, server: Server, new: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """New prototypes (P, d) where there are some (P,), else those the server has."""
+        return ema(server.tensors["prototypes"], new, 0, server.tensors["present"], there)
+
     def init_server(self, server: Server) -> None:
         self.hold(server, *empty_table(server, server.classes))
 
@@ -83,20 +87,3 @@ def empty_table(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
 def received_table(received: Message) -> tuple[Tensor, Tensor]:
     """The prototypes (P, d) a client was sent and their mask (P,)."""
     return tensor_of(received, "prototypes"), tensor_of(received, "present")
-
-
-def kept_where_absent(server: Server, new: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-    """New prototypes (P, d) where there are some (P,), else those the server has."""
-    return ema(server.tensors["prototypes"], new, 0, server.tensors["present"], there)
-
-
-def told_means(client: TrainedClient, features: Tensor) -> dict[str, Tensor]:
-    """All class means of a client's features (n, d), zeros for a class it lacks, and counts."""
-    means, counts = class_means(features, client.labels, client.classes)
-    return {"prototypes": means, "counts": counts}
-
-
-def stacked_means(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
-    """Such means (N, K, d) and counts (N, K), one row per upload."""
-    means = [tensor_of(upload.message, "prototypes") for upload in uploads]
-    return torch.stack(means), torch.stack([tensor_of(u.message, "counts") for u in uploads])

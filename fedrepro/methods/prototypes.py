@@ -9,6 +9,7 @@ nothing. Functions that draw take a CPU generator and name the order of their dr
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,8 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.methods.base import TrainedClient, Upload
+from fedrepro.methods.messages import tensor_of
 
 # At a client.
 
@@ -193,6 +196,21 @@ def fedpall_mix(
         kept = torch.rand(size, generator=generator) < keep
     mixed = alpha * z + (1 - alpha) * prototypes.to(z.dtype)[labels]
     return mixed * kept.to(z.device, z.dtype)
+
+
+# As messages.
+
+
+def told_means(client: TrainedClient, features: Tensor) -> dict[str, Tensor]:
+    """All class means of a client's features (n, d), zeros for a class it lacks, and counts."""
+    means, counts = class_means(features, client.labels, client.classes)
+    return {"prototypes": means, "counts": counts}
+
+
+def stacked_means(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+    """Such means (N, K, d) and counts (N, K), one row per upload."""
+    means = [tensor_of(upload.message, "prototypes") for upload in uploads]
+    return torch.stack(means), torch.stack([tensor_of(u.message, "counts") for u in uploads])
 
 
 # What the functions above are made of.

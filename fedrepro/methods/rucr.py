@@ -13,8 +13,8 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
 from fedrepro.methods.networks import TwoEntrances
-from fedrepro.methods.prototype_messages import empty_table, stacked_means, told_means
-from fedrepro.methods.prototypes import count_weighted_mean, ema, unit_mean
+from fedrepro.methods.prototype_messages import empty_table
+from fedrepro.methods.prototypes import count_weighted_mean, stacked_means, told_means, unit_mean
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,9 @@ class RUCR(fl.Method):
     predictor learns to call lam G_k + (1 - lam) z/|z| class k, for features z of the received
     network and any class k; Huang et al. 2024. Everything is averaged; tested is the average.
 
-    It follows FedPall's code, where this is a baseline: a round starts with rectification and its
-    average is tested before the next one. Departures from both codes: prototypes are those of the
-    clients' networks after their training in the round before, so that the first round is FedAvg;
-    rectified predictors are averaged with all else; mixtures are drawn anew in each epoch, their
-    class too, of the received network's features.
+    As in FedPall's code a round starts with rectification. Departures from both codes: prototypes
+    are of the clients' networks after the round before; rectified predictors are averaged with all
+    else; mixtures of the received network's features are drawn anew in each epoch.
     """
 
     name = "RUCR"
@@ -41,28 +39,17 @@ class RUCR(fl.Method):
         r"train the classifier}",
     )
 
-    weight: float = fl.hyper(
-        0.1, "FedPall code; the authors' code has 0.15", "code", (0.15,), low=0
-    )
-    temperature: float = fl.hyper(
-        1.0, "FedPall code; the authors' code has 0.9", "code", (0.9,), low=0.001
-    )
+    weight: float = fl.hyper(0.1, "FedPall code; the authors' 0.15", "code", (0.15,), low=0)
+    temperature: float = fl.hyper(1.0, "FedPall code; the authors' 0.9", "code", (0.9,), low=0.001)
     rectify_epochs: int | None = fl.hyper(
         None, "the protocol's, as FedPall code; the authors' code: 50", "code", (50,), low=1
     )
     rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code", low=0)
     lam_low: float = fl.hyper(
-        0.2,
-        "FedPall code, whose 0.8 and 0.2 are start and end; the authors' 0.35",
-        "code",
-        (0.35,),
-        low=0,
-        high=1,
+        0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), low=0, high=1
     )
-    lam_high: float = fl.hyper(
-        0.8, "as lam_low; the authors' code has 0.95", "code", (0.95,), low=0, high=1
-    )
-    # mixtures need the received network whole, and so no policy that keeps a part of it at home
+    lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), low=0, high=1)
+    # mixtures need the received network whole, so no policy keeps a part of it at home
     bn_policy: Literal["average", "first"] = fl.hyper(
         "average", "as FedAvg (FedPall code)", "code", ("first",)
     )
@@ -83,17 +70,13 @@ class RUCR(fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        known = self.anchors_of(received), fl.tensor_of(received, "shares"), self.temperature
-        unify = prior_adjusted_cross_entropy(out.features, batch.y, *known)
+        anchors = fl.tensor_of(received, "anchors" if "anchors" in received else "prototypes")
+        how = fl.tensor_of(received, "shares"), self.temperature
+        unify = prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
         return {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            # 0 in the first round, which has no prototypes
             "unify": self.weight * unify * fl.tensor_of(received, "present").any(),
         }
-
-    def anchors_of(self, received: fl.Message) -> Tensor:
-        """The global prototypes (K, d) that features are drawn to."""
-        return fl.tensor_of(received, "prototypes")
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.rand(n, 2, generator=generator)
@@ -110,7 +93,7 @@ class RUCR(fl.Method):
         mixed = lam * prototypes[k] + (1 - lam) * F.normalize(z.to(lam.dtype), dim=1)
         # in evaluation mode, as in both codes: BatchNorm does not follow mixtures
         logits = model.run({**network, **model.params}, mixed).logits
-        counts = fl.tensor_of(received, "present")[k] * fl.tensor_of(received, "schedule")
+        counts = fl.tensor_of(received, "present")[k]
         each = F.cross_entropy(logits, k, reduction="none")
         return {"rectify": (each * counts).sum() / counts.sum().clamp(min=1)}
 
@@ -120,27 +103,18 @@ class RUCR(fl.Method):
         server.tensors["shares"] = zeros.new_full((server.classes,), 1 / server.classes)
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
-        due = torch.tensor(float(self.due(server)), device=server.device, dtype=server.dtype)
-        kinds = ("prototypes", "present", "shares")
-        return {"schedule": due, **{kind: server.tensors[kind] for kind in kinds}}
-
-    def due(self, server: fl.Server) -> bool:
-        """Whether this round rectifies."""
-        return True
+        return {kind: server.tensors[kind] for kind in ("prototypes", "present", "shares")}
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        return {**told_means(client, self.sent_features(client))}
-
-    def sent_features(self, client: fl.TrainedClient) -> Tensor:
-        return client.features()
+        return {**told_means(client, client.features())}
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         stack, counts = stacked_means(uploads)
-        before = server.tensors["present"]
+        present = counts.sum(dim=0) > 0
+        server.tensors["present"] = server.tensors["present"] | present
         for name, join in (("prototypes", unit_mean), ("anchors", count_weighted_mean)):
-            new, there = join(stack, counts)
-            both = ema(server.tensors[name], new, 0, before, there)  # the new one, else the old
-            server.tensors[name], server.tensors["present"] = both
+            new, _ = join(stack, counts)
+            server.tensors[name] = torch.where(present[:, None], new, server.tensors[name])
         # one sample where this round had none: the share's logarithm stays finite
         total = counts.sum(dim=0).clamp(min=1)
         server.tensors["shares"] = total / total.sum()

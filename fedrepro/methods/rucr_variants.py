@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from torch import Tensor
+import torch
 
 import fedrepro.methods.api as fl
+from fedrepro.methods.prototypes import told_means
 from fedrepro.methods.rucr import RUCR
 
 
@@ -24,18 +25,10 @@ class RUCRVariants(RUCR):
         ("raw",),
     )
     rectify_at: Literal["start", "end"] = fl.hyper(
-        "start",
-        "FedPall code rectifies after the test; the authors' code before it",
-        "code",
-        ("end",),
+        "start", "FedPall code rectifies after the test; the authors' before", "code", ("end",)
     )
     rectify_last: int | None = fl.hyper(
-        None,
-        "FedPall code: every round; the authors' code: round r where r >= R - 20 of R = 150, which "
-        "are 21 rounds",
-        "code",
-        (20,),
-        low=0,
+        None, "FedPall code: all rounds; the authors': r >= R - 20 of 150", "code", (20,), low=0
     )
     rectify_steps: int | None = fl.hyper(
         None,
@@ -47,11 +40,7 @@ class RUCRVariants(RUCR):
         later=True,
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False,
-        "prototypes of the images; FedPall code reads the training loader",
-        "code",
-        (True,),
-        later=True,
+        False, "of the images; FedPall code: its training loader", "code", (True,), later=True
     )
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
@@ -61,17 +50,17 @@ class RUCRVariants(RUCR):
     def rectification(self, protocol: fl.Protocol) -> fl.Phase:
         return replace(super().rectification(protocol), steps=self.rectify_steps)
 
-    def anchors_of(self, received: fl.Message) -> Tensor:
-        return fl.tensor_of(received, "prototypes" if self.anchors == "unit" else "anchors")
-
     def download(self, server: fl.Server, client: int) -> fl.Message:
-        message = super().download(server, client)
-        return message | ({"anchors": server.tensors["anchors"]} if self.anchors == "raw" else {})
+        message, last = super().download(server, client), self.rectify_last
+        due = last is None or server.round >= server.protocol.rounds - last
+        now = torch.tensor(float(due), device=server.device, dtype=server.dtype)
+        anchors = {"anchors": server.tensors["anchors"]} if self.anchors == "raw" else {}
+        return {**message, **anchors, "schedule": now}
 
-    def due(self, server: fl.Server) -> bool:
-        last = self.rectify_last
-        return last is None or server.round >= server.protocol.rounds - last
+    def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
+        terms = super().rectify(model, batch, received)
+        return {name: fl.tensor_of(received, "schedule") * term for name, term in terms.items()}
 
-    def sent_features(self, client: fl.TrainedClient) -> Tensor:
-        augmented = self.prototypes_of_augmented_images
-        return client.features(False, client.augmentation if augmented else None)
+    def upload(self, client: fl.TrainedClient) -> fl.Message:
+        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
+        return {**told_means(client, client.features(False, augmentation))}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.batches import epoch_batches
 from fedrepro.methods.messages import Network
-from fedrepro.models import TensorInfo
+from fedrepro.models import FLModel, TensorInfo, build_model
 
 
 class Server:
@@ -57,6 +57,11 @@ class Server:
     def add_module(self, name: str, module: nn.Module) -> None:
         """Own a network; it moves to the run's device and type."""
         self.modules[name] = module.to(self.device, self.dtype)
+
+    def new_network(self, size: int | None = None) -> FLModel:
+        """Another network of the protocol's kind, for images or embeddings of that size."""
+        kind, args = self.protocol.model, self.protocol.model_args
+        return build_model(kind, self.classes, size or self.protocol.data.size, **args)
 
     def network(self, name: str, training: bool = False) -> Network:
         """An owned network as it travels; one and the same object until it is trained again."""
@@ -121,10 +126,10 @@ class Server:
         self.modules[name].load_state_dict(module.state_dict())
         self._networks.clear()
 
-    def publish(self, name: str, prefix: str, names: Container[str]) -> None:
-        """Put an owned network's parameters of these names, prefix included, into `model`."""
+    def publish(self, name: str, prefix: str, chosen: Callable[[TensorInfo], bool]) -> None:
+        """Put those chosen of an owned network's parameters, known by a prefix, into `model`."""
         for key, value in self.modules[name].named_parameters(prefix=prefix):
-            if key in names:
+            if chosen(self.layout[key]):
                 self.model[key] = value.detach().clone()
 
     # What a checkpoint keeps.
