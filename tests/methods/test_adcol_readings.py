@@ -1,4 +1,4 @@
-"""ADCOL as its text leaves it open, and as FedPall's code runs it: by hand where it can be."""
+"""ADCOL as FedPall's code runs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from fedrepro import methods, papers
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.base import Upload
 from tests import toys
 
 FEDPALL = {
@@ -55,23 +54,6 @@ def test_features_are_sent_of_augmented_images_after_the_closing_pass(closing):
     )
     methods.create("ADCOL", closing_pass=closing).upload(client)
     assert asked == [(True, "as in training" if closing else None)]
-
-
-def test_the_log_has_the_accuracy_on_fresh_uploads_before_the_discriminator_learns():
-    """D says client 0 where the first value is positive: right for three of four."""
-    run = training(discriminator_hidden=(), discriminator_epochs=50)
-    module = run.server.modules["discriminator"]
-    module.linear1.weight.data = features(run, [1.0, -1.0])
-    module.linear1.bias.data.zero_()
-    uploads = [
-        Upload(0, 2, {"representations": features(run, [2.0, -1.0])}),
-        Upload(1, 2, {"representations": features(run, [-1.0, -3.0])}),
-    ]
-    run.method.server_step(run.server, uploads)
-    assert run.server.log["discriminator_accuracy_before"] == 75.0
-    run.one_round()
-    curve = run.curve()
-    assert (curve.subject == "discriminator_accuracy_before").sum() == 1
 
 
 @pytest.mark.parametrize("table", ["table-1-office10", "table-1-digits", "table-1-pacs"])

@@ -1,29 +1,11 @@
-"""DBE, worked out by hand: network, loss, first round, what stays and what travels."""
+"""DBE: its first round, what stays and what travels."""
 
 import torch
-from torch import nn
 
 from fedrepro import methods
 from fedrepro.base.progress import Silent
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.networks import ShiftedModel
-from fedrepro.models import FLModel
 from tests import toys
-
-
-def network(momentum=0.25, mean=(1.0, -1.0), started=1.0):
-    """Features are the input, logits the shifted features; m given."""
-    predictor = nn.Linear(2, 2, bias=False)
-    model = ShiftedModel(FLModel(nn.Identity(), nn.Identity(), predictor, 2), momentum)
-    model.load_state_dict(
-        {
-            "predictor.weight": torch.eye(2),
-            "client_mean": torch.tensor(mean),
-            "running_mean": torch.zeros(2),
-            "started": torch.tensor(started),
-        }
-    )
-    return model
 
 
 def start(sizes=(21, 13, 9), name="DBE", fields=None, **changes):

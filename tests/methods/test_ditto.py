@@ -1,4 +1,4 @@
-"""Ditto: the personal network's step by hand, FedAvg beside it, what travels and what is tested."""
+"""Ditto: FedAvg beside the personal networks, which are tested."""
 
 import pytest
 import torch

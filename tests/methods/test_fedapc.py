@@ -1,4 +1,4 @@
-"""FedAPC, worked out by hand: loss, prototypes of augmented views, what travels."""
+"""FedAPC: prototypes of augmented views."""
 
 import torch
 

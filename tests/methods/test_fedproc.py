@@ -1,4 +1,4 @@
-"""FedProc: loss, schedule and server step by hand."""
+"""FedProc: its schedule, its other prototypes, its traffic."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FPL: loss and server step by hand."""
+"""FPL: its traffic and its table."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""I2PFL, worked out by hand: loss, prototypes at the server, what travels, its other readings."""
+"""I2PFL: draws, and augmented prototypes over a client's data."""
 
 from types import SimpleNamespace
 
@@ -34,15 +34,6 @@ def test_nothing_is_drawn_where_nothing_is_mixed(fields):
     assert torch.equal(before, generator.get_state())
 
 
-# The server.
-
-
-# class 0 of three clients: 0, 0, 3, mean 1; class 1 of the last client alone
-
-
-# A run.
-
-
 def start(**fields):
     return Training(methods.create("I2PFL", **fields), toys.protocol(), toys.federation(), seed=0)
 
@@ -57,36 +48,6 @@ def test_classes_a_client_lacks_are_not_sent():
     assert sent["present"].tolist() == [True, False, True]
 
 
-def sent_in_a_round(run):
-    """Clients' trained networks and prototypes (K, d) of the next round, by client."""
-    heard, upload = {}, run._upload
-
-    def up(client, trained, view):
-        sent = upload(client, trained, view)
-        heard[client.index] = trained.state, sent.message["prototypes"]
-        return sent
-
-    run._upload = up
-    run.one_round()
-    run._upload = upload
-    return heard
-
-
-def test_clients_send_the_class_means_of_their_trained_networks():
-    run = start()
-    for index, (state, sent) in sent_in_a_round(run).items():
-        own = run.clients[index].data.train
-        z = run.engine.features(state, own)
-        means = [z[own.labels == k].mean(0) for k in range(toys.CLASSES)]
-        torch.testing.assert_close(sent, torch.stack(means))
-
-
-def test_contrast_starts_in_round_two_and_alignment_in_round_one():
-    curve = start().run(Silent())
-    assert toys.logged(curve, "term", 1)["gpcl"] == 0 < toys.logged(curve, "term", 2)["gpcl"]
-    assert toys.logged(curve, "term", 1)["apa"] > 0
-
-
 @pytest.mark.parametrize(
     "fields",
     [{"mixup": "images"}, {"mixup": "none"}, {"augmented_constant": False}, {"alpha": 0.1}],
@@ -98,9 +59,6 @@ def test_each_reading_of_the_alignment_changes_the_network(fields):
         run.one_round()
         networks.append(np.concatenate([v.flatten() for v in run.server.model.values()]))
     assert not np.allclose(*networks)
-
-
-# Augmented prototypes over a client's data.
 
 
 def test_a_client_keeps_the_means_of_its_mixtures():

@@ -31,9 +31,6 @@ def tensor(*rows):
     return torch.tensor(rows, dtype=torch.float64)
 
 
-# By hand.
-
-
 def test_fedpall_contrast_by_hand_in_both_readings():
     # z/|z| = (1, 0): cosines 1 and 0, inner products with the prototypes as sent 0.5 and 0.
     z, labels, prototypes = tensor([2, 0]), torch.tensor([0]), tensor([0.5, 0], [0, 0.8])
@@ -53,9 +50,6 @@ def test_distill_kl_by_hand_in_both_directions():
     assert math.isclose(distill_kl(logits, teacher).item(), from_teacher / 2)
     assert math.isclose(distill_kl(logits, teacher, reduction="batchmean").item(), from_teacher)
     assert math.isclose(distill_kl(logits, teacher, direction="to_teacher").item(), to_teacher / 2)
-
-
-# What holds of every loss: its case here is the function and its arguments for a batch.
 
 
 def draw(*shape, seed=0):
@@ -194,9 +188,6 @@ def test_clients_side_by_side_may_share_what_they_received(name):
         one = grad_and_value(loss)(*client[:2], *received)
         mine = tree_map(lambda leaf, i=i: leaf[i], together)
         torch.testing.assert_close(mine, one, rtol=1e-12, atol=1e-12)
-
-
-# Prototypes that are not there, and features without a direction.
 
 
 @pytest.mark.parametrize("name", OF_PROTOTYPES)

@@ -107,14 +107,6 @@ def average(run, models, counts=(10, 30)):
     return total.tensors
 
 
-def test_uniform_weighting():
-    protocol = toys.protocol(weighting="uniform")
-    run = Training(methods.create("FedAvg"), protocol, toys.federation(), seed=0)
-    name = run.travelling[0]
-    models = [{name: torch.tensor([0.0])}, {name: torch.tensor([4.0])}]
-    assert average(run, models)[name].tolist() == [2.0]
-
-
 def test_bn_first_takes_the_first_clients_statistics():
     run = training("FedAvg", bn_policy="first")
     name = next(n for n in run.travelling if run.layout[n].is_bn and run.layout[n].is_buffer)
@@ -175,12 +167,6 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
 def test_adcol_sampling_sends_a_share_of_the_representations():
     _, ups = record_messages(training("ADCOL", sampling=0.5))
     assert [len(u.message["representations"]) for u in ups] == [11, 7, 5]
-
-
-def test_adcol_discriminator_learns_who_sent_what():
-    run = training("ADCOL", mu=0.0, discriminator_epochs=30)
-    run.run(Silent())
-    assert run.server.log["discriminator_accuracy"] > 60
 
 
 @pytest.mark.parametrize("model", ["tiny-cnn", "resnet10"])

@@ -8,13 +8,13 @@ import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from fedrepro import methods, papers
+from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.federated.rounds import Training
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import embedded, toys
-from tests.engine.test_fused import assert_same_run, numbers
+from tests.engine.test_fused import numbers
 from tests.methods.test_methods import record_messages
 
 RULES = [
@@ -64,18 +64,6 @@ def test_the_cluster_rule_sends_k_means_centres():
     own = of_class(run, 0, 1).numpy()
     expected = KMeans(math.ceil(0.3 * len(own)), random_state=0, n_init="auto").fit(own)
     np.testing.assert_allclose(cut(ups[0], 1).numpy(), expected.cluster_centers_)
-
-
-def test_k_means_starts_as_often_as_it_is_told():
-    run, _, ups = one_round(prototypes="cluster", rate=0.3, starts=10)
-    own = of_class(run, 0, 1).numpy()
-    best = KMeans(math.ceil(0.3 * len(own)), random_state=0, n_init=10).fit(own)
-    np.testing.assert_allclose(cut(ups[0], 1).numpy(), best.cluster_centers_)
-    arms = {arm.label: arm.fields for arm in papers.load("mpft").arms("table-1-pacs")}
-    assert {label for label, fields in arms.items() if fields.get("starts") == 10} == {
-        "MPFT (Cluster, rate=0.1)",
-        "MPFT (Cluster, rate=0.3)",
-    }
 
 
 def test_noise_has_the_scale_and_the_share():
@@ -156,14 +144,6 @@ def test_distillation_holds_the_outputs_near_the_received_ones():
 
 
 # What holds for every method.
-
-
-@pytest.mark.parametrize("fields", [*RULES, {"shots": 3, "distillation": 10.0}])
-def test_fused_equals_reference(fields):
-    settings = {"fields": {**QUICK, **fields}, "precision": "float64", "sizes": (21, 13, 9, 13)}
-    assert_same_run(
-        embedded.start("MPFT", "reference", **settings), embedded.start("MPFT", "fused", **settings)
-    )
 
 
 class Interrupt(Exception):

@@ -1,11 +1,8 @@
 import math
 import sys
 
-import numpy as np
 import pytest
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 from torch.func import vmap
 
 from fedrepro.base.errors import FedReproError
@@ -27,9 +24,6 @@ def generator(seed=0):
 
 def draw(*shape, seed=0):
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
-
-
-# At a client.
 
 
 def test_class_means_of_no_samples_are_zeros():
@@ -62,8 +56,6 @@ def test_class_means_sum_half_precision_in_float32():
     assert counts.item() == 4000 and means.tolist() == [[1.5, 1.5]]
 
 
-# At the server: two clients, three classes; class 1 is the second client's alone, 2 nobody's.
-
 STACK = tensor([[1, 0], [0, 0], [0, 0]], [[3, 4], [2, 6], [0, 0]])
 COUNTS = torch.tensor([[3, 0, 0], [1, 5, 0]])
 
@@ -83,37 +75,6 @@ def test_distance_reweighted_with_absent_classes():
     prototypes, present = distance_reweighted(STACK, COUNTS)
     assert torch.allclose(prototypes, tensor([2, 2], [2, 6], [0, 0]))
     assert present.tolist() == [True, True, False]
-
-
-# Clusters.
-
-
-def first_neighbour_clusters(rows):
-    """FINCH written out: link first neighbours, take means, again, until all are one."""
-    labels = np.arange(len(rows))
-    while True:
-        means = np.stack([rows[labels == c].mean(axis=0) for c in range(labels.max() + 1)])
-        unit = means / np.linalg.norm(means, axis=1, keepdims=True)
-        near = unit @ unit.T - 10 * np.eye(len(unit))
-        links = csr_array((np.ones(len(unit)), (np.arange(len(unit)), near.argmax(axis=1))))
-        links.resize(len(unit), len(unit))
-        count, merged = connected_components(links, directed=False)
-        if count == 1:
-            return labels if len(unit) < len(rows) else merged[labels]
-        labels = merged[labels]
-
-
-@pytest.mark.parametrize("clients", [2, 3, 4, 5, 8, 13, 20])
-def test_finch_prototypes_are_the_last_partition_before_one(clients):
-    stack = draw(clients, 12, 5, seed=clients)
-    prototypes, owner, present = finch_prototypes(stack, torch.ones(clients, 12))
-    assert len(prototypes) == len(owner) == len(present) == 12 * (clients // 2)
-    for k in range(12):
-        labels = torch.from_numpy(first_neighbour_clusters(stack[:, k].numpy()))
-        expected, _ = class_means(stack[:, k], labels, int(labels.max()) + 1)
-        found = prototypes[(owner == k) & present]
-        order = [rows[:, 0].argsort() for rows in (found, expected)]
-        torch.testing.assert_close(found[order[0]], expected[order[1]])
 
 
 def test_finch_prototypes_of_one_client_are_its_own():

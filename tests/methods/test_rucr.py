@@ -1,7 +1,4 @@
-"""RUCR on cases worked out by hand, and what of it travels."""
-
-import math
-from types import SimpleNamespace
+"""RUCR: rectification, and what travels."""
 
 import pytest
 import torch
@@ -21,23 +18,10 @@ def training(name="RUCR", model="tiny-cnn", **fields):
     return Training(methods.create(name, **fields), protocol, toys.federation((8, 6)), seed=0)
 
 
-# The losses. Features (3, 4) of class 0 and (0, 2) of class 1; prototypes (1, 0) and (0, 0.5).
-
-
-# lam is 0.2 + 0.6 * 0.5 and 0.2, the classes are 0 and 1: (0.8, 0.4) and (0, 0.9), then doubled.
-FIRST, SECOND = math.log(1 + math.exp(0.8 - 1.6)), math.log(1 + math.exp(0 - 1.8))
-
-
 def test_draws_are_a_class_and_a_share():
     draws = methods.create("RUCR").draw(1000, torch.Generator().manual_seed(0))
     assert draws.shape == (1000, 2)
     assert 0 <= draws.min() < 0.01 and 0.99 < draws.max() < 1
-
-
-# The server. Two clients, two classes; class 1 is the second client's alone.
-
-
-# What travels.
 
 
 @pytest.mark.parametrize("anchors", ["unit", "raw"])
@@ -57,32 +41,6 @@ def test_bytes(anchors):
         "up/prototypes": prototypes,
         "up/counts": clients * 4 * k,
     } | ({"down/anchors": prototypes} if anchors == "raw" else {})
-
-
-def test_uploaded_prototypes_are_class_means_of_the_trained_network():
-    run = training()
-    messages, trained = [], []
-    upload = run._upload
-
-    def up(client, result, view):
-        sent = upload(client, result, view)
-        messages.append(dict(sent.message)), trained.append(result.state)
-        return sent
-
-    run._upload = up
-    run.one_round()
-    data = run.clients[0].data.train
-    z = run.engine.features(trained[0], data)
-    for k in range(toys.CLASSES):
-        torch.testing.assert_close(messages[0]["prototypes"][k], z[data.labels == k].mean(0))
-        assert messages[0]["counts"][k] == (data.labels == k).sum()
-
-
-def test_the_average_is_tested():
-    assert training().judged == ("global",)
-
-
-# Local training.
 
 
 def trained(run, phases, round=2, method=None):
@@ -155,16 +113,3 @@ def test_rectification_takes_a_number_of_steps(engine):
             weight = next(n for n, i in run.layout.items() if i.part == "predictor")
             torch.testing.assert_close(job.state[weight] - state[weight], 0 * state[weight] + 5)
         assert set(sizes) == {min(images, 4), 4}
-
-
-@pytest.mark.parametrize("augmented", [False, True])
-def test_prototypes_of_the_images_or_of_the_training_loaders(augmented):
-    seen = []
-    client = SimpleNamespace(
-        labels=torch.tensor([0, 1]),
-        classes=2,
-        augmentation="crop",
-        features=lambda training, how: seen.append((training, how)) or torch.eye(2),
-    )
-    methods.create("RUCR", prototypes_of_augmented_images=augmented).upload(client)
-    assert seen == [(False, "crop" if augmented else None)]
