@@ -43,7 +43,7 @@ class Client:
         return {n: self.kept.get(n, value) for n, value in model.items()}
 
     def network(self, subject: str, model: Mapping[str, Tensor]) -> Named:
-        """Its network of one of the kinds of `Method.judged_by`."""
+        """Its network of one of the kinds of `Method.evaluated_models`."""
         if subject == "twin":
             return self.personal_model
         return self.personal(model) | (self.trained if subject == "trained" else {})

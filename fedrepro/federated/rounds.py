@@ -70,10 +70,10 @@ class Training:
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
-        self.loaded = [n for n in initial if method.loads(self.layout[n])]
+        self.loaded = [n for n in initial if method.overwrites(self.layout[n])]
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
-        self.descending = [n for n in initial if method.goes_down(self.layout[n])]
-        self.judged = method.judged_by(self.layout)
+        self.descending = [n for n in initial if method.broadcast(self.layout[n])]
+        self.judged = method.evaluated_models(self.layout)
         self.watched = method.watched() or self.judged[0]
         self.clients = self._first_clients(initial, heads)
         self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
@@ -309,7 +309,7 @@ class Training:
     def _networks(
         self, subject: str, number: int, clients: Sequence[Client], clock: Clock
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """Clients' networks of one of the kinds of `Method.judged_by` as they are tested, by
+        """Clients' networks of one of the kinds of `Method.evaluated_models` as they are tested, by
         position: where the method trains before a test, throw-away copies."""
         phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
         if phases:

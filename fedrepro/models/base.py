@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Literal, NamedTuple, cast, get_args
 
 import torch
@@ -46,6 +47,20 @@ class FLModel(nn.Module):
     def scores(self, out: Output) -> Tensor:
         """What it classifies by (b, K), the highest one naming the class: its logits."""
         return out.logits
+
+
+class WrappedModel(FLModel):
+    """A protocol's network with something of a method's own: what `Method.network` may return."""
+
+    def __init__(self, module: FLModel) -> None:
+        super().__init__(module.encoder, module.projection, module.predictor, module.feature_size)
+        self.memory_format = module.memory_format
+
+    @torch.no_grad()
+    def classes(self) -> int:
+        """How many classes the predictor tells apart."""
+        predictor = copy.deepcopy(self.predictor).eval()
+        return int(predictor(torch.zeros(1, self.feature_size)).shape[1])
 
 
 class FrozenHead(nn.Module):
