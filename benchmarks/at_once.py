@@ -3,7 +3,7 @@
     python benchmarks/at_once.py [--model small-cnn pfl-cnn ...] [--threads 2] [--repeat 5]
 
 The plain loop trains two made clients a thread in both ways, in turn, on the same machine. It
-shows what one thread a client (fedrepro/engine/side_by_side.py) costs a network. See README.md.
+shows what one thread a client (`base/threads.py`) costs a network. See README.md.
 """
 
 from __future__ import annotations

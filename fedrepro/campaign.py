@@ -7,7 +7,6 @@ it is in `<runs>/campaign/<key>.json`; the record is where a sweep would look fo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import signal
@@ -16,147 +15,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import psutil
 import typer
-import yaml
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError, first_mistake, one_line
-from fedrepro.base.protocol import Scale
+from fedrepro.base.errors import Diverged, FedReproError, one_line
+from fedrepro.base.progress import Progress
+from fedrepro.campaign_list import FOLDER, Entry, Run, read, status, table
 
 LIST = Path(__file__).resolve().parent.parent / "book" / "campaign.yaml"
-FOLDER = "campaign"  # in the runs folder: how far each run is
 GRACE = 120.0  # seconds a stopped worker has to save its last round
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-
-
-class Entry(BaseModel):
-    """Rows of one experiment, for some seeds: all rows of a seed before the next seed's.
-
-    methods: rows by label, all where None. changes: as `Study` takes them. pflop: a run's
-    1e15 floating point operations, shown by `--list` until a run has read the data and they can be
-    counted. note: for readers.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    paper: str
-    experiment: str
-    dataset: str
-    scale: Scale = "paper"
-    methods: tuple[str, ...] | None = None
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
-    changes: dict[str, Any] = {}
-    pflop: float | None = Field(None, gt=0)
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Run:
-    """One row of an entry for one seed. key: names what is trained, however it is listed."""
-
-    entry: Entry
-    row: str
-    seed: int
-    key: str = ""
-
-    def __str__(self) -> str:
-        e = self.entry
-        return f"{e.paper} {e.experiment} {e.dataset} {e.scale}, {self.row}, seed {self.seed}"
-
-    def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
-        """The study that trains it, and its arm there."""
-        from fedrepro.quantities.paper_run import study
-
-        e = self.entry
-        where = {"runs_dir": runs, "data_root": root, "changes": e.changes, "device": "cpu"}
-        asked = study(e.paper, e.dataset, e.scale, self.seed, progress=progress, **where)
-        return asked, next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
-
-
-def read(path: Path) -> list[Run]:
-    """The runs of a list, each once; FedReproError naming the entry for the first mistake."""
-    try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        flat = " ".join(str(error).split())
-        raise FedReproError(f"{path} cannot be read ({flat}); mend it or --file") from None
-    if not isinstance(raw, list):
-        raise FedReproError(f"{path} holds no list; write one entry a line, `- {{paper: ...}}`")
-    runs: dict[str, Run] = {}
-    for number, given in enumerate(raw, start=1):
-        try:
-            for run in _runs(Entry.model_validate(given)):
-                runs.setdefault(run.key, run)
-        except ValidationError as error:
-            raise FedReproError(f"{path.name}, entry {number}, {first_mistake(error)}") from None
-        except FedReproError as error:
-            raise FedReproError(f"{path.name}, entry {number}: {error}") from None
-    return list(runs.values())
-
-
-def _runs(entry: Entry) -> Iterator[Run]:
-    from fedrepro.papers.registry import COMMON, load, names
-
-    _known("paper", entry.paper, [*names(), COMMON])
-    paper = load(entry.paper)
-    _known("experiment", entry.experiment, [e.id for e in paper.experiments])
-    _known("data set", entry.dataset, paper.datasets_for(entry.experiment))
-    rows = [spec.label for spec in paper.arm_specs(entry.experiment)]
-    if not rows:
-        raise FedReproError(f"{entry.experiment} trains nothing; take it out")
-    for row in entry.methods or ():
-        _known("row", row, rows)
-    for seed in entry.seeds:
-        for row in entry.methods or rows:
-            yield replace(run := Run(entry, row, seed), key=_key(run))
-
-
-def _known(what: str, name: str, choices: Sequence[str]) -> None:
-    if name not in choices:
-        near = get_close_matches(name, choices, n=3, cutoff=0.3) or choices
-        raise FedReproError(f"no {what} {name!r}; the nearest: {', '.join(near)}")
-
-
-def _key(run: Run) -> str:
-    from fedrepro import methods
-    from fedrepro.records import RunSpec
-
-    asked, arm = run.study(None, None)
-    experiment = asked.paper.experiment(run.entry.experiment)
-    config = RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, run.seed).config()
-    nameless = replace(arm, label="", row="", column=None, alternative=False)
-    # The kind decides what is measured besides, leakage say.
-    what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
-
-
-def status(run: Run, runs: Path) -> dict[str, Any]:
-    """What was last said of a run: state, round, rounds, trained and seconds (here), and more."""
-    path = runs / FOLDER / f"{run.key}.json"
-    said = files.read_json(path) if path.exists() else {"state": "waiting"}
-    if said["state"] == "done" and not (runs / said["run_id"] / "done").exists():
-        return said | {"state": "waiting"}
-    if said["state"] == "under way" and not _alive(*said["process"]):
-        return said | {"state": "waiting"}
-    return said
-
-
-def _alive(pid: int, born: float) -> bool:
-    try:
-        worker = psutil.Process(pid)
-        ended = worker.status() == psutil.STATUS_ZOMBIE  # nobody has fetched its exit status
-        return not ended and abs(worker.create_time() - born) < 2
-    except psutil.Error:
-        return False
 
 
 # The parent.
@@ -177,7 +51,7 @@ def campaign(
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
-    busy: dict[subprocess.Popen[bytes], Run] = {}
+    busy: dict[psutil.Popen, Run] = {}
     failed = 0
     # Both, since a shell may start a background job deaf to SIGINT.
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -185,7 +59,11 @@ def campaign(
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
-                run = _next(waiting, list(busy.values()))
+                # The first that need not wait for the trials of another seed's, else the first.
+                taken = [(run.entry, run.row) for run in busy.values()]
+                free = (run for run in waiting if (run.entry, run.row) not in taken)
+                run = next(free, waiting[0])
+                waiting.remove(run)
                 busy[_start(run, runs, root)] = run
             time.sleep(0.1)
             for child in [child for child in busy if child.poll() is not None]:
@@ -203,15 +81,7 @@ def campaign(
     return failed
 
 
-def _next(waiting: list[Run], busy: Sequence[Run]) -> Run:
-    """Take the first run that need not wait for the trials of another seed's, else the first."""
-    taken = [(run.entry, run.row) for run in busy]
-    run = next((run for run in waiting if (run.entry, run.row) not in taken), waiting[0])
-    waiting.remove(run)
-    return run
-
-
-def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
+def _start(run: Run, runs: Path, root: Path | None) -> psutil.Popen:
     """A worker. It ends when its standard input does, so with this process, however that ends;
     Ctrl-C in a terminal does not reach it."""
     entry = run.entry.model_dump(mode="json")
@@ -219,7 +89,7 @@ def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
     words = [json.dumps(facts), str(runs), *([] if root is None else [str(root)])]
     log = files.make_folder(runs / FOLDER, "name a writable folder with --runs") / f"{run.key}.log"
     with log.open("wb") as complaints:
-        return subprocess.Popen(
+        return psutil.Popen(
             [sys.executable, "-m", "fedrepro.campaign", *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -229,16 +99,12 @@ def _start(run: Run, runs: Path, root: Path | None) -> subprocess.Popen[bytes]:
         )
 
 
-def _stop(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+def _stop(workers: Sequence[psutil.Popen]) -> None:
     for worker in workers:
         worker.terminate()
-    end = time.monotonic() + GRACE
-    for worker in workers:
-        try:
-            worker.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
+    for deaf in psutil.wait_procs(workers, timeout=GRACE)[1]:
+        deaf.kill()
+        deaf.wait()
 
 
 def _ended(run: Run, runs: Path, code: int, say: Callable[[str], None]) -> int:
@@ -274,7 +140,6 @@ def command(
     Each run has a process of one thread and the lowest priority. Stopped or killed, the same
     command goes on from the last checkpoints.
     """
-    from fedrepro.report.campaign import table
     from fedrepro.sweep import cores
 
     todo, jobs = read(file), jobs or cores()
@@ -298,7 +163,7 @@ def command(
 # The worker.
 
 
-class _Told:
+class _Told(Progress):
     """A worker's ears and mouth: a training's rounds and the signal to stop come in, the run's
     status goes out."""
 
@@ -329,8 +194,6 @@ class _Told:
         self.say(round=number, trained=trained, seconds=seconds)
         if self.stopping:  # code that swallows exceptions had the first one
             raise KeyboardInterrupt
-
-    def finish(self, text: str) -> None: ...
 
 
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:

@@ -55,12 +55,11 @@ def parse_json(path: Path, read: Callable[[], bytes]) -> dict[str, Any]:
     """The same of a file whose bytes `read` gives."""
     try:
         content = json.loads(read())
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
-        raise FedReproError(
-            f"{path} cannot be read ({error}); delete its folder and run again"
-        ) from None
-    if not isinstance(content, dict):
-        raise FedReproError(f"{path} is no JSON object; delete its folder and run again")
+        mend = "delete its folder and run again"
+        raise FedReproError(f"{path} cannot be read ({error}); {mend}") from None
     return content
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from html import escape
-from typing import Protocol as Interface
+from typing import Any
 
 from tqdm import tqdm
 
 
-class Progress(Interface):
-    """Told of a run's rounds as they end, with the mean test accuracy in percent."""
+class Progress:
+    """Told of a run's rounds as they end, with the mean test accuracy in percent. Says nothing."""
 
     def start(self, label: str, total: int, done: int) -> None: ...
 
@@ -21,17 +21,10 @@ class Progress(Interface):
     def finish(self, text: str) -> None: ...
 
 
-class Silent:
-    """Says nothing."""
-
-    def start(self, label: str, total: int, done: int) -> None: ...
-
-    def round(self, number: int, accuracy: float) -> None: ...
-
-    def finish(self, text: str) -> None: ...
+Silent = Progress
 
 
-class TerminalBar:
+class TerminalBar(Progress):
     """A tqdm bar with the current mean accuracy behind it."""
 
     def start(self, label: str, total: int, done: int) -> None:
@@ -45,7 +38,7 @@ class TerminalBar:
         self._bar.close()
 
 
-class Lines:
+class Lines(Progress):
     """One line a round on standard error."""
 
     def start(self, label: str, total: int, done: int) -> None:
@@ -55,19 +48,29 @@ class Lines:
         line = f"{self._label}  round {number}/{self._total}  {_average(accuracy)}"
         print(line, file=sys.stderr, flush=True)
 
-    def finish(self, text: str) -> None: ...
+
+class _Output:
+    """One output of a notebook's cell, written again and again."""
+
+    _handle: Any = None
+
+    def __call__(self, content: dict[str, str]) -> None:
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display(content, raw=True, display_id=True)
+        else:
+            self._handle.update(content, raw=True)
 
 
-class NotebookLine:
+class NotebookLine(Progress):
     """One output that is rewritten: a bar and the accuracy's curve while the run trains, its
     result after."""
 
     def start(self, label: str, total: int, done: int) -> None:
-        from IPython.display import display
-
-        self._label, self._total = label, total
+        self._label, self._total, self._show = label, total, _Output()
         self._points: list[tuple[int, float]] = []
-        self._handle = display(self._shown(done, ""), raw=True, display_id=True)
+        self._show(self._shown(done, ""))
 
     def _shown(self, number: int, text: str) -> dict[str, str]:
         line = f"{_bar(self._label, 'round', number, self._total)}  {text}"
@@ -90,10 +93,10 @@ class NotebookLine:
 
     def round(self, number: int, accuracy: float) -> None:
         self._points.append((number, accuracy))
-        self._handle.update(self._shown(number, _average(accuracy)), raw=True)
+        self._show(self._shown(number, _average(accuracy)))
 
     def finish(self, text: str) -> None:
-        self._handle.update({"text/plain": f"{self._label}  {text}"}, raw=True)
+        self._show({"text/plain": f"{self._label}  {text}"})
 
 
 def _average(accuracy: float) -> str:
@@ -122,22 +125,16 @@ def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
 
     A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere.
     """
-    steps, notebook = range(done, total), _in_notebook()
-    if not notebook and sys.stderr.isatty():
+    steps, output = range(done, total), _Output() if _in_notebook() else None
+    if output is None and sys.stderr.isatty():
         yield from tqdm(steps, desc=label, initial=done, total=total, unit="step")
         return
-    handle = None
     for step in steps:
         yield step
         if (step + 1) * 10 // total == step * 10 // total:
             continue
         line = _bar(label, "step", step + 1, total)
-        if not notebook:
-            print(line, file=sys.stderr, flush=True)
-            continue
-        from IPython.display import display
-
-        if handle is None:
-            handle = display({"text/plain": line}, raw=True, display_id=True)
+        if output is not None:
+            output({"text/plain": line})
         else:
-            handle.update({"text/plain": line}, raw=True)
+            print(line, file=sys.stderr, flush=True)

@@ -32,16 +32,12 @@ class _Spec(BaseModel):
 
     @model_serializer(mode="wrap")
     def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        raw: dict[str, Any] = dump(self)
-        return {
-            name: value
-            for name, value in raw.items()
-            if name in self.always or getattr(self, name) != self._default(name)
-        }
+        def departs(name: str) -> bool:
+            default = type(self).model_fields[name].get_default(call_default_factory=True)
+            return bool(getattr(self, name) != default)
 
-    @classmethod
-    def _default(cls, name: str) -> Any:
-        return cls.model_fields[name].get_default(call_default_factory=True)
+        raw: dict[str, Any] = dump(self)
+        return {n: value for n, value in raw.items() if n in self.always or departs(n)}
 
 
 class OptimizerSpec(_Spec):
@@ -80,11 +76,6 @@ class OptimizerSpec(_Spec):
         if self.cosine is not None and self.cosine <= self.warmup:
             raise ValueError("cosine must end after the warm-up")
         return self
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether the rate changes from round to round."""
-        return bool(self.warmup) or self.cosine is not None
 
     def rate(self, round: int) -> float:
         """The step size in a round, counted from 1."""

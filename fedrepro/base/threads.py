@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-Seat = TypeVar("Seat")
 
 # Taken to be needed for each client at once: copies of the network, and a batch's activations.
 COPIES, ACTIVATIONS = 8, 1 << 30
@@ -27,11 +26,14 @@ def cores() -> int:
     return _outside or torch.get_num_threads()
 
 
-def lanes(tasks: int, network: int) -> int:
-    """How many tasks to do at once with a network of so many bytes: one a core, as far as there
-    are tasks and memory. No number depends on it."""
+def lanes(network: int) -> int:
+    """How many networks of so many bytes to train at once: one a core, as far as memory goes.
+
+    On two free cores a recorded round is 1.5 to 1.7 times as fast so; where a sweep fills the cores
+    each process has one thread and trains one network at a time. No number depends on it.
+    """
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
-    return max(1, min(cores(), tasks, fitting))
+    return max(1, min(cores(), fitting))
 
 
 @contextmanager
@@ -62,36 +64,25 @@ def recorded(device: torch.device) -> Iterator[None]:
 
 
 def side_by_side(
-    do: Callable[[Seat, Task], Result],
+    do: Callable[[Task], Result],
     tasks: Sequence[Task],
-    seats: Sequence[Seat],
-    stop: Callable[[], None],
+    count: int,
+    stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Result]]:
-    """Do all tasks, as many at once as there are seats, each at a seat of its own.
+    """Do all tasks, so many at once, each with one of torch's threads.
 
-    Results come in the order of the tasks, so that what is summed up of them has the same bits as
-    in a plain loop; no more than two a seat are waited for at a time. Each has one of torch's
-    threads, as the caller has meanwhile. Where the caller leaves or a task fails, `stop` is called
-    and the tasks under way are waited for.
+    Results come in the tasks' order with their position, at most two a thread waiting. Where the
+    caller leaves or a task fails, `stop` is called and the tasks under way are waited for.
     """
-    free = deque(seats)
-
-    def at_a_seat(task: Task) -> Result:
-        seat = free.popleft()  # there is one: no more tasks run at once than there are seats
-        try:
-            return do(seat, task)
-        finally:
-            free.append(seat)
-
     waiting: deque[tuple[int, Future[Result]]] = deque()
-    pool = ThreadPoolExecutor(len(seats), "client", torch.set_num_threads, (1,))
+    pool = ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,))
     with one_thread():
         try:
             for position, task in enumerate(tasks):
-                if len(waiting) == 2 * len(seats):
+                if len(waiting) == 2 * count:
                     first, found = waiting.popleft()
                     yield first, found.result()
-                waiting.append((position, pool.submit(at_a_seat, task)))
+                waiting.append((position, pool.submit(do, task)))
             for position, found in waiting:
                 yield position, found.result()
         except BaseException:

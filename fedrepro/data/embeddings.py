@@ -190,15 +190,15 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     from fedrepro.base.threads import cores, side_by_side  # it needs this module to be there
 
     @torch.no_grad()
-    def one(_: object, batch: int) -> Tensor:
+    def one(batch: int) -> Tensor:
         part = torch.from_numpy(np.array(images[batch * BATCH : (batch + 1) * BATCH]))
         whole = torch.cat([part, part[-1:].expand(BATCH - len(part), -1, -1, -1)]).float() / 255
         return encoder.images(whole.expand(-1, 3, -1, -1))[: len(part)]
 
     batches = range(-(-len(images) // BATCH))
-    seats = [None] * (1 if torch.cuda.is_available() else cores())
+    count = 1 if torch.cuda.is_available() else cores()
     shown = batches if encoder.side is None else counted(label, len(batches))
-    found = side_by_side(one, batches, seats, lambda: None)
+    found = side_by_side(one, batches, count)
     parts = [part for _, (_, part) in zip(shown, found, strict=True)]
     return torch.cat(parts).float().numpy()
 

@@ -11,7 +11,8 @@ from fedrepro.engine.stacked import StackedEngine
 ENGINES: dict[str, type[LoopEngine] | type[StackedEngine]] = {
     engine.name: engine for engine in (LoopEngine, StackedEngine)
 }
-# What they may be asked for by, beside those words.
+# What they may be asked for by, beside those words. `auto` is the plain loop: on a CPU the grouped
+# convolutions that stacked clients become are slower.
 WORDS = {"auto": "reference", "loop": "reference", "stacked": "fused"}
 CHOICES = (*WORDS, *ENGINES)
 
@@ -30,8 +31,7 @@ __all__ = [
 
 
 def resolve(name: str) -> str:
-    """The run ids' word of an engine. `auto` is the plain loop: on a CPU the grouped convolutions
-    that stacked clients become are slower."""
+    """The run ids' word of an engine."""
     if name not in CHOICES:
         raise FedReproError(f"no engine {name!r}; choose from {', '.join(CHOICES)}")
     return WORDS.get(name, name)

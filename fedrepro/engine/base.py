@@ -1,24 +1,38 @@
-"""What the round loop asks of an engine."""
+"""What all engines share: jobs and their results, and passes through one network."""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import ctypes
 import math
-from collections import abc
-from collections.abc import Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
-from typing import Protocol as Interface
+from functools import cache
+from typing import NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrepro.base.errors import Diverged
-from fedrepro.base.protocol import Augmentation
+from fedrepro.base.protocol import Augmentation, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
+from fedrepro.data.batches import slices
 from fedrepro.data.federation import Samples
+from fedrepro.data.transforms import augment, draw, normalise
 from fedrepro.methods.base import Method, Phase, Shots
 from fedrepro.methods.messages import Message
+from fedrepro.models import FLModel, Output, TensorInfo, layout
+
+EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
+
+Module = TypeVar("Module", bound=nn.Module)
+RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
 
 
 @dataclass(frozen=True)
@@ -56,9 +70,9 @@ class Job:
 class Streams(NamedTuple):
     """A job's random streams: batch order, augmentation, and what the method's loss draws."""
 
-    order: Generator
-    augmentation: Generator
-    draws: Generator
+    order: torch.Generator
+    augmentation: torch.Generator
+    draws: torch.Generator
 
     @classmethod
     def of(cls, job: Job) -> Streams:
@@ -75,40 +89,9 @@ class Trained:
     terms: dict[str, float]
 
 
-# Positions of jobs and their results as they become ready. Who leaves early closes it: that ends
-# what is under way.
-Results = abc.Generator[tuple[int, Trained], None, None]
-
-
-class Engine(Interface):
-    """Trains and runs networks given as named tensors."""
-
-    name: str
-    format: torch.memory_format  # that images and weights lie in
-
-    def train(self, method: Method, jobs: Sequence[Job]) -> Results:
-        """Train each job's network; results come in any order, so that the caller need not hold
-        all of them."""
-
-    def features(
-        self,
-        state: Mapping[str, Tensor],
-        samples: Samples,
-        training: bool = False,
-        augmentation: Augmentation | None = None,
-        generator: Generator | None = None,
-    ) -> Tensor:
-        """Features (n, d) on the run's device, without gradients, of un-augmented samples unless
-        an augmentation and a generator to draw it from are given."""
-
-    def evaluate(
-        self, state: Mapping[str, Tensor], samples: Samples
-    ) -> tuple[float, float, Tensor]:
-        """Accuracy in percent, mean cross-entropy and predicted classes (m,) of un-augmented
-        samples; the classes on the host, uint8 where they are at most 256."""
-
-    def bn_statistics(self, state: Mapping[str, Tensor], samples: Samples) -> dict[str, Tensor]:
-        """BatchNorm running statistics re-estimated as plain averages over one pass."""
+# Positions of jobs and their results, in any order, as they become ready: the caller need not hold
+# all of them. Who leaves early closes it, which ends what is under way.
+Results = Generator[tuple[int, Trained], None, None]
 
 
 def in_order(results: Iterable[tuple[int, Trained]]) -> list[Trained]:
@@ -127,3 +110,203 @@ def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None
             job.seed,
             job.round,
         )
+
+
+@dataclass(frozen=True)
+class BoundModel:
+    """The network of one client as its loss sees it (`methods.base.LocalModel`)."""
+
+    network: Callable[[Tensor], Output]
+    params: Mapping[str, Tensor]
+    run_other: RunOther | None = None
+
+    def __call__(self, x: Tensor) -> Output:
+        return self.network(x)
+
+    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
+        assert self.run_other is not None
+        return self.run_other(tensors, x, training)
+
+
+class Engine:
+    """One network object, loaded with a client's or the server's tensors in turn."""
+
+    name: str
+
+    def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
+        if device.type == "cpu":
+            keep_freed_memory()
+        self.format = module.memory_format
+        self.module = module.to(device).to(memory_format=self.format)  # type: ignore[call-overload]
+        self.protocol = protocol
+        self.device = device
+        self.dtype = next(module.parameters()).dtype
+        self.layout: dict[str, TensorInfo] = layout(module)
+        # The architecture alone, for running other tensors than the module's own.
+        self._others = {
+            mode: callable_under_vmap(module.train(mode)).requires_grad_(False).to("meta")
+            for mode in (False, True)
+        }
+        self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
+
+    def train(self, method: Method, jobs: Sequence[Job]) -> Results:
+        """Train each job's network."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def features(
+        self,
+        state: Mapping[str, Tensor],
+        samples: Samples,
+        training: bool = False,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Features (n, d) on the run's device and of its type, of un-augmented samples unless an
+        augmentation and a generator to draw it from are given. In training mode with a generator,
+        batches are of random images: stored ones may be in the order of their class."""
+        self._load(state)
+        self.module.train(training)
+        size = self.protocol.batch_size if training else self.evaluation_batch
+        shuffled = training and generator is not None
+        if shuffled:
+            order = torch.randperm(len(samples), generator=generator).to(self.device)
+            samples = Samples(samples.images[order], samples.labels[order])
+        parts = self._outputs(samples, size, augmentation, generator)
+        found = torch.cat([out.features for out, _ in parts]).to(self.dtype)
+        return torch.empty_like(found).index_copy_(0, order, found) if shuffled else found
+
+    @torch.no_grad()
+    def evaluate(
+        self, state: Mapping[str, Tensor], samples: Samples
+    ) -> tuple[float, float, Tensor]:
+        """Accuracy in percent, mean cross-entropy and predicted classes (m,) of un-augmented
+        samples; the classes on the host, uint8 where they are at most 256."""
+        self._load(state)
+        self.module.eval()
+        loss = torch.zeros((), device=self.device)
+        found, classes = [], 0
+        for out, labels in self._outputs(samples, self.evaluation_batch):
+            found.append(self.module.scores(out).argmax(1))
+            loss = loss + F.cross_entropy(out.logits.float(), labels, reduction="sum")
+            classes = out.logits.shape[1]
+        predicted = torch.cat(found)
+        accuracy = 100 * int((predicted == samples.labels).sum()) / len(samples)
+        small = predicted.to(torch.uint8 if classes <= 256 else torch.int16)
+        return accuracy, float(loss.double()) / len(samples), small.cpu()
+
+    @torch.no_grad()
+    def bn_statistics(self, state: Mapping[str, Tensor], samples: Samples) -> dict[str, Tensor]:
+        """BatchNorm running statistics re-estimated as plain averages over one pass."""
+        self._load(state)
+        usual = {norm: norm.momentum for norm in norms(self.module)}
+        for norm in usual:
+            norm.reset_running_stats()
+            norm.momentum = None  # torch's word for a plain average over batches
+        self.module.train()
+        for _ in self._outputs(samples, self.protocol.batch_size):
+            pass
+        for norm, momentum in usual.items():
+            norm.momentum = momentum
+        after = self._snapshot()
+        return {n: v for n, v in after.items() if self.layout[n].is_bn and self.layout[n].is_buffer}
+
+    def _outputs(
+        self,
+        samples: Samples,
+        size: int,
+        augmentation: Augmentation | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Iterator[tuple[Output, Tensor]]:
+        """The network's outputs and the labels, batch after batch."""
+        for part in slices(len(samples), size):
+            images = samples.images[part]
+            if augmentation is not None and generator is not None:
+                images = augment(images, draw(len(images), augmentation, generator))
+            x = normalise(images, self.protocol.data.normalise, self.dtype)
+            with self._multiplying(), self._autocast():
+                out = self.module(x.contiguous(memory_format=self.format))
+            yield out, samples.labels[part]
+
+    def _run_other(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> Output:
+        module = self._others[training]
+        missing = module.state_dict().keys() - tensors.keys()
+        if missing:
+            raise KeyError(f"run needs a whole network; {sorted(missing)[0]} is missing")
+        used = {n: v for n, v in tensors.items() if n in module.state_dict()}
+        return cast(Output, functional_call(module, used, (x,)))
+
+    # Tensors in and out of the one network object.
+
+    def _load(self, state: Mapping[str, Tensor]) -> None:
+        own = self.module.state_dict()
+        for name, value in state.items():
+            own[name].copy_(value)
+
+    def _snapshot(self) -> dict[str, Tensor]:
+        # Contiguous whatever the network's own format: a checkpoint brings tensors back so, and
+        # the order in which a norm is summed must not depend on having been resumed.
+        return {
+            name: value.detach().clone(memory_format=torch.contiguous_format)
+            for name, value in self.module.state_dict().items()
+            if not self.layout[name].is_counter
+        }
+
+    # The protocol's precision.
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Narrow weights are not kept for a second pass: torch keeps those of all threads
+        together."""
+        if self.protocol.precision == "bf16":
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _multiplying(self) -> Iterator[None]:
+        """Inside, a GPU multiplies float32 in TF32 where the protocol says so, and only there."""
+        if self.device.type != "cuda":
+            yield
+            return
+        products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+        before = products.allow_tf32, convolutions.allow_tf32
+        products.allow_tf32 = convolutions.allow_tf32 = self.protocol.precision == "tf32"
+        try:
+            yield
+        finally:
+            products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def norms(module: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers of a network."""
+    return [m for m in module.modules() if isinstance(m, _BatchNorm)]
+
+
+def callable_under_vmap(module: Module) -> Module:
+    """A copy without batch counters, which vmap cannot write. One that uses batch statistics keeps
+    no running ones either: nobody reads them, and clients that share it cannot all write."""
+    module = copy.deepcopy(module)
+    for layer in norms(module):
+        layer.num_batches_tracked = None
+        if module.training:
+            layer.running_mean = layer.running_var = None
+    return module
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let this process keep memory it frees, for the next step to use; True where it now does.
+
+    Left alone, glibc gives each large tensor back to the system, which fills it with zeros before
+    the next step gets it: a fifth of FedAvg's round of a digit CNN. The price: a process holds its
+    peak until it ends. Nothing is done without glibc, or where the environment sets its malloc.
+    """
+    own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
+    if any(name in os.environ for name in own):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library; no such way to ask (Windows)
+        return False
+    mmap_threshold, trim_threshold = -3, -1  # from malloc.h
+    large = any(mallopt(mmap_threshold, size) for size in (1 << 30, 1 << 25))  # old glibc: second
+    return large and bool(mallopt(trim_threshold, -1))

@@ -11,8 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +19,16 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
 from fedrepro.data.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
-from fedrepro.engine.base import Job, Results, Streams, Trained
-from fedrepro.engine.forward import BoundModel, ForwardEngine
+from fedrepro.engine.base import BoundModel, Engine, Job, Results, Streams, Trained
 from fedrepro.engine.optimizers import build, remembered
-from fedrepro.engine.received import placed
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.messages import Message
+from fedrepro.methods.messages import Message, Network
 from fedrepro.models import FLModel
 
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
 
 
-class LoopEngine(ForwardEngine):
+class LoopEngine(Engine):
     """One network object, loaded with each client's tensors in turn; more of them where clients
     are trained at once."""
 
@@ -40,41 +36,35 @@ class LoopEngine(ForwardEngine):
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
-        self.lanes: int | None = None  # clients trained at once; None: one a core
-        self._seats: list[LoopEngine] = []  # one for each client trained at once
-        self._stopped = threading.Event()  # theirs: nobody waits for what they train
+        self.lanes: int | None = None if device.type == "cpu" else 1  # at once; None: one a core
+        self._stopped = threading.Event()  # nobody waits for what is being trained
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results in the jobs' order."""
-        self._stopped.clear()
-        count = self._lanes_for(jobs)
-        if count > 1:
-            self._seats += [self._seat() for _ in range(count - len(self._seats))]
-            train_one = partial(LoopEngine._train_one, method=method)
-            yield from side_by_side(train_one, jobs, self._seats[:count], self._stopped.set)
+        size = sum(value.nbytes for value in self.module.state_dict().values())
+        count = min(self.lanes or lanes(size), len(jobs))
+        if count <= 1:
+            for position, job in enumerate(jobs):
+                yield position, self._train_one(job, method)
             return
-        for position, job in enumerate(jobs):
-            with self._multiplying():
-                trained = self._train_one(job, method)
-            yield position, trained
+        self._stopped.clear()
+        free = [copy.copy(self) for _ in range(count)]
+        for engine in free:
+            engine.module, engine._others = copy.deepcopy((self.module, self._others))
 
-    def _lanes_for(self, jobs: Sequence[Job]) -> int:
-        """How many clients to train at once."""
-        if self.lanes is not None:
-            return min(self.lanes, len(jobs))
-        return lanes(len(jobs), self._bytes()) if self.device.type == "cpu" else 1
+        def train_one(job: Job) -> Trained:
+            engine = free.pop()  # there is one: no more jobs run at once than there are
+            try:
+                return engine._train_one(job, method)
+            finally:
+                free.append(engine)
 
-    def _seat(self) -> LoopEngine:
-        """This engine with networks of its own."""
-        seat = copy.copy(self)
-        seat.module, seat._others = copy.deepcopy((self.module, self._others))
-        return seat
+        yield from side_by_side(train_one, jobs, count, self._stopped.set)
 
     def _train_one(self, job: Job, method: Method) -> Trained:
         self._load(job.state)
         self.module.train()
-        job = replace(job, received=placed(job.received, self.device))
-        streams = Streams.of(job)
+        received, streams = _placed(job.received, self.device), Streams.of(job)
         keeps = method.keeps_optimizer or self.protocol.optimizer.kept
         memory: dict[str, Tensor] = dict(job.optimizer)
         sums: dict[str, Tensor] = {}
@@ -82,21 +72,26 @@ class LoopEngine(ForwardEngine):
         for phase in job.phases:
             if not keeps:
                 memory = {}
-            self._run_phase(method, phase, job, streams, memory, sums, seen)
-        terms = {name: float(total) / seen[name] for name, total in sums.items()}
-        return Trained(self._snapshot(), memory if keeps else {}, terms)
+            with self._multiplying():
+                for size, terms in self._steps(method, phase, job, received, streams, memory):
+                    for name, value in terms.items():
+                        part = value.detach() * size
+                        sums[name] = sums[name] + part if name in sums else part
+                        seen[name] += size
+        means = {name: float(total) / seen[name] for name, total in sums.items()}
+        return Trained(self._snapshot(), memory if keeps else {}, means)
 
-    def _run_phase(
+    def _steps(
         self,
         method: Method,
         phase: Phase,
         job: Job,
+        received: Message,
         streams: Streams,
         memory: dict[str, Tensor],
-        sums: dict[str, Tensor],
-        seen: Counter[str],
-    ) -> None:
-        """One phase of one client; fills the optimiser's `memory`, adds to `sums` and `seen`."""
+    ) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """Take the steps of one phase: each one's number of samples and terms. In the end what the
+        optimiser remembers is in `memory`."""
         params = dict(self.module.named_parameters())
         for name, value in params.items():
             value.requires_grad_(phase.trains(self.layout[name]))
@@ -109,47 +104,39 @@ class LoopEngine(ForwardEngine):
         optimizers = [build(spec, [own], [memory], job.round) for spec, own in groups]
         model = BoundModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
-        size = job.batch_size or self.protocol.batch_size
-        for _ in range(phase.epochs):
-            batches = iter(epoch_batches(len(job.samples), size, streams.order, phase.steps))
-            for index in batches:
-                second = next(batches, None) if phase.lookahead is not None else index
-                if second is None:
-                    break
-                if self._stopped.is_set():
-                    raise CancelledError
-                batch = self._batch(method, job, index, streams)
-                if phase.lookahead is not None:
-                    with self._one_step_ahead(loss, model, batch, job, phase.lookahead):
-                        batch = self._batch(method, job, second, streams)
-                        terms, late = self._gradients(loss, model, batch, job)
-                    index = second
-                else:
-                    terms, late = self._gradients(loss, model, batch, job, phase.unclipped)
-                for spec, own in groups:
-                    if spec.clip is not None:
-                        nn.utils.clip_grad_norm_(own.values(), spec.clip)
-                for name, gradient in late.items():
-                    place = moving[name]
-                    place.grad = gradient if place.grad is None else place.grad.add_(gradient)
-                for optimizer in optimizers:
-                    optimizer.step()
-                for term, value in terms.items():
-                    seen[term] += len(index)
-                    part = value.detach() * len(index)
-                    sums[term] = sums[term] + part if term in sums else part
+        for first, batch in self._batches(method, phase, job, streams):
+            if phase.lookahead is None:
+                terms, late = self._gradients(loss, model, batch, received, phase.unclipped)
+            else:
+                self._gradients(loss, model, first, received)
+                with _one_step_ahead(model, phase.lookahead):
+                    terms, late = self._gradients(loss, model, batch, received)
+            for spec, own in groups:
+                if spec.clip is not None:
+                    nn.utils.clip_grad_norm_(own.values(), spec.clip)
+            for name, gradient in late.items():
+                place = moving[name]
+                place.grad = gradient if place.grad is None else place.grad.add_(gradient)
+            for optimizer in optimizers:
+                optimizer.step()
+            yield len(batch.y), terms
         for (spec, own), optimizer in zip(groups, optimizers, strict=True):
             memory |= remembered(spec, optimizer, own)
 
     def _gradients(
-        self, loss: Loss, model: BoundModel, batch: Batch, job: Job, late: Sequence[str] = ()
+        self,
+        loss: Loss,
+        model: BoundModel,
+        batch: Batch,
+        received: Message,
+        late: Sequence[str] = (),
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Leave the loss's gradients in the parameters; return its terms, and by parameter the
         gradients of those terms that come late, which are left out."""
         for value in model.params.values():
             value.grad = None
         with self._autocast():
-            terms = loss(model, batch, job.received)
+            terms = loss(model, batch, received)
             total = torch.stack([v for name, v in terms.items() if name not in late]).sum()
         if model.params:
             total.backward(retain_graph=bool(late))
@@ -160,21 +147,19 @@ class LoopEngine(ForwardEngine):
         pairs = zip(model.params, found, strict=True)
         return terms, {name: gradient for name, gradient in pairs if gradient is not None}
 
-    @contextlib.contextmanager
-    def _one_step_ahead(
-        self, loss: Loss, model: BoundModel, batch: Batch, job: Job, size: float
-    ) -> Iterator[None]:
-        """Inside, the parameters stand one plain gradient step further; after, where they were."""
-        self._gradients(loss, model, batch, job)
-        before = {name: value.detach().clone() for name, value in model.params.items()}
-        with torch.no_grad():
-            for value in model.params.values():
-                if value.grad is not None:
-                    value -= size * value.grad
-        yield
-        with torch.no_grad():
-            for name, value in model.params.items():
-                value.copy_(before[name])
+    def _batches(
+        self, method: Method, phase: Phase, job: Job, streams: Streams
+    ) -> Iterator[tuple[Batch, Batch]]:
+        """What each step of a phase reads: two batches with lookahead (an odd one is left), else
+        one, twice."""
+        size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
+        for _ in range(phase.epochs):
+            order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
+            for i in range(0, len(order) - width + 1, width):
+                if self._stopped.is_set():
+                    raise CancelledError
+                read = [self._batch(method, job, index, streams) for index in order[i : i + width]]
+                yield read[0], read[-1]
 
     def _batch(self, method: Method, job: Job, index: Tensor, streams: Streams) -> Batch:
         draws = method.draw(len(index), streams.draws)
@@ -186,3 +171,29 @@ class LoopEngine(ForwardEngine):
         if draws is not None:
             draws = draws.to(self.device, self.dtype)
         return Batch(x, job.samples.labels[index], draws)
+
+
+@contextlib.contextmanager
+def _one_step_ahead(model: BoundModel, size: float) -> Iterator[None]:
+    """Inside, the parameters stand one plain gradient step further; after, where they were."""
+    before = {name: value.detach().clone() for name, value in model.params.items()}
+    with torch.no_grad():
+        for value in model.params.values():
+            if value.grad is not None:
+                value -= size * value.grad
+    yield
+    with torch.no_grad():
+        for name, value in model.params.items():
+            value.copy_(before[name])
+
+
+def _placed(message: Message, device: torch.device) -> Message:
+    """The message with every tensor on the device; networks are made where the server is."""
+    return {
+        kind: payload.to(device)
+        if isinstance(payload, Tensor)
+        else payload
+        if isinstance(payload, Network)
+        else {name: value.to(device) for name, value in payload.items()}
+        for kind, payload in message.items()
+    }

@@ -14,27 +14,23 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-import psutil
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrepro.base.protocol import OptimizerSpec, Protocol
-from fedrepro.engine.base import Job, Results, Trained
-from fedrepro.engine.forward import BoundModel, ForwardEngine
+from fedrepro.engine.base import BoundModel, Engine, Job, Results, Trained, norms
 from fedrepro.engine.optimizers import build, remembered
-from fedrepro.engine.reading import Reader, Step, stacking_order
-from fedrepro.engine.received import Received, form, norms
+from fedrepro.engine.stacked_inputs import Reader, Received, Step, form, stacking_order
 from fedrepro.methods.base import Batch, Method, Phase
 from fedrepro.models import FLModel, Output
 
 Named = Mapping[str, Tensor]
 Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their optimiser
-COPIES, SHARE = 8, 0.25  # of a network, taken to be needed by a client; of the memory, taken
 
 
-class StackedEngine(ForwardEngine):
-    """Clients stacked and stepped together. max_stack: most of them; as many as fit where None."""
+class StackedEngine(Engine):
+    """Clients stacked and stepped together. max_stack: most of them at once; all where None."""
 
     name = "fused"  # the word that run ids hold
 
@@ -46,25 +42,13 @@ class StackedEngine(ForwardEngine):
             layer.num_batches_tracked = None  # nothing reads it, and vmap could not write it
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
-        """Train each job's network; the largest stacks that fit, one after another."""
+        """Train each job's network, stack after stack."""
         for group in self._groups(jobs):
-            while group:
-                size = self._largest(jobs[group[0]])
-                part, group = group[:size], group[size:]
+            size = self.max_stack or len(group)
+            for part in (group[i : i + size] for i in range(0, len(group), size)):
                 with self._multiplying():
                     trained = _Stack(self, method, [jobs[i] for i in part]).train()
                 yield from zip(part, trained, strict=True)
-
-    def _largest(self, job: Job) -> int:
-        """Most clients in one stack, by the host's free memory or all of a GPU's, of which torch
-        holds what it freed."""
-        size = COPIES * sum(value.nbytes for value in job.state.values())
-        if self.device.type == "cuda":
-            memory = torch.cuda.mem_get_info(self.device)[1]
-        else:
-            memory = psutil.virtual_memory().available
-        fits = max(1, int(SHARE * memory) // size)
-        return min(fits, self.max_stack or fits)
 
     def _groups(self, jobs: Sequence[Job]) -> list[list[int]]:
         """Positions of jobs that can be stacked, each group in stacking order."""
@@ -73,16 +57,14 @@ class StackedEngine(ForwardEngine):
             course = tuple(
                 (replace(phase, trains=None), self.moving(phase)) for phase in job.phases
             )
-            image, size = tuple(job.samples.images.shape[1:]), self.batch_size(job)
-            groups[image, course, size, job.round, form(job.received)].append(i)
+            image = tuple(job.samples.images.shape[1:])
+            groups[image, course, job.batch_size, job.round, form(job.received)].append(i)
 
         def order(i: int) -> tuple[int, int]:
-            return stacking_order(len(jobs[i].samples), self.batch_size(jobs[i]))
+            size = jobs[i].batch_size or self.protocol.batch_size
+            return stacking_order(len(jobs[i].samples), size)
 
         return [sorted(group, key=order) for group in groups.values()]
-
-    def batch_size(self, job: Job) -> int:
-        return job.batch_size or self.protocol.batch_size
 
     def moving(self, phase: Phase) -> tuple[str, ...]:
         """The parameters that a phase trains."""
@@ -96,15 +78,12 @@ class _Stack:
     def __init__(self, engine: StackedEngine, method: Method, jobs: Sequence[Job]) -> None:
         self._engine, self._method, self._jobs = engine, method, jobs
         self._received = Received([job.received for job in jobs], engine.device)
-        size = engine.batch_size(jobs[0])
-        self._reader = Reader(method, jobs, engine.protocol.data, size, engine.device, engine.dtype)
+        size = jobs[0].batch_size or engine.protocol.batch_size
+        like = torch.empty((), dtype=engine.dtype, device=engine.device)
+        self._reader = Reader(method, jobs, engine.protocol.data, size, like)
         self._tensors = {
-            name: value.new_empty((len(jobs), *value.shape), device=engine.device)
-            for name, value in jobs[0].state.items()
+            name: torch.stack([job.state[name] for job in jobs]) for name in jobs[0].state
         }
-        for name, place in self._tensors.items():
-            for i, job in enumerate(jobs):  # one by one: a client's may lie in a file
-                place[i].copy_(job.state[name])
         self._memory: list[dict[str, Tensor]] = [dict(job.optimizer) for job in jobs]
         self._sums: dict[str, Tensor] = {}  # of each loss term (clients,), and its samples
         self._seen: dict[str, list[int]] = {}
@@ -203,8 +182,8 @@ class _Stack:
                 terms = work(model, Batch(*batch), self._received.message(received))
                 return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
-        tensors, dims = self._received.rows(rows), self._received.dims
-        losses, terms = vmap(one, (0, 0, 0, dims))(leaves, fixed, tuple(batch), tensors)
+        received = {name: value[rows] for name, value in self._received.tensors.items()}
+        losses, terms = vmap(one)(leaves, fixed, tuple(batch), received)
 
         # The clients do not touch each other, so the sum's gradient is each one's own.
         def gradients(total: Tensor, again: bool = False) -> dict[str, Tensor]:

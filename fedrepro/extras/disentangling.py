@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from fedrepro.data.batches import slices
 from fedrepro.data.transforms import normalise
-from fedrepro.models.base import FLModel, Output
+from fedrepro.models.base import FLModel, Output, WrappedModel
 
 IMAGES = 256  # in a batch, when extractors are compared
+STEPS = 20  # of k-means
 
 
 class Disentangled(Output):
@@ -44,18 +45,14 @@ class Estimator(nn.Module):
         return value[:, 0]
 
 
-class DisentanglingModel(FLModel):
+class DisentanglingModel(WrappedModel):
     """A network whose predictor reads the domain-invariant part of z, with what tells the parts
     apart. against: weight of the two parts' share in lowering the estimate of their information."""
 
     def __init__(self, module: FLModel, against: float, hidden: int) -> None:
-        super().__init__(module.encoder, module.projection, module.predictor, module.feature_size)
-        self.memory_format = module.memory_format
+        super().__init__(module)
         self.against = against
-        size = module.feature_size
-        with torch.no_grad():
-            classes = module.predictor.eval()(torch.zeros(1, size)).shape[1]
-        module.predictor.train()
+        size, classes = module.feature_size, self.classes()
         self.invariant = nn.Sequential(nn.Linear(size, size), nn.ReLU())
         self.specific = nn.Sequential(nn.Linear(size, size), nn.ReLU())
         self.identifier = nn.Linear(size, classes)
@@ -108,6 +105,11 @@ class Candidates(nn.Module):
         batches = [normalise(images[part], self.how, dtype) for part in slices(len(images), IMAGES)]
         return torch.stack([torch.cat([one(x) for x in batches]) for one in self.members])
 
+    def hold(self, networks: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take the extractors' values from networks, one each."""
+        for member, tensors in zip(self.members, networks, strict=True):
+            member.load_state_dict({name: tensors[name] for name in member.state_dict()})
+
 
 def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:
     """Donsker and Varadhan's lower bound of a mutual information: E T - log E' exp T.
@@ -124,3 +126,16 @@ def opposed(x: Tensor, by: float = 1.0) -> Tensor:
     """x, whose gradient is multiplied by -`by`: what lies before it works against what lies behind.
     Ganin and Lempitsky (2015)."""
     return x.detach() + by * (x.detach() - x)
+
+
+def within_clusters(z: Tensor, clusters: int) -> Tensor:
+    """Sum over clusters r of sum_{i,j in r} ||z_i - z_j||^2 / (2 n_r), a float64 scalar: the lower,
+    the better the features (n, d) cluster. k-means that starts from the first rows."""
+    z = z.double()
+    centres = z[:clusters]
+    for _ in range(STEPS):
+        nearest = torch.cdist(z, centres).argmin(dim=1)
+        own = F.one_hot(nearest, len(centres)).to(z)
+        counts = own.sum(dim=0)[:, None]
+        centres = torch.where(counts > 0, own.T @ z / counts.clamp(min=1), centres)
+    return (z - centres[nearest]).square().sum()

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+import fedrepro.methods.api as fl
 from fedrepro.base.rng import torch_stream
 from fedrepro.extras.dp import clipped, noise, noise_multiplier
 from fedrepro.federated.participation import turns_of
-from fedrepro.methods.base import BNPolicy, Method, TrainedClient, Upload, hyper
-from fedrepro.methods.messages import Message, tensor_of, tensors_of
-from fedrepro.methods.server import Server
 
 
 @dataclass(frozen=True)
-class DPFedBN(Method):
+class DPFedBN(fl.Method):
     """FedBN whose clients clip their update and hide it in noise. Li et al., ADCOL, Sec. B.12.
 
     Curious server: each client adds Laplace noise of scale clip / e to every value it sends, with
@@ -27,62 +25,49 @@ class DPFedBN(Method):
     McMahan et al. 2017), sized by the heaviest client. BatchNorm stays local.
     """
 
-    name: ClassVar[str] = "DP-FedBN"
-    reference: ClassVar[str] = "li2023adcol"
-    equations: ClassVar[tuple[str, ...]] = (
+    name = "DP-FedBN"
+    reference = "li2023adcol"
+    equations = (
         r"\Delta_i = (w_i - w) \cdot \min\big(1, C / \lVert w_i - w \rVert\big)",
         r"\tilde\Delta_i = \Delta_i + \mathrm{Lap}(0, C k / \epsilon)",
     )
 
-    epsilon: float = hyper(
-        5.0,
-        source="ADCOL, Sec. B.12: the budget of the whole run",
-        status="stated",
-        alternatives=(2.0, 10.0),
-        low=0,
+    epsilon: float = fl.hyper(
+        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0), low=0
     )
-    server_is: Literal["curious", "trusted"] = hyper(
-        "curious",
-        source="ADCOL, Sec. B.12: curious is Table 17, trusted the 66.3 % named in the text",
-        status="stated",
-        alternatives=("trusted",),
+    server_is: Literal["curious", "trusted"] = fl.hyper(
+        "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated", ("trusted",)
     )
-    clip: float = hyper(
-        0.01, source="not stated in ADCOL's paper", status="decided", alternatives=(0.1, 1.0), low=0
-    )
-    order: float = hyper(
+    clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0), low=0)
+    order: float = fl.hyper(
         2.0,
-        source="not stated in ADCOL's paper: the usual norm of an update; under Laplace noise only "
-        "order 1 gives epsilon-DP of the whole update",
-        status="decided",
-        alternatives=(1.0,),
+        "not stated in ADCOL's paper: the usual norm of an update; under Laplace noise only order "
+        "1 gives epsilon-DP of the whole update",
+        "decided",
+        (1.0,),
         low=1,
     )
-    delta: float = hyper(
-        0.01,
-        source="ADCOL, Sec. B.12: at most 0.01 (trusted server)",
-        status="stated",
-        low=0,
-        high=1,
+    delta: float = fl.hyper(
+        0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", low=0, high=1
     )
-    bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself", status="stated")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated")
 
-    def download(self, server: Server, client: int) -> Message:
+    def download(self, server: fl.Server, client: int) -> fl.Message:
         part = turns_of(server.protocol, server.clients)
         scale = torch.tensor(self.clip * part / self.epsilon, dtype=server.dtype)
         return {"schedule": scale.to(server.device)}
 
-    def release(self, client: TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        before = tensors_of(client.received, "model")
+    def release(self, client: fl.TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        before = fl.tensors_of(client.received, "model")
         update = {name: value - before[name] for name, value in shared.items()}
         update = clipped(update, self.clip, self.order)
         if self.server_is == "curious":
-            scale = float(tensor_of(client.received, "schedule"))
+            scale = float(fl.tensor_of(client.received, "schedule"))
             for name, value in update.items():
                 update[name] = value + noise(value, scale, "laplace", client.generator)
         return {name: before[name] + value for name, value in update.items()}
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         if self.server_is != "trusted":
             return
         rate = len(uploads) / server.clients

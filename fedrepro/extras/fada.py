@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import OptimizerSpec
+import fedrepro.methods.api as fl
 from fedrepro.extras.disentangling import (
     Candidates,
     Disentangled,
@@ -19,33 +18,16 @@ from fedrepro.extras.disentangling import (
     Extractor,
     information_bound,
     opposed,
+    within_clusters,
 )
-from fedrepro.methods.base import Batch, LocalModel, Method, TrainedClient, Upload, hyper
-from fedrepro.methods.losses import TINY, cross_entropy, kl_from_uniform
-from fedrepro.methods.messages import Message, network_of, tensor_of, tensors_of
-from fedrepro.methods.server import Server
-from fedrepro.models import FLModel, TensorInfo, build_model, discriminator
+from fedrepro.methods.losses import TINY, kl_from_uniform
 from fedrepro.models.discriminators import Panel
 
 SOURCE, TARGET = 0, 1  # what a discriminator calls them, in the order `fit` has them
-STEPS = 20  # of k-means
-
-
-def within_clusters(z: Tensor, clusters: int) -> Tensor:
-    """Sum over clusters r of sum_{i,j in r} ||z_i - z_j||^2 / (2 n_r), a float64 scalar: the lower,
-    the better the features (n, d) cluster. k-means that starts from the first rows."""
-    z = z.double()
-    centres = z[:clusters]
-    for _ in range(STEPS):
-        nearest = torch.cdist(z, centres).argmin(dim=1)
-        own = F.one_hot(nearest, len(centres)).to(z)
-        counts = own.sum(dim=0)[:, None]
-        centres = torch.where(counts > 0, own.T @ z / counts.clamp(min=1), centres)
-    return (z - centres[nearest]).square().sum()
 
 
 @dataclass(frozen=True)
-class FADA(Method):
+class FADA(fl.Method):
     """Labelled sources teach one unlabelled target: an extractor no discriminator can tell source
     from target by, a disentangler, and an attention to the sources that help the target cluster.
 
@@ -53,28 +35,24 @@ class FADA(Method):
     that fools its discriminator; KL from uniform of a class identifier on the domain-specific part;
     the mutual information of the parts; and their squared error in rebuilding the features. The
     target, whose labels reach no loss, trains its extractor to fool all discriminators, in mean.
-    The server trains one discriminator a source on its and the target's features. The new network
+    The server trains one discriminator per source on its and the target's features. The new network
     is the sources' mean, weighted by the softmax of how much less the target's features scatter
     within k-means clusters after a source's update than before, plus the target's own update.
     Each client is tested with that network on its own domain; the target's number counts.
 
     Peng et al. 2020, whose text was not at hand, after ADCOL App. C, secondary sources and the
     authors' code of an earlier method (DAL). Departures: everything moves by rounds where the
-    original synchronises by batches, so discriminators and attention are a round late: the target
-    compares the extractors of the round before, which travel to it, and round 1 weighs all alike.
-    Sources start each round from the common network, so that a source's update is one of the
-    target's network; the original's keep their own. Of the disentangler the domain-invariant half
-    travels (the target cannot classify without it); the other half, identifier, estimator and
-    reconstructor stay. The players of a game step together, on one batch: the identifier learns
-    from features that do not follow it, the estimator through reversed gradients. softplus(I)
-    stands for I, which may be below 0. Pairs of different images are neighbours in the batch. The
-    target trains no disentangler: its terms would not reach the extractor (information, rebuilding;
-    DAL code) or need an identifier that knows its labels.
+    original synchronises by batches, so discriminators and attention are a round late, and round 1
+    weighs all alike. Sources start each round from the common network; the original's keep their
+    own. Of the disentangler the domain-invariant half travels; the other half, identifier,
+    estimator and reconstructor stay. The players of a game step together, on one batch, through
+    reversed gradients. softplus(I) stands for I, which may be below 0. The target trains no
+    disentangler: its terms would not reach the extractor or need its labels.
     """
 
-    name: ClassVar[str] = "FADA"
-    reference: ClassVar[str] = "peng2020fada"
-    equations: ClassVar[tuple[str, ...]] = (
+    name = "FADA"
+    reference = "peng2020fada"
+    equations = (
         r"\text{source } i: \; \mathrm{CE}\big(h(d(z)), y\big) - \lambda_a \log D_i(T \mid z) + "
         r"\lambda_c \, \mathrm{KL}\big(U \,\Vert\, c(s(z))\big) + \lambda_m \, I\big(d(z); "
         r"s(z)\big) + \frac{\lambda_r}{\dim z} \lVert r(d(z), s(z)) - z \rVert^2",
@@ -84,118 +62,68 @@ class FADA(Method):
         r"w \leftarrow \sum_i \alpha_i w_i + \gamma \, (w_T - w)",
     )
 
-    target: int = hyper(
-        0,
-        source="ADCOL App. C: each client in turn, its labels unused; counted from the last where "
-        "negative",
-        status="stated",
+    target: int = fl.hyper(
+        0, "ADCOL App. C: each client in turn, its labels unused; -1 is the last", "stated"
     )
-    alignment: float = hyper(
-        1.0,
-        source="not stated in the papers; DAL code has 0.01, under Adam",
-        status="decided",
-        alternatives=(0.01, 0.1),
-        low=0,
+    alignment: float = fl.hyper(
+        1.0, "not stated; DAL code has 0.01, under Adam", "decided", (0.01, 0.1), low=0
     )
-    confusion: float = hyper(
-        1.0,
-        source="not stated in the papers; 1 in DAL code",
-        status="code",
-        alternatives=(0.1, 0.0),
-        low=0,
+    confusion: float = fl.hyper(1.0, "not stated; 1 in DAL code", "code", (0.1, 0.0), low=0)
+    information: float = fl.hyper(
+        1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0), low=0
     )
-    information: float = hyper(
-        1e-4,
-        source="not stated in the papers; 0.0001 in DAL code. The estimator itself learns at "
-        "weight 1; 0 leaves it out",
-        status="code",
-        alternatives=(0.01, 0.0),
-        low=0,
+    reconstruction: float = fl.hyper(
+        0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0), low=0
     )
-    reconstruction: float = hyper(
-        0.01,
-        source="not stated in the papers; 0.01 in DAL code, of the mean over features",
-        status="code",
-        alternatives=(1.0, 0.0),
-        low=0,
+    estimator_hidden: int = fl.hyper(512, "not stated; 512 in DAL code", "code", low=1)
+    discriminator_hidden: tuple[int, ...] = fl.hyper(
+        (256,), "not stated; 256 in DAL code, leaky ReLU there, ReLU here", "code", ((512, 512),)
     )
-    estimator_hidden: int = hyper(
-        512, source="not stated in the papers; 512 in DAL code", status="code", low=1
+    discriminator_epochs: int = fl.hyper(1, "not stated; as ADCOL's", "decided", (3,), low=1)
+    discriminator_lr: float = fl.hyper(0.01, "not stated; as ADCOL's", "decided", (0.001,), low=0)
+    discriminator_momentum: float = fl.hyper(
+        0.9, "not stated; as ADCOL's", "decided", (0.0,), low=0
     )
-    discriminator_hidden: tuple[int, ...] = hyper(
-        (256,),
-        source="not stated in the papers; 256 in DAL code, leaky ReLU there and ReLU here",
-        status="code",
-        alternatives=((512, 512),),
-    )
-    discriminator_epochs: int = hyper(
-        1, source="not stated in the papers; as ADCOL's", status="decided", alternatives=(3,), low=1
-    )
-    discriminator_lr: float = hyper(
-        0.01,
-        source="not stated in the papers; as ADCOL's",
-        status="decided",
-        alternatives=(0.001,),
-        low=0,
-    )
-    discriminator_momentum: float = hyper(
-        0.9,
-        source="not stated in the papers; as ADCOL's",
-        status="decided",
-        alternatives=(0.0,),
-        low=0,
-    )
-    attention: Literal["relative", "absolute", "equal"] = hyper(
+    attention: Literal["relative", "absolute", "equal"] = fl.hyper(
         "relative",
-        source="Peng et al.: softmax of the differences W - W_i, which grow with images and length "
-        "of features until one source has all the weight; divided by W here. Not stated whether "
-        "distances are squared (they are here, as in the gap statistic); equal leaves it out",
-        status="decided",
-        alternatives=("absolute", "equal"),
+        "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "
+        "by W here, of squared distances (not stated); equal leaves it out",
+        "decided",
+        ("absolute", "equal"),
     )
-    target_share: float = hyper(
-        1.0,
-        source="not stated in the papers: the attention masks the sources' updates, so the "
-        "target's own counts whole; 0 is a network of the sources alone",
-        status="decided",
-        alternatives=(0.0,),
-        low=0,
-        high=1,
+    target_share: float = fl.hyper(
+        1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), low=0, high=1
     )
-    bn_policy: Literal["recompute", "average"] = hyper(
-        "recompute",
-        source="not stated in the papers: statistics of the client's own images under the new "
-        "network; average takes the sources', weighted by attention",
-        status="decided",
-        alternatives=("average",),
+    bn_policy: Literal["recompute", "average"] = fl.hyper(
+        "recompute", "not stated; average takes the sources', by attention", "decided", ("average",)
     )
 
-    def network(self, module: FLModel) -> FLModel:
+    def network(self, module: fl.FLModel) -> fl.FLModel:
         return DisentanglingModel(module, self.information, self.estimator_hidden)
 
-    def shares(self, tensor: TensorInfo) -> bool:
+    def shares(self, tensor: fl.TensorInfo) -> bool:
         return tensor.part != "own" or tensor.name.startswith("invariant.")
 
-    def travels(self, tensor: TensorInfo) -> bool:
+    def travels(self, tensor: fl.TensorInfo) -> bool:
         return False  # `upload` sends what `server_step` gives each client's own weight
 
-    def goes_down(self, tensor: TensorInfo) -> bool:
+    def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return super().travels(tensor)
 
     # Clients. The target is who gets all the discriminators.
 
-    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+    def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         assert isinstance(out, Disentangled)
         if "discriminators" in received:
-            guess = network_of(received, "discriminators")(out.features)
+            guess = fl.network_of(received, "discriminators")(out.features)
             return {"fool": self.alignment * _cross_entropy_to(SOURCE, guess)}
-        guess = network_of(received, "discriminator")(out.features)
+        guess = fl.network_of(received, "discriminator")(out.features)
         error = (out.rebuilt - out.features.detach()).square().mean()
         terms = {
-            "ce": cross_entropy(out.logits, batch.y),
+            "ce": fl.cross_entropy(out.logits, batch.y),
             "fool": self.alignment * _cross_entropy_to(TARGET, guess),
-            "identify": cross_entropy(out.guessed, batch.y),
+            "identify": fl.cross_entropy(out.guessed, batch.y),
             "confuse": self.confusion * kl_from_uniform(out.confused),
             "rebuild": self.reconstruction * error,
         }
@@ -204,9 +132,9 @@ class FADA(Method):
             terms["information"] = opposed(F.softplus(estimate))
         return terms
 
-    def upload(self, client: TrainedClient) -> Message:
-        names = tensors_of(client.received, "model").keys()
-        message: Message = {"features": client.features()}
+    def upload(self, client: fl.TrainedClient) -> fl.Message:
+        names = fl.tensors_of(client.received, "model").keys()
+        message: fl.Message = {"features": client.features()}
         if "discriminators" not in client.received:
             message["network"] = {name: client.state[name] for name in names}
             return message
@@ -218,103 +146,80 @@ class FADA(Method):
         return message
 
     @torch.no_grad()
-    def scatter(self, client: TrainedClient) -> Tensor:
+    def scatter(self, client: fl.TrainedClient) -> Tensor:
         """W of the client's features under every candidate, k-means from the same images."""
         order = torch.randperm(len(client.inputs), generator=client.generator)
         images = client.inputs[order.to(client.inputs.device)]
-        features = network_of(client.received, "candidates")(images)
+        features = fl.network_of(client.received, "candidates")(images)
         return torch.stack([within_clusters(z, client.classes) for z in features])
 
     # The server.
 
-    def sources(self, server: Server) -> list[int]:
+    def sources(self, server: fl.Server) -> list[int]:
         """All clients but the target."""
         target = range(server.clients)[self.target]
         return [client for client in range(server.clients) if client != target]
 
-    def init_server(self, server: Server) -> None:
+    def init_server(self, server: fl.Server) -> None:
         protocol, clients = server.protocol, server.clients
         if not -clients <= self.target < clients or clients < 2:
-            raise FedReproError(
-                f"FADA target = {self.target}: choose one of 0 to {clients - 1}, of two clients "
-                "at least"
-            )
+            choice = f"choose one of 0 to {clients - 1}, of two clients at least"
+            raise fl.FedReproError(f"FADA target = {self.target}: {choice}")
         if protocol.participation < 1:
-            raise FedReproError("FADA needs its target in every round; set participation to 1")
-        pairs = []
-        for source in self.sources(server):
-            made = discriminator(server.feature_size, 2, hidden=self.discriminator_hidden)
+            raise fl.FedReproError("FADA needs its target in every round; set participation to 1")
+        sizes, sources = (server.feature_size, 2, self.discriminator_hidden), self.sources(server)
+        pairs = {source: fl.discriminator(*sizes) for source in sources}
+        for source, made in pairs.items():
             server.add_module(f"discriminator{source}", made)
-            pairs.append(made)
-        given = iter(pairs)
+        given = iter(pairs.values())
         server.add_module("discriminators", Panel(lambda: next(given), len(pairs)))
-        size, args = protocol.data.size, protocol.model_args
-        members = [
-            Extractor(build_model(protocol.model, server.classes, size, **args))
-            for _ in range(clients)
-        ]
+        members = [Extractor(server.new_network()) for _ in range(clients)]
         server.add_module("candidates", Candidates(members, protocol.data.normalise))
 
-    def download(self, server: Server, client: int) -> Message:
+    def download(self, server: fl.Server, client: int) -> fl.Message:
         if client in self.sources(server):
             return {"discriminator": server.network(f"discriminator{client}")}
-        message: Message = {"discriminators": server.network("discriminators")}
+        message: fl.Message = {"discriminators": server.network("discriminators")}
         if server.round > 1 and self.attention != "equal":
             message["candidates"] = server.network("candidates")
         return message
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         messages = {upload.client: upload.message for upload in uploads}
         sources = self.sources(server)
         (target,) = messages.keys() - set(sources)
-        networks = [tensors_of(messages[i], "network") for i in sources]
+        networks = [fl.tensors_of(messages[i], "network") for i in sources]
         before = {name: server.model[name] for name in networks[0]}
         weights = self.attended(messages[target], len(sources)).to(server.device, server.dtype)
         for name in before:
             stack = torch.stack([network[name] for network in networks])
             server.model[name] = torch.tensordot(weights, stack, dims=1)
         if self.target_share:
-            for name, value in tensors_of(messages[target], "network").items():
+            for name, value in fl.tensors_of(messages[target], "network").items():
                 if not server.layout[name].is_buffer:  # a variance must stay positive
                     update = self.target_share * (value - before[name])
                     server.model[name] = server.model[name] + update
         server.log |= {f"attention{i}": float(w) for i, w in zip(sources, weights, strict=True)}
-        for source in sources:
-            self.fit(server, source, messages[source], messages[target])
-        self.keep(server, [before, *networks])
+        z = {i: fl.tensor_of(message, "features") for i, message in messages.items()}
+        lr, momentum = self.discriminator_lr, self.discriminator_momentum
+        decay = server.protocol.optimizer.weight_decay
+        spec = fl.OptimizerSpec(lr=lr, momentum=momentum, weight_decay=decay)
+        for i in sources:  # each one's discriminator, on its features and the target's
+            both = z[i], z[target]
+            domain = torch.cat([torch.full((len(part),), n) for n, part in enumerate(both)])
+            epochs = self.discriminator_epochs
+            server.fit(f"discriminator{i}", torch.cat(both), domain, epochs=epochs, optimizer=spec)
+        cast(Candidates, server.modules["candidates"]).hold([before, *networks])
 
-    def attended(self, message: Message, sources: int) -> Tensor:
+    def attended(self, message: fl.Message, sources: int) -> Tensor:
         """The sources' weights (sources,) in the new network."""
         if "scatter" not in message:
             return torch.full((sources,), 1 / sources, dtype=torch.float64)
-        before, *after = tensor_of(message, "scatter")
+        before, *after = fl.tensor_of(message, "scatter")
         gain = before - torch.stack(after)
         if self.attention == "relative":
             gain = gain / before.clamp(min=TINY)
         return torch.softmax(gain, dim=0)
-
-    def fit(self, server: Server, source: int, of_source: Message, of_target: Message) -> None:
-        """Train a source's discriminator on its features and the target's."""
-        z = [tensor_of(message, "features") for message in (of_source, of_target)]
-        domain = [torch.full((len(part),), name) for name, part in enumerate(z)]
-        optimizer = OptimizerSpec(
-            lr=self.discriminator_lr,
-            momentum=self.discriminator_momentum,
-            weight_decay=server.protocol.optimizer.weight_decay,
-        )
-        server.fit(
-            f"discriminator{source}",
-            torch.cat(z),
-            torch.cat(domain),
-            epochs=self.discriminator_epochs,
-            optimizer=optimizer,
-        )
-
-    def keep(self, server: Server, networks: Sequence[Mapping[str, Tensor]]) -> None:
-        """Hold the extractors before and after a round, for the target to compare in the next."""
-        candidates = cast(Candidates, server.modules["candidates"])
-        for member, tensors in zip(candidates.members, networks, strict=True):
-            member.load_state_dict({name: tensors[name] for name in member.state_dict()})
 
 
 def _cross_entropy_to(domain: int, logits: Tensor) -> Tensor:

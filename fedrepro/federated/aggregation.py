@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from fedrepro.methods.messages import Message, tensors_of
 from fedrepro.models import TensorInfo
 
 
@@ -27,6 +28,12 @@ class RunningAverage:
         batches = [math.ceil(count / batch_size) for count in counts]
         for value, own in zip(self.tensors.values(), batches, strict=False):
             value.mul_(own / sum(batches))
+
+    def take(self, position: int, message: Message, weight: float) -> None:
+        """Add the shared tensors of a client's message, and take them out of it."""
+        if "model" in message:
+            self.add(position, tensors_of(message, "model"), weight)
+            del message["model"]
 
     def add(self, position: int, model: Mapping[str, Tensor], weight: float) -> None:
         """Add a client's tensors with its weight; position 0 is the round's first client."""

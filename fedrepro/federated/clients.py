@@ -15,56 +15,49 @@ from fedrepro.data.federation import ClientData, Samples
 from fedrepro.engine import Engine
 from fedrepro.methods.messages import Message
 
-Groups = dict[str, dict[str, Tensor]]
+Named = dict[str, Tensor]
+# A client's fields by the names that a checkpoint has for them.
+GROUPS = {name: name for name in ("kept", "optimizer", "memory", "trained")}
+GROUPS["twin"] = "personal_model"
 
 
 @dataclass
 class Client:
-    """One client.
+    """One client, and the tensors it keeps by name.
 
-    groups: its tensors by kind and name. ``kept``: of its network, what the server's tensors do not
-    replace; ``optimizer``: momenta; ``memory``: what its method remembers; ``twin``: its second
-    network; ``trained``: the rest of its network as it was after training, where that is tested.
+    kept: of its network, what the server's tensors do not replace. optimizer: momenta. memory: what
+    its method remembers. personal_model: its second network, where a method trains one. trained:
+    the rest of its network as it was after training, where that is tested.
     """
 
     index: int
     data: ClientData
-    groups: Groups = field(default_factory=dict)
-
-    @property
-    def kept(self) -> dict[str, Tensor]:
-        return self.groups.get("kept", {})
-
-    @property
-    def optimizer(self) -> dict[str, Tensor]:
-        return self.groups.get("optimizer", {})
-
-    @property
-    def memory(self) -> dict[str, Tensor]:
-        return self.groups.get("memory", {})
-
-    @property
-    def twin(self) -> dict[str, Tensor]:
-        return self.groups.get("twin", {})
-
-    @property
-    def trained(self) -> dict[str, Tensor]:
-        return self.groups.get("trained", {})
+    kept: Named = field(default_factory=dict)
+    optimizer: Named = field(default_factory=dict)
+    memory: Named = field(default_factory=dict)
+    personal_model: Named = field(default_factory=dict)
+    trained: Named = field(default_factory=dict)
 
     def personal(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its network: the server's tensors where it loads them, else its own."""
         return {n: self.kept.get(n, value) for n, value in model.items()}
 
-    def network(self, subject: str, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its network of one of the kinds of `Method.judged_by`."""
+    def network(self, subject: str, model: Mapping[str, Tensor]) -> Named:
+        """Its network of one of the kinds of `Method.evaluated_models`."""
         if subject == "twin":
-            return self.twin
+            return self.personal_model
         return self.personal(model) | (self.trained if subject == "trained" else {})
+
+    @property
+    def groups(self) -> dict[str, Named]:
+        """What it keeps, as `GROUPS` names it."""
+        return {group: getattr(self, attribute) for group, attribute in GROUPS.items()}
 
 
 @dataclass(frozen=True)
 class TrainedView:
-    """A client after local training, as a method's `upload` and `remember` see it."""
+    """A client after local training, as a method's `upload` and `remember` see it: see
+    `methods.base.TrainedClient`."""
 
     index: int
     classes: int
@@ -78,11 +71,9 @@ class TrainedView:
 
     @property
     def inputs(self) -> Tensor:
-        """See `methods.base.TrainedClient`."""
         return self._samples.images
 
     def features(self, training: bool = False, augmentation: Augmentation | None = None) -> Tensor:
-        """See `methods.base.TrainedClient`."""
         return self._engine.features(
             self.state, self._samples, training, augmentation, self.generator
         )
@@ -108,19 +99,10 @@ def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
     }
 
 
-def restore(
-    clients: Sequence[Client],
-    flat: Mapping[str, Tensor],
-    device: torch.device,
-) -> None:
-    """Put a checkpoint's tensors back, one client at a time."""
-    names: dict[int, list[str]] = {}
-    for name in flat:
-        if name.startswith("client/"):
-            names.setdefault(int(name.split("/", 2)[1]), []).append(name)
+def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch.device) -> None:
+    """Put a checkpoint's tensors back, each read once."""
     for client in clients:
-        groups: Groups = {}
-        for name in names.get(client.index, ()):
-            _, _, group, key = name.split("/", 3)
-            groups.setdefault(group, {})[key] = flat[name].to(device)
-        client.groups = groups
+        for group, attribute in GROUPS.items():
+            start = f"client/{client.index}/{group}/"
+            names = [name for name in flat if name.startswith(start)]
+            setattr(client, attribute, {n.removeprefix(start): flat[n].to(device) for n in names})

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 
 from fedrepro.base.protocol import EarlyStop
-from fedrepro.engine import Job, Trained
-from fedrepro.federated.aggregation import RunningAverage
-from fedrepro.federated.clients import Client, Groups
 from fedrepro.federated.metrics import ROUNDING
-from fedrepro.methods.base import Upload
-from fedrepro.methods.messages import Message, count_bytes
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 LAST = 5  # rounds at a run's end that the rule `last5` reads
 Row = tuple[int, str, str, str, str, float]
+
+
+def logged(number: int, measure: str, values: Mapping[str, float]) -> list[Row]:
+    """Rows of what belongs to no domain, by subject."""
+    return [(number, measure, name, "", "", float(value)) for name, value in values.items()]
+
+
+def term_rows(number: int, terms: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Rows of the loss terms, by client."""
+    return [
+        (number, "term", term, client, "train", value)
+        for client, own in terms.items()
+        for term, value in own.items()
+    ]
 
 
 class Curve:
@@ -30,79 +36,43 @@ class Curve:
     def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
         self.rows: list[Row] = []
         self.accuracy = float("nan")  # mean of the last tests
-        self._subject, self._stop, self._watched = subject, stop, watched or subject
-        self._losses: dict[int, float] = {}  # of the held-out images, by round
-        self._accuracies: dict[int, float] = {}  # of the tests, by round
+        self._stop = stop
+        self._read = {
+            (watched or subject, "loss", "validation"): "losses",
+            (subject, "accuracy", "test"): "accuracies",
+        }
+        # Means over domains by round.
+        self._means: dict[str, dict[int, float]] = {"losses": {}, "accuracies": {}}
 
     def add(self, rows: Iterable[Row]) -> None:
         """Rows of further rounds."""
-        losses: dict[int, list[float]] = {}
-        accuracies: dict[int, list[float]] = {}
+        found: dict[tuple[str, int], list[float]] = {}
         for row in rows:
             self.rows.append(row)
             number, measure, subject, _, split, value = row
-            if subject == self._watched and (measure, split) == ("loss", "validation"):
-                losses.setdefault(number, []).append(value)
-            if subject == self._subject and (measure, split) == ("accuracy", "test"):
-                accuracies.setdefault(number, []).append(value)
-        self._losses |= {number: float(np.mean(values)) for number, values in losses.items()}
-        self._accuracies |= {number: float(np.mean(found)) for number, found in accuracies.items()}
-        if accuracies:
-            self.accuracy = self._accuracies[max(accuracies)]
+            if kind := self._read.get((subject, measure, split)):
+                found.setdefault((kind, number), []).append(value)
+        for (kind, number), values in found.items():
+            self._means[kind][number] = float(np.mean(values))
+            if kind == "accuracies":
+                self.accuracy = self._means[kind][number]
 
     def scored(self) -> set[int]:
         """The rounds that a score rule may read (`metrics.scores`), as far as the run has come."""
-        rounds = set(sorted(self._accuracies)[-LAST:])
-        if self._accuracies:
-            highest = max(self._accuracies.values()) - ROUNDING
-            rounds.add(max(r for r, value in self._accuracies.items() if value >= highest))
-        if self._losses:
-            rounds.add(min(self._losses, key=self._losses.__getitem__))
-        return rounds
+        accuracies, losses = self._means["accuracies"], self._means["losses"]
+        rounds = set(sorted(accuracies)[-LAST:])
+        if accuracies:
+            highest = max(accuracies.values()) - ROUNDING
+            rounds.add(max(r for r, value in accuracies.items() if value >= highest))
+        return rounds | ({min(losses, key=losses.__getitem__)} if losses else set())
 
     def stopped(self, round: int) -> bool:
         """Whether the early stop has come by the end of a round."""
-        if self._stop is None or not self._losses:
+        losses = self._means["losses"]
+        if self._stop is None or not losses:
             return False
-        best = min(self._losses, key=self._losses.__getitem__)
-        return round - best >= self._stop.patience
+        return round - min(losses, key=losses.__getitem__) >= self._stop.patience
 
     def frame(self) -> pd.DataFrame:
         """Everything, tidy."""
         return pd.DataFrame(self.rows, columns=list(CURVE_COLUMNS))
-
-
-@dataclass
-class Round:
-    """A round in the making: who takes part, and what has come back. By client: its position among
-    those chosen."""
-
-    number: int
-    chosen: list[Client]
-    average: RunningAverage
-    downs: list[Message] = field(default_factory=list)
-    weights: Sequence[float] = ()
-    jobs: list[Job] = field(default_factory=list)
-    uploads: dict[int, Upload] = field(default_factory=dict)
-    after: dict[int, Groups] = field(default_factory=dict)
-    twins: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    sent: Counter[str] = field(default_factory=Counter)
-    clock: dict[str, float] = field(default_factory=dict)
-    tested: list[Row] = field(default_factory=list)
-    terms: list[Row] = field(default_factory=list)
-    predicted: dict[str, Tensor] = field(default_factory=dict)
-
-    def add_terms(self, client: Client, trained: Trained, prefix: str = "") -> None:
-        for term, value in trained.terms.items():
-            name = client.data.name
-            self.terms.append((self.number, "term", prefix + term, name, "train", value))
-
-    def rows(self, server: Mapping[str, float]) -> list[Row]:
-        """What the curve keeps of the round, whatever order clients came back in."""
-        order = {client.data.name: i for i, client in enumerate(self.chosen)}
-        rows = self.tested + sorted(self.terms, key=lambda row: order[row[3]])
-        rows += [(self.number, "server", k, "", "", v) for k, v in server.items()]
-        for way, counted in (("down", count_bytes(self.downs)), ("up", self.sent)):
-            named = {f"{way}/{kind}": float(size) for kind, size in counted.items()}
-            rows += [(self.number, "bytes", k, "", "", v) for k, v in named.items()]
-        return rows + [(self.number, "seconds", k, "", "", v) for k, v in self.clock.items()]

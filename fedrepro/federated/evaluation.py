@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedrepro.data.federation import Federation, Samples
+from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.engine import Engine
-from fedrepro.federated.clients import Client
 from fedrepro.federated.curve import Row
 
 
@@ -48,15 +47,26 @@ def everywhere(engine: Engine, federation: Federation, state: Mapping[str, Tenso
     return found + tests(engine, "server", state, federation.validations(), "validation")
 
 
-def at_home(
-    engine: Engine, federation: Federation, client: Client, state: Mapping[str, Tensor]
+def own_domain(
+    engine: Engine, federation: Federation, client: ClientData, state: Mapping[str, Tensor]
 ) -> list[Test]:
     """A client's network on its own domain."""
-    name, domain, held_out = client.data.name, client.data.domain, client.data.validation
-    found = tests(engine, name, state, {domain: federation.tests[domain]})
-    if held_out is not None:
-        found += tests(engine, name, state, {domain: held_out}, "validation")
+    domain = client.domain
+    found = tests(engine, client.name, state, {domain: federation.tests[domain]})
+    if client.validation is not None:
+        found += tests(engine, client.name, state, {domain: client.validation}, "validation")
     return found
+
+
+def rows(number: int, subject: str, found: Iterable[Test]) -> Iterator[Row]:
+    """The curve's rows; a domain with several clients' networks counts as their mean."""
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for test in found:
+        results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
+    for (domain, split), pairs in results.items():
+        accuracy, loss = np.mean(pairs, axis=0)
+        yield number, "accuracy", subject, domain, split, float(accuracy)
+        yield number, "loss", subject, domain, split, float(loss)
 
 
 def cross_rows(number: int, found: Iterable[Test]) -> Iterator[Row]:
@@ -77,20 +87,6 @@ def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, T
 def of_rounds(named: Mapping[str, Tensor], rounds: Collection[int]) -> dict[str, Tensor]:
     """The predictions of some rounds."""
     return {n: v for n, v in named.items() if int(n.partition("/")[0]) in rounds}
-
-
-def rows(
-    number: int, subject: str, tests: Sequence[Sequence[Test]], held_out: bool = True
-) -> Iterator[Row]:
-    """The curve's rows; a domain with several clients' networks counts as their mean. held_out:
-    those of validation images too."""
-    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for test in (test for one in tests for test in one if held_out or test.split == "test"):
-        results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
-    for (domain, split), pairs in results.items():
-        accuracy, loss = np.mean(pairs, axis=0)
-        yield number, "accuracy", subject, domain, split, float(accuracy)
-        yield number, "loss", subject, domain, split, float(loss)
 
 
 def embed(

@@ -37,9 +37,8 @@ def _by_round(
     curve: pd.DataFrame, measure: str, split: str, subject: str | None = None
 ) -> pd.DataFrame:
     rows = curve[(curve.measure == measure) & (curve.split == split)]
-    subjects = list(dict.fromkeys(rows.subject))
-    if subject is None and subjects:
-        subject = subjects[0]
+    if subject is None and len(rows):
+        subject = rows.subject.iloc[0]
     rows = rows[rows.subject == subject]
     wide = rows.pivot(index="round", columns="domain", values="value")
     wide = wide[list(dict.fromkeys(rows.domain))]
@@ -90,10 +89,8 @@ def validated(curve: pd.DataFrame) -> float:
 
 def best_round(curve: pd.DataFrame) -> int:
     """The round of lowest mean validation loss; the last one where nothing was held out."""
-    rows = curve[(curve.measure == "loss") & (curve.split == "validation")]
-    if rows.empty:
-        return int(curve["round"].max())
-    return int(_by_round(curve, "loss", "validation")["avg"].idxmin())
+    losses = _by_round(curve, "loss", "validation")
+    return int(curve["round"].max() if losses.empty else losses["avg"].idxmin())
 
 
 def in_and_out(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from typing import TypeVar
 
 import pandas as pd
 import torch
@@ -14,17 +17,22 @@ from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
 from fedrepro.data.federation import Federation
-from fedrepro.engine import ENGINES, Engine, Job, Trained, in_order, must_be_finite
+from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
+from fedrepro.engine.base import Results
 from fedrepro.federated import evaluation
 from fedrepro.federated.aggregation import RunningAverage
-from fedrepro.federated.clients import Checkpoint, Client, Groups, TrainedView, flatten, restore
-from fedrepro.federated.curve import LAST, Curve, Round
+from fedrepro.federated.clients import Checkpoint, Client, TrainedView, flatten, restore
+from fedrepro.federated.curve import LAST, Curve, Row, logged, term_rows
+from fedrepro.federated.evaluation import of_rounds
 from fedrepro.federated.frozen_head import give_head
 from fedrepro.federated.participation import participants
 from fedrepro.methods.base import Method, Phase, Upload
-from fedrepro.methods.messages import Message, count_bytes, tensors_of
+from fedrepro.methods.messages import Message, count_bytes
 from fedrepro.methods.server import Server, under
 from fedrepro.models import TensorInfo, build_model, layout
+
+Number = TypeVar("Number", int, float)
+Tested = tuple[list[Row], dict[str, Tensor]]  # rows of the curve, and what was predicted
 
 
 class Training:
@@ -62,10 +70,10 @@ class Training:
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
-        self.loaded = [n for n in initial if method.loads(self.layout[n])]
+        self.loaded = [n for n in initial if method.overwrites(self.layout[n])]
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
-        self.descending = [n for n in initial if method.goes_down(self.layout[n])]
-        self.judged = method.judged_by(self.layout)
+        self.descending = [n for n in initial if method.broadcast(self.layout[n])]
+        self.judged = method.evaluated_models(self.layout)
         self.watched = method.watched() or self.judged[0]
         self.clients = self._first_clients(initial, heads)
         self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
@@ -76,16 +84,14 @@ class Training:
         self, initial: dict[str, Tensor], heads: Sequence[dict[str, Tensor]]
     ) -> list[Client]:
         """Every client with what it holds before its first round; heads: its own, if any."""
-        first: Groups = {
-            "kept": {n: v for n, v in initial.items() if n not in self.loaded},
-            "memory": self.method.first_memory(self.server),
-            "twin": dict(initial) if self.method.twin_phases(self.protocol) else {},
-            "trained": dict(initial) if "trained" in (*self.judged, self.watched) else {},
-        }
+        kept = {n: v for n, v in initial.items() if n not in self.loaded}
+        memory = self.method.first_memory(self.server)
+        second = initial if self.method.personal_phases(self.protocol) else {}
+        trained = initial if "trained" in (*self.judged, self.watched) else {}
         clients = []
         for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
-            own = {name: value.to(self.device) for name, value in head.items()}
-            clients.append(Client(i, data, {**first, "kept": {**first["kept"], **own}}))
+            own = kept | {name: value.to(self.device) for name, value in head.items()}
+            clients.append(Client(i, data, own, {}, memory, second, trained))
         return clients
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
@@ -124,101 +130,76 @@ class Training:
     # A round.
 
     def one_round(self) -> None:
-        """Clients are drawn, receive, train and send; the server averages and learns; all are
-        tested. State is replaced only once the round is whole: an interrupt in the middle of one
-        leaves the last finished round to be saved."""
-        number = self.server.round = self.round + 1
-        average = RunningAverage(self.layout, self.method.bn_policy == "first")
-        now = Round(number, self._participants(number), average)
-        with self._timed(now.clock, "messages"):
-            now.downs = [self._download(client) for client in now.chosen]
-        before = self.server.state(), [dict(client.groups) for client in self.clients]
-        stop = self.protocol.early_stop
-        try:
-            if number == 1 and stop is not None and stop.untrained:
-                self._evaluate(0, now)
-            self._train_twins(now)
-            self._train_clients(now)
-            self._aggregate(now)
-            self._evaluate(number, now)
-        except BaseException:
-            self.server.load_state(before[0])
-            for client, groups in zip(self.clients, before[1], strict=True):
-                client.groups = groups
-            raise
-        self.log.add(now.rows(self.server.log))
-        self.predicted = evaluation.of_rounds(self.predicted | now.predicted, self.log.scored())
+        """Clients are drawn, receive, train and send; the server averages and learns; all networks
+        are tested."""
+        method, server, clock = self.method, self.server, Clock(self.device)
+        number = server.round = self.round + 1
+        with self._undone_if_broken_off():
+            rows, predicted = self._untrained(clock) if number == 1 else ([], {})
+            chosen = self._participants(number)
+            with clock("messages"):
+                downs = [self._download(client) for client in chosen]
+            sent = Counter(prefixed("down/", count_bytes(downs)))
+            told = list(zip(chosen, downs, strict=True))
+            jobs = [self._job(client, down, number) for client, down in told]
+            terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
+
+            if phases := method.personal_phases(self.protocol):  # of a second network, never sent
+                own = [
+                    self._job(c, down, number, phases, "twin", c.personal_model) for c, down in told
+                ]
+                for i, trained in self._train(own, clock):
+                    chosen[i].personal_model = trained.state
+                    terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
+
+            counts = [len(client.data.train) for client in chosen]
+            weights = method.weights(self.protocol, counts)
+            average = RunningAverage(self.layout, method.bn_policy == "first")
+            uploads: dict[int, Upload] = {}
+            for i, trained in self._train(jobs, clock):
+                with clock("messages"):
+                    view = self._view(chosen[i], trained, jobs[i])
+                    uploads[i] = self._upload(chosen[i], trained, view)
+                    sent.update(prefixed("up/", count_bytes([uploads[i].message])))
+                    average.take(i, uploads[i].message, weights[i])
+                    self._keep(chosen[i], trained, view)
+                terms[chosen[i].data.name] |= trained.terms
+
+            with clock("server"):
+                server.log = {}
+                if self.protocol.weighting == "tensors":
+                    average.weight_tensors(counts, self.protocol.batch_size)
+                server.model |= average.tensors
+                method.server_step(server, [uploads[i] for i in sorted(uploads)])
+
+            tested, found = self._evaluate(number, clock)
+        rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
+        rows += logged(number, "bytes", sent) + logged(number, "seconds", clock.seconds)
+        self.log.add(rows)
+        self.predicted = of_rounds(self.predicted | predicted | found, self.log.scored())
         self.round = number
 
-    def _train_twins(self, now: Round) -> None:
-        """Train the second networks that clients keep for themselves, if they have one."""
+    @contextmanager
+    def _undone_if_broken_off(self) -> Iterator[None]:
+        """An interrupt in the middle of a round leaves the last whole one to be saved."""
+        server, clients = self.server.state(), [copy.copy(client) for client in self.clients]
+        try:
+            yield
+        except BaseException:
+            self.server.load_state(server)
+            self.clients = clients
+            raise
 
-        def take(position: int, trained: Trained) -> None:
-            now.add_terms(now.chosen[position], trained, "twin/")
-            now.twins[position] = trained.state
-
-        if phases := self.method.twin_phases(self.protocol):
-            told = zip(now.chosen, now.downs, strict=True)
-            jobs = [self._job(c, down, now.number, phases, "twin", c.twin) for c, down in told]
-            self._train(jobs, take, now.clock)
-
-    def _train_clients(self, now: Round) -> None:
-        """Local training. Each client's message is taken as it comes back."""
-        counts = [len(client.data.train) for client in now.chosen]
-        now.weights = self.method.weights(self.protocol, counts)
-        phases = self.method.phases(self.protocol)
-        told = zip(now.chosen, now.downs, strict=True)
-        now.jobs = [self._job(client, down, now.number, phases) for client, down in told]
-        self._train(now.jobs, lambda i, trained: self._take(now, i, trained), now.clock)
-
-    def _train(
-        self,
-        jobs: Sequence[Job],
-        take: Callable[[int, Trained], None],
-        clock: dict[str, float],
-        name: str = "train",
-    ) -> None:
-        """Have the engine train some networks; whoever takes them is not part of its seconds."""
-        begun, taking = time.perf_counter(), 0.0
+    def _train(self, jobs: Sequence[Job], clock: Clock, step: str = "train") -> Results:
+        """The engine's results; who takes them is not part of their seconds."""
         with closing(self.engine.train(self.method, jobs)) as results:  # ends what is under way
-            for position, trained in results:
+            while True:
+                with clock(step):
+                    position, trained = next(results, (-1, None))
+                if trained is None:
+                    return
                 must_be_finite(self.method, jobs[position], trained.terms)
-                handed = time.perf_counter()
-                take(position, trained)
-                taking += time.perf_counter() - handed
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        clock[name] = clock.get(name, 0.0) + time.perf_counter() - begun - taking
-
-    def _take(self, now: Round, position: int, trained: Trained) -> None:
-        """A client comes back: it sends, and what it keeps is put away."""
-        client = now.chosen[position]
-        with self._timed(now.clock, "messages"):
-            view = self._view(client, trained, now.jobs[position])
-            upload = self._upload(client, trained, view)
-            now.sent.update(count_bytes([upload.message]))
-            if "model" in upload.message:
-                model = tensors_of(upload.message, "model")
-                now.average.add(position, model, now.weights[position])
-                del upload.message["model"]
-            now.uploads[position] = upload
-            now.after[position] = self._groups(client, trained, view)
-        now.add_terms(client, trained)
-
-    def _aggregate(self, now: Round) -> None:
-        """The server averages and learns; clients' state becomes what they kept."""
-        with self._timed(now.clock, "server"):
-            self.server.log = {}
-            if self.protocol.weighting == "tensors":
-                counts = [len(client.data.train) for client in now.chosen]
-                now.average.weight_tensors(counts, self.protocol.batch_size)
-            self.server.model |= now.average.tensors
-            self.method.server_step(self.server, [now.uploads[i] for i in sorted(now.uploads)])
-        for position, client in enumerate(now.chosen):
-            client.groups = {**now.after[position], "twin": now.twins.get(position, client.twin)}
-        if self.method.bn_policy == "recompute":
-            with self._timed(now.clock, "evaluate"):
-                self._recompute_statistics()
+                yield position, trained
 
     def _participants(self, number: int) -> list[Client]:
         chosen = participants(self.protocol, self.seed, number, len(self.clients))
@@ -274,87 +255,87 @@ class Training:
             message["model"] = self.method.release(view, shared)
         return Upload(client.index, len(client.data.train), message)
 
-    def _groups(self, client: Client, trained: Trained, view: TrainedView) -> Groups:
-        """What a client keeps after training."""
+    def _keep(self, client: Client, trained: Trained, view: TrainedView) -> None:
+        """Put away what a client keeps after training."""
         keeps = self.method.keeps_optimizer or self.protocol.optimizer.kept
-        return {
-            "kept": {n: trained.state[n] for n in client.kept},
-            "optimizer": trained.optimizer if keeps else {},
-            "memory": self.method.remember(view) if client.memory else {},
-            "trained": {n: trained.state[n] for n in client.trained},
-        }
+        client.memory = self.method.remember(view) if client.memory else {}
+        client.kept = {n: trained.state[n] for n in client.kept}
+        client.optimizer = trained.optimizer if keeps else {}
+        client.trained = {n: trained.state[n] for n in client.trained}
 
     # Evaluation.
+
+    def _untrained(self, clock: Clock) -> Tested:
+        """The first networks' tests, as those of round 0, where the protocol asks for them."""
+        stop = self.protocol.early_stop
+        return self._evaluate(0, clock) if stop is not None and stop.untrained else ([], {})
+
+    def _evaluate(self, number: int, clock: Clock) -> Tested:
+        """Test every judged network and the watched one, whose validation counts."""
+        rows: list[Row] = []
+        predicted: dict[str, Tensor] = {}
+        last = number > self.protocol.rounds - LAST
+        federation = self.federation if last else self.few_tests
+        if number and self.method.bn_policy == "recompute":
+            with clock("evaluate"):
+                self._recompute_statistics()
+        for subject in dict.fromkeys((*self.judged, self.watched)):
+            found: dict[int, list[evaluation.Test]] = {}
+            if subject == "global":
+                with clock("evaluate"):
+                    found[0] = evaluation.everywhere(self.engine, federation, self.server.model)
+            else:
+                on_all = subject == self.judged[0] and self.protocol.tested_on == "everywhere"
+                for i, state in self._networks(subject, number, self.clients, clock):
+                    client = self.clients[i].data
+                    with clock("evaluate"):
+                        found[i] = evaluation.own_domain(self.engine, federation, client, state)
+                        cross = federation.tests if on_all else {}
+                        tests = evaluation.tests(self.engine, client.name, state, cross)
+                    rows += evaluation.cross_rows(number, tests)
+                    predicted |= evaluation.predictions(number, subject, tests)
+            ordered = [test for i in sorted(found) for test in found[i]]
+            predicted |= evaluation.predictions(number, subject, ordered)
+            if subject == self.judged[0] and subject != self.watched:
+                ordered = [test for test in ordered if test.split == "test"]
+            rows += evaluation.rows(number, subject, ordered)
+        return rows, predicted
 
     def _recompute_statistics(self) -> None:
         for client in self.clients:
             state = client.personal(self.server.model)
-            statistics = self.engine.bn_statistics(state, client.data.train)
-            client.groups = {**client.groups, "kept": client.kept | statistics}
+            client.kept = client.kept | self.engine.bn_statistics(state, client.data.train)
 
-    def _evaluate(self, number: int, now: Round) -> None:
-        """Test every judged network and the watched one, whose validation counts."""
-        for subject in dict.fromkeys((*self.judged, self.watched)):
-            self._test(number, subject, now)
-
-    def _test(self, number: int, subject: str, now: Round) -> None:
-        """Test all networks of one of the kinds of `Method.judged_by`."""
-        last = number > self.protocol.rounds - LAST
-        federation = self.federation if last else self.few_tests
-        abroad = subject == self.judged[0] and self.protocol.tested_on == "everywhere"
-        found: dict[int, list[evaluation.Test]] = {}
-
-        def test(position: int, state: Mapping[str, Tensor]) -> None:
-            with self._timed(now.clock, "evaluate"):
-                client = self.clients[position]
-                found[position] = evaluation.at_home(self.engine, federation, client, state)
-                if abroad:
-                    cross = evaluation.tests(self.engine, client.data.name, state, federation.tests)
-                    now.tested += evaluation.cross_rows(number, cross)
-                    now.predicted |= evaluation.predictions(number, subject, cross)
-
-        if subject == "global":
-            with self._timed(now.clock, "evaluate"):
-                found[0] = evaluation.everywhere(self.engine, federation, self.server.model)
-        elif phases := self._before_test(number):
-            jobs = [self._adaptation(client, number, phases) for client in self.clients]
-            take = lambda i, trained: test(i, trained.state)  # noqa: E731
-            self._train(jobs, take, now.clock, "evaluate")
+    def _networks(
+        self, subject: str, number: int, clients: Sequence[Client], clock: Clock
+    ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
+        """Clients' networks of one of the kinds of `Method.evaluated_models` as they are tested, by
+        position: where the method trains before a test, throw-away copies."""
+        phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
+        if phases:
+            jobs = [self._adaptation(client, number, phases) for client in clients]
+            for i, trained in self._train(jobs, clock, "evaluate"):
+                yield i, trained.state
         else:
-            for position, client in enumerate(self.clients):
-                test(position, client.network(subject, self.server.model))
-        ordered = [found[i] for i in sorted(found)]
-        held_out = subject == self.watched or subject != self.judged[0]
-        now.tested += evaluation.rows(number, subject, ordered, held_out)
-        for one in ordered:
-            now.predicted |= evaluation.predictions(number, subject, one)
-
-    def _before_test(self, number: int) -> tuple[Phase, ...]:
-        return self.method.before_test(self.protocol, number == self.protocol.rounds)
+            for i, client in enumerate(clients):
+                yield i, client.network(subject, self.server.model)
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
-        """The training of a throw-away copy before a test; all clients' in one call."""
         job = self._job(client, self._download(client), number, phases, "adaptation")
         return job.of_few(self.method.adapts_on(self.protocol))
 
-    def tested_networks(self, number: int) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-        """Each domain's first network as it is tested, by domain."""
+    def tested_networks(self, number: int) -> dict[str, Mapping[str, Tensor]]:
+        """Each domain's first network as it is tested after a round, by domain."""
         if self.judged[0] == "global":
-            for domain in self.federation.tests:
-                yield domain, self.server.model
-            return
-        first = {c.data.domain: c for c in reversed(self.clients)}
-        if phases := self._before_test(number):
-            jobs = [self._adaptation(client, number, phases) for client in first.values()]
-            trained = in_order(self.engine.train(self.method, jobs))
-            yield from zip(first, (t.state for t in trained), strict=True)
-        else:
-            for domain, client in first.items():
-                yield domain, client.network(self.judged[0], self.server.model)
+            return dict.fromkeys(self.federation.tests, self.server.model)
+        first = {client.data.domain: client for client in reversed(self.clients)}
+        domains, clients, clock = list(first), list(first.values()), Clock(self.device)
+        found = self._networks(self.judged[0], number, clients, clock)
+        return {domains[i]: state for i, state in found}
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of test images under the judged networks, labels (m,) and domains."""
-        networks = dict(self.tested_networks(self.round))
+        networks = self.tested_networks(self.round)
         return evaluation.embed(self.engine, self.federation, networks, per_domain)
 
     def curve(self) -> pd.DataFrame:
@@ -384,10 +365,23 @@ class Training:
         self.round = int(facts["round"])
         self.log.add(tuple(row) for row in facts["rows"])
 
+
+class Clock:
+    """Seconds by step of a round, the device's work included."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.seconds: dict[str, float] = {}
+
     @contextmanager
-    def _timed(self, clock: dict[str, float], name: str) -> Iterator[None]:
+    def __call__(self, step: str) -> Iterator[None]:
         start = time.perf_counter()
         yield
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        clock[name] = clock.get(name, 0.0) + time.perf_counter() - start
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
+
+def prefixed(prefix: str, values: Mapping[str, Number]) -> dict[str, Number]:
+    """Values under longer names."""
+    return {prefix + name: value for name, value in values.items()}

@@ -1,6 +1,5 @@
-"""The methods by name. Adding one takes one file: a `Method` subclass in this folder is found by
-itself, one from elsewhere is added with `register` or through the entry-point group
-`fedrepro.methods`."""
+"""The methods by name. A `Method` subclass in this folder or in extras is found by itself; one from
+elsewhere is added with `register` or through the entry-point group `fedrepro.methods`."""
 
 from __future__ import annotations
 
@@ -8,8 +7,10 @@ import importlib.util
 import os
 import pkgutil
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,42 @@ _discovered = False
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Make a method known by its `name`; usable as a class decorator."""
+    """Make a method known by its `name`; usable as a class decorator.
+
+    Raises:
+        FedReproError: the class is not a method as `Method` asks, or its name is taken.
+    """
+    _discover()
+    return _add(method)
+
+
+def _add(method: type[Method]) -> type[Method]:
+    _check(method)
+    held = _registry.get(method.name)
+    same = held and (held.__module__, held.__qualname__) == (method.__module__, method.__qualname__)
+    if held and not same:
+        where = f"{held.__module__}.{held.__qualname__}"
+        raise FedReproError(f"method name {method.name!r} is taken by {where}; choose another")
     _registry[method.name] = method
     return method
+
+
+def _check(method: Any) -> None:
+    """FedReproError where a class cannot be used as a method."""
+    title = getattr(method, "__name__", repr(method))
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise FedReproError(f"{title} is not a method; make it a subclass of Method")
+    if not isinstance(vars(method).get("name"), str) or not method.name:
+        raise FedReproError(f'{title} has no name; add name = "{title}" to the class')
+    if not isinstance(getattr(method, "reference", None), str):
+        raise FedReproError(f"{title} has no reference; add the key of its paper: reference = ...")
+    if "__dataclass_params__" not in vars(method):
+        raise FedReproError(f"{title} is not a dataclass; write @dataclass(frozen=True) above it")
+    for field in fields(method):
+        if "source" not in field.metadata:
+            raise FedReproError(
+                f"{title}.{field.name} has no source; write hyper(value, source=...) as its default"
+            )
 
 
 def _discover() -> None:
@@ -40,12 +74,18 @@ def _discover() -> None:
     _discovered = True
     for room in ROOMS:
         for module in pkgutil.iter_modules(importlib.import_module(room).__path__):
-            found = vars(importlib.import_module(f"{room}.{module.name}")).values()
-            for item in found:
-                if isinstance(item, type) and issubclass(item, Method) and item is not Method:
-                    register(item)
+            for item in vars(importlib.import_module(f"{room}.{module.name}")).values():
+                if not (isinstance(item, type) and issubclass(item, Method)) or item is Method:
+                    continue
+                # A subclass of the same name adds its paper's variants: it is the method.
+                if issubclass(item, _registry.get(item.name, Method)):
+                    _registry[item.name] = item
     for entry in entry_points(group=ENTRY_POINTS):
-        register(entry.load())
+        try:
+            _add(entry.load())
+        except Exception as error:  # of somebody else's package: the other methods still work
+            said = f"the method of entry point {entry.name} = {entry.value} is left out: "
+            warnings.warn(said + one_line(error), stacklevel=2)
     for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
         load(Path(file))
 
@@ -85,10 +125,12 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> type[Method]:
-    """The class of a method; FedReproError naming the choices where there is none."""
+    """The class of a method; FedReproError with the nearest names where there is none."""
     _discover()
     if name not in _registry:
-        raise FedReproError(f"no method {name!r}; choose from {', '.join(names())}")
+        known = {known.lower(): known for known in names()}
+        near = [known[key] for key in get_close_matches(name.lower(), known, n=3)] or names()
+        raise FedReproError(f"no method {name!r}; choose from {', '.join(near)}")
     return _registry[name]
 
 
@@ -98,9 +140,8 @@ def create(name: str, **values: Any) -> Method:
     known = {f.name: f for f in fields(cls)}
     for key, value in values.items():
         if key not in known:
-            raise FedReproError(
-                f"{name} has no field {key!r}; its fields are {', '.join(known) or 'none'}"
-            )
+            choices = get_close_matches(key, known, n=3) or known
+            raise FedReproError(f"{name} has no field {key!r}; choose from {', '.join(choices)}")
         low, high = known[key].metadata["low"], known[key].metadata["high"]
         number = isinstance(value, int | float)
         if number and ((low is not None and value < low) or (high is not None and value > high)):
@@ -114,17 +155,11 @@ def create(name: str, **values: Any) -> Method:
 
 def describe() -> list[dict[str, Any]]:
     """Every method: name, reference, version and fields with default, source, alternatives."""
+    wanted = ("name", "default", "source", "alternatives")
     return [
-        {
-            "name": name,
-            "paper": get(name).reference,
-            "version": get(name).version,
-            "fields": [
-                {key: row[key] for key in ("name", "default", "source", "alternatives")}
-                for row in get(name).describe()
-            ],
-        }
-        for name in names()
+        {"name": cls.name, "paper": cls.reference, "version": cls.version}
+        | {"fields": [{key: row[key] for key in wanted} for row in cls.describe()]}
+        for cls in map(get, names())
     ]
 
 

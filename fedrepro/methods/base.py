@@ -1,16 +1,12 @@
-"""What a federated method declares. A method is one frozen dataclass in one file.
-
-Its fields are its hyper-parameters, each with a source; its loss is a pure function of one client's
-network, one batch and what the client received; what it averages, keeps, sends and judges is said
-here and acted on by the round loop and the engine, which know no method by name.
-"""
+"""What a federated method declares: hyper-parameters with their sources, a pure loss, what is
+averaged, kept and sent. The round loop and the engine act on it and know no method by name."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 from typing import Protocol as Interface
 
 import torch
@@ -25,36 +21,33 @@ if TYPE_CHECKING:
     from fedrepro.methods.server import Server
 
 BNPolicy = Literal["average", "local", "first", "recompute"]
-BN_POLICIES: tuple[str, ...] = ("average", "local", "first", "recompute")
+BN_POLICIES: tuple[str, ...] = get_args(BNPolicy)
+Terms = dict[str, Tensor]  # of a loss, by name
 
 
 def hyper(
     default: Any,
-    *,
     source: str,
     status: Status = "decided",
     alternatives: Sequence[Any] = (),
+    *,
     low: float | None = None,
     high: float | None = None,
     later: bool = False,
 ) -> Any:
-    """A dataclass field that is a hyper-parameter: its value, who says so (status: and what settles
-    it), what else is tried.
+    """A dataclass field that is a hyper-parameter: its value, where that is from, what settles it,
+    and what else is tried.
 
     low, high: inclusive bounds of a number, checked when a method is created by name. later: it
     came after the first recorded runs of the method, whose ids it must not change.
     """
-    return field(
-        default=default,
-        metadata={
-            "source": source,
-            "status": status,
-            "alternatives": tuple(alternatives),
-            "low": low,
-            "high": high,
-            "later": later,
-        },
-    )
+    said = {"source": source, "status": status, "alternatives": tuple(alternatives)}
+    return field(default=default, metadata={**said, "low": low, "high": high, "later": later})
+
+
+def averaged_bn(source: str, status: Status) -> Any:
+    """The field `bn_policy` of a method that averages BatchNorm with all else; others are tried."""
+    return hyper("average", source, status, BN_POLICIES[1:])
 
 
 class Batch(NamedTuple):
@@ -69,12 +62,12 @@ class Batch(NamedTuple):
 
 
 class LocalModel(Interface):
-    """What a loss sees of a client's network: call it, read its trained parameters, or run another
-    network of the same architecture.
+    """What a loss sees of a client's network: call it, read its trained parameters, or `run`
+    another network of the same architecture.
 
     run: the output for x under `tensors`, which name every parameter and running statistic; with
-    `training` BatchNorm uses the batch's own statistics. Nothing is written; gradients reach what
-    of `tensors` asks for them (those of `params`, say).
+    `training` BatchNorm uses the batch's own statistics. It writes nothing. Gradients reach those
+    of `tensors` that ask for them.
     """
 
     @property
@@ -88,12 +81,11 @@ class LocalModel(Interface):
 class TrainedClient(Interface):
     """What an upload, and a client's memory, see of a client after local training.
 
-    labels (n,) int64; classes: their number in the federation. inputs: what its network is given,
-    embeddings (n, d) or uint8 images (n, 3, H, W). state: its network's tensors.
-    received: what it got this round, with its own ``memory`` if it has one. augmentation: the
-    protocol's. generator: a CPU stream of this client and round. features: (n, d) in the order of
-    the labels, of un-augmented images where no augmentation is given; in training mode batches of
-    random images, for BatchNorm's sake.
+    labels (n,) int64; classes: their number in the federation. inputs: embeddings (n, d) or uint8
+    images (n, 3, H, W). state: its network's tensors. received: what it got this round, with its
+    own ``memory`` if it has one. augmentation: the protocol's. generator: a CPU stream of this
+    client and round. features: (n, d) in the order of the labels, of un-augmented images where no
+    augmentation is given; in training mode from batches of random images, for BatchNorm.
     """
 
     @property
@@ -203,7 +195,7 @@ class Method:
     needs_embeddings: ClassVar[bool] = False  # its clients must be given these, not images
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
-    bn_policy: BNPolicy = hyper("average", source="base class", status="decided")
+    bn_policy: BNPolicy = hyper("average", "base class")
 
     def network(self, module: FLModel) -> FLModel:
         """The protocol's network as this method trains it: itself, or wrapped so that it has
@@ -224,19 +216,19 @@ class Method:
             return False
         return not (tensor.is_bn and tensor.is_buffer and self.bn_policy == "recompute")
 
-    def goes_down(self, tensor: TensorInfo) -> bool:
+    def broadcast(self, tensor: TensorInfo) -> bool:
         """Whether the server sends this tensor to the clients."""
         return self.travels(tensor)
 
-    def loads(self, tensor: TensorInfo) -> bool:
+    def overwrites(self, tensor: TensorInfo) -> bool:
         """Whether a client replaces this tensor by the server's at the start of a round."""
-        return self.goes_down(tensor)
+        return self.broadcast(tensor)
 
-    def judged_by(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, where
         all of it is shared, else "personal", what each client would begin the next round with.
         Others: "trained", each client's as its local training left it; "twin", its second one."""
-        whole = all(self.loads(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
+        whole = all(self.overwrites(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
     def watched(self) -> str | None:
@@ -250,7 +242,7 @@ class Method:
         """The local training of one round."""
         return (Phase("local", protocol.local_epochs),)
 
-    def twin_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
+    def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
         """Training of a second network that each client keeps for itself; none where empty. It
         starts as a copy of the first, and receives the same messages."""
         return ()
@@ -263,7 +255,7 @@ class Method:
         """The images of that training; all of a client's where None."""
         return None
 
-    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+    def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> Terms:
         """The objective's terms by name, weights included; their sum is minimised."""
         return {"ce": cross_entropy(model(batch.x).logits, batch.y)}
 
@@ -325,14 +317,14 @@ class Method:
 
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:
-        """One row a hyper-parameter: name, default, source, alternatives, status."""
+        """One row per hyper-parameter: name, default, source, alternatives, status."""
         return [
-            {
-                "name": f.name,
-                "default": f.default,
-                "source": f.metadata["source"],
-                "alternatives": list(f.metadata["alternatives"]),
-                "status": f.metadata["status"],
-            }
+            {"name": f.name, "default": f.default, "source": f.metadata["source"]}
+            | {"alternatives": list(f.metadata["alternatives"]), "status": f.metadata["status"]}
             for f in dataclasses.fields(cls)
         ]
+
+    @classmethod
+    def layers(cls) -> list[type[Method]]:
+        """The classes of its name: the method as its paper gives it first, then its variants."""
+        return [c for c in cls.__mro__[::-1] if getattr(c, "name", None) == cls.name]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from fedrepro.methods.base import BNPolicy, Method, hyper
+import fedrepro.methods.api as fl
 
 
 @dataclass(frozen=True)
-class FedBN(Method):
+class FedBN(fl.Method):
     """FedAvg, except that every BatchNorm layer, weights and statistics, stays where it is.
 
     Li et al. 2021, Alg. 1. A layer is known by its type and not by its name: the shortcut
@@ -17,11 +16,11 @@ class FedBN(Method):
     them). Each client's network is tested on its own domain.
     """
 
-    name: ClassVar[str] = "FedBN"
-    reference: ClassVar[str] = "li2021fedbn"
-    equations: ClassVar[tuple[str, ...]] = (
+    name = "FedBN"
+    reference = "li2021fedbn"
+    equations = (
         r"w^{t+1}_{\ell} = \sum_i \frac{n_i}{n} \, w^{t}_{i,\ell}",
         r"\ell \ \text{every layer but BatchNorm, which stays } w^{t}_{i,\ell}",
     )
 
-    bn_policy: BNPolicy = hyper("local", source="FedBN, Alg. 1: the method itself", status="stated")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated")

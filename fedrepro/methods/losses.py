@@ -102,13 +102,13 @@ def prototype_contrast(
     z: Tensor,
     labels: Tensor,
     prototypes: Tensor,
-    owner: Tensor | None,
     present: Tensor,
     temperature: float,
+    owner: Tensor | None = None,
 ) -> Tensor:
     """Mean -log( sum over own-class prototypes e^(s/t) / sum over all e^(s/t) ), s the cosine.
 
-    prototypes (P, d); owner (P,) the class of each, None for one a class in order; present (P,).
+    prototypes (P, d); present (P,); owner (P,) the class of each, None for one a class in order.
     Samples whose class has no prototype take no part; where all are such, the value is 0 and so
     is its gradient. A scalar in nats. FPL's and FedAPC's contrast; I2PFL, Eq. 6;
     FedProc with temperature 1.

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from fedrepro.methods.base import BN_POLICIES, BNPolicy, Method, hyper
-from fedrepro.models import TensorInfo
+import fedrepro.methods.api as fl
 
 
 @dataclass(frozen=True)
-class PartialFed(Method):
+class PartialFed(fl.Method):
     """Everything is sent and averaged; at a round's start a client keeps some of its own tensors.
 
     The fixed variant of Sun et al. 2021: which tensors stay is chosen by hand. ADCOL says only
@@ -18,32 +16,24 @@ class PartialFed(Method):
     with its own rest, is tested on its own domain.
     """
 
-    name: ClassVar[str] = "PartialFed"
-    reference: ClassVar[str] = "sun2021partialfed"
-    equations: ClassVar[tuple[str, ...]] = (
+    name = "PartialFed"
+    reference = "sun2021partialfed"
+    equations = (
         r"w_i \leftarrow \big(w^{t}_{\text{loaded}},\; w_{i,\text{local}}\big)",
         r"w^{t+1} = \sum_i \frac{n_i}{n} w_i",
     )
 
-    local_parts: tuple[str, ...] = hyper(
+    local_parts: tuple[str, ...] = fl.hyper(
         ("predictor",),
-        source="not stated by ADCOL; top layers are the usual choice of the fixed variant",
-        status="decided",
-        alternatives=(("projection", "predictor"), ("encoder",), ()),
+        "not stated by ADCOL; top layers are the usual choice of the fixed variant",
+        "decided",
+        (("projection", "predictor"), ("encoder",), ()),
     )
-    local_bn: bool = hyper(
-        True,
-        source="ADCOL Sec. 2.3: parameters besides BatchNorm's stay local",
-        status="stated",
-        alternatives=(False,),
+    local_bn: bool = fl.hyper(
+        True, "ADCOL Sec. 2.3: parameters besides BatchNorm's stay local", "stated", (False,)
     )
-    bn_policy: BNPolicy = hyper(
-        "average",
-        source="ADCOL's printed traffic (284 per round) holds the whole network",
-        status="inferred",
-        alternatives=BN_POLICIES[1:],
-    )
+    bn_policy: fl.BNPolicy = fl.averaged_bn("ADCOL's printed traffic holds all", "inferred")
 
-    def loads(self, tensor: TensorInfo) -> bool:
+    def overwrites(self, tensor: fl.TensorInfo) -> bool:
         own = tensor.part in self.local_parts or (self.local_bn and tensor.is_bn)
         return self.travels(tensor) and not own

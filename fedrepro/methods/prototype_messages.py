@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedrepro.methods.base import TrainedClient, Upload
 from fedrepro.methods.messages import Message, tensor_of
-from fedrepro.methods.prototypes import class_means
+from fedrepro.methods.prototypes import class_means, count_weighted_mean, ema, plain_mean
 from fedrepro.methods.server import Server
 
 HELD = ("prototypes", "present")
@@ -21,25 +21,38 @@ class PrototypeMessages:
     are sent prototypes; written before `Method` among a class's bases.
 
     The server keeps a table ``prototypes`` (P, d) and a mask ``present`` (P,) of the rows in use,
-    at first zeros and none; both go down. Up go ``prototypes``, a row a class the client has, and
-    what `tells` of the classes (K,): their numbers of images, or a mask.
+    at first zeros and none; both go down. Up go ``prototypes``, one row per class the client has,
+    and what `tells` of the classes (K,): their numbers of images, or a mask.
+
+    Three fields a method may have: whether the features of the means are taken in training mode,
+    and of images augmented as in training; whether the server weights a class's means by "images"
+    or takes "clients" alike.
     """
 
     tells: ClassVar[Literal["counts", "present"]] = "present"
+    prototypes_in_training_mode: bool = False
+    prototypes_of_augmented_images: bool = False
+    prototype_weighting: str = "clients"
 
     def sent_features(self, client: TrainedClient) -> Tensor:
         """Features (n, d), in the order of the client's labels, whose class means go up."""
-        raise NotImplementedError
+        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
+        return client.features(self.prototypes_in_training_mode, augmentation)
 
     def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         """The server's next prototypes and mask, from the clients' means (N, K, d), zeros where
         there is none, and what they told of their classes (N, K)."""
-        raise NotImplementedError
+        mean = count_weighted_mean if self.prototype_weighting == "images" else plain_mean
+        return mean(stack, told)
+
+    def renewed(self, server: Server, new: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """New prototypes (P, d) where there are some (P,), else those the server has."""
+        return ema(server.tensors["prototypes"], new, 0, server.tensors["present"], there)
 
     def init_server(self, server: Server) -> None:
-        self.keep(server, *empty_table(server, server.classes))
+        self.hold(server, *empty_table(server, server.classes))
 
-    def keep(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
+    def hold(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
         """Make these the server's."""
         server.tensors |= dict(zip(HELD, (prototypes, present), strict=True))
 
@@ -53,7 +66,7 @@ class PrototypeMessages:
         return {"prototypes": means[owned], self.tells: told}
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        self.keep(server, *self.joined(server, *self.stacked(server, uploads)))
+        self.hold(server, *self.joined(server, *self.stacked(server, uploads)))
 
     def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
         """The uploads as `joined` takes them, a row an upload."""
@@ -74,9 +87,3 @@ def empty_table(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
 def received_table(received: Message) -> tuple[Tensor, Tensor]:
     """The prototypes (P, d) a client was sent and their mask (P,)."""
     return tensor_of(received, "prototypes"), tensor_of(received, "present")
-
-
-def class_features(client: TrainedClient, training: bool, augmented: bool) -> Tensor:
-    """A client's features (n, d): in training mode or not, of its images as they are or augmented
-    as in training."""
-    return client.features(training, client.augmentation if augmented else None)

@@ -9,6 +9,7 @@ nothing. Functions that draw take a CPU generator and name the order of their dr
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,8 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.methods.base import TrainedClient, Upload
+from fedrepro.methods.messages import tensor_of
 
 # At a client.
 
@@ -177,22 +180,37 @@ def fedpall_mix(
     low: float = 0.8,
     high: float = 1.0,
     keep: float = 0.9,
-    mask: Literal["exact", "bernoulli"] = "exact",
+    exact: bool = True,
 ) -> Tensor:
     """mask * (alpha z + (1 - alpha) G_y): what a FedPall client uploads of its features (n, d).
 
     Eqs. 9 to 11. One alpha uniform in [low, high], rounded to two decimals, and one mask for all
-    samples, as in the code, which also gives the mask exactly floor(keep d) ones ("exact");
-    "bernoulli", Eq. 10, draws each place by itself. Draws: alpha, then the mask.
+    samples, as in the code, which also gives the mask exactly floor(keep d) ones; not `exact`,
+    Eq. 10, draws each place by itself. Draws: alpha, then the mask.
     """
     alpha = round(low + (high - low) * torch.rand((), generator=generator).item(), 2)
     size = z.shape[1]
-    if mask == "exact":
+    if exact:
         kept = torch.randperm(size, generator=generator) < int(keep * size)
     else:
         kept = torch.rand(size, generator=generator) < keep
     mixed = alpha * z + (1 - alpha) * prototypes.to(z.dtype)[labels]
     return mixed * kept.to(z.device, z.dtype)
+
+
+# As messages.
+
+
+def told_means(client: TrainedClient, features: Tensor) -> dict[str, Tensor]:
+    """All class means of a client's features (n, d), zeros for a class it lacks, and counts."""
+    means, counts = class_means(features, client.labels, client.classes)
+    return {"prototypes": means, "counts": counts}
+
+
+def stacked_means(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+    """Such means (N, K, d) and counts (N, K), one row per upload."""
+    means = [tensor_of(upload.message, "prototypes") for upload in uploads]
+    return torch.stack(means), torch.stack([tensor_of(u.message, "counts") for u in uploads])
 
 
 # What the functions above are made of.

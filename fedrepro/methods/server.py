@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.batches import epoch_batches
 from fedrepro.methods.messages import Network
-from fedrepro.models import TensorInfo
+from fedrepro.models import FLModel, TensorInfo, build_model
 
 
 class Server:
@@ -56,6 +57,11 @@ class Server:
     def add_module(self, name: str, module: nn.Module) -> None:
         """Own a network; it moves to the run's device and type."""
         self.modules[name] = module.to(self.device, self.dtype)
+
+    def new_network(self, size: int | None = None) -> FLModel:
+        """Another network of the protocol's kind, for images or embeddings of that size."""
+        kind, args = self.protocol.model, self.protocol.model_args
+        return build_model(kind, self.classes, size or self.protocol.data.size, **args)
 
     def network(self, name: str, training: bool = False) -> Network:
         """An owned network as it travels; one and the same object until it is trained again."""
@@ -120,6 +126,12 @@ class Server:
         self.modules[name].load_state_dict(module.state_dict())
         self._networks.clear()
 
+    def publish(self, name: str, prefix: str, chosen: Callable[[TensorInfo], bool]) -> None:
+        """Put those chosen of an owned network's parameters, known by a prefix, into `model`."""
+        for key, value in self.modules[name].named_parameters(prefix=prefix):
+            if chosen(self.layout[key]):
+                self.model[key] = value.detach().clone()
+
     # What a checkpoint keeps.
 
     def state(self) -> dict[str, Tensor]:
@@ -142,3 +154,32 @@ class Server:
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose flat name starts with a prefix, by the rest of the name."""
     return {key[len(prefix) :]: value for key, value in flat.items() if key.startswith(prefix)}
+
+
+def fit_until_flat(
+    module: nn.Module,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    spec: OptimizerSpec,
+    window: int,
+    threshold: float,
+) -> list[float]:
+    """Train a network by AdamW on the same batches until the losses of the last `window` of them
+    deviate by less than the threshold, or the schedule ends; the batches' losses."""
+    parameters = list(module.parameters())
+    decay, end = spec.weight_decay, spec.cosine or 0
+    optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
+    losses: list[float] = []
+    for epoch in range(1, end + 1):
+        optimizer.param_groups[0]["lr"] = spec.rate(epoch)
+        seen = []
+        for x, y in batches:
+            optimizer.zero_grad(set_to_none=True)
+            loss = F.cross_entropy(module(x).logits, y)
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            seen.append(loss.detach())
+        losses += torch.stack(seen).tolist()
+        if len(losses) > window and np.std(losses[-window:]) < threshold:
+            break
+    return losses

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from fedrepro.methods.base import BNPolicy, Method, hyper
-from fedrepro.models import TensorInfo
+import fedrepro.methods.api as fl
 
 
 @dataclass(frozen=True)
-class SOLO(Method):
+class SOLO(fl.Method):
     """Local training without any communication: the floor every federated method must clear.
 
     The optimiser's momentum is kept from round to round, so that rounds are only the points at
     which the networks are tested and E rounds of e epochs equal one training of E x e epochs.
     """
 
-    name: ClassVar[str] = "SOLO"
-    reference: ClassVar[str] = "li2023adcol"
-    keeps_optimizer: ClassVar[bool] = True
-    equations: ClassVar[tuple[str, ...]] = (
+    name = "SOLO"
+    reference = "li2023adcol"
+    keeps_optimizer = True
+    equations = (
         r"\min_{w_i} \; \mathrm{CE}\big(h(f(x)), y\big) \quad \text{each } i \text{ alone}",
     )
 
-    bn_policy: BNPolicy = hyper(
-        "local", source="nothing travels (ADCOL, Sec. 5.1)", status="stated"
-    )
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing travels (ADCOL, Sec. 5.1)", "stated")
 
-    def shares(self, tensor: TensorInfo) -> bool:
+    def shares(self, tensor: fl.TensorInfo) -> bool:
         return False

@@ -1,11 +1,16 @@
-"""The shape every network has: encoder, projection head, predictor."""
+"""The shape every network has, and its tensors: the basis of sharing rules and byte counts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
+from typing import Literal, NamedTuple, cast, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors a method added
 
 
 class Output(NamedTuple):
@@ -42,3 +47,75 @@ class FLModel(nn.Module):
     def scores(self, out: Output) -> Tensor:
         """What it classifies by (b, K), the highest one naming the class: its logits."""
         return out.logits
+
+
+class WrappedModel(FLModel):
+    """A protocol's network with something of a method's own: what `Method.network` may return."""
+
+    def __init__(self, module: FLModel) -> None:
+        super().__init__(module.encoder, module.projection, module.predictor, module.feature_size)
+        self.memory_format = module.memory_format
+
+    @torch.no_grad()
+    def classes(self) -> int:
+        """How many classes the predictor tells apart."""
+        predictor = copy.deepcopy(self.predictor).eval()
+        return int(predictor(torch.zeros(1, self.feature_size)).shape[1])
+
+
+class FrozenHead(nn.Module):
+    """Logits W z / |z| with a W (K, d) that is given, never trained and never sent."""
+
+    weight: Tensor
+
+    def __init__(self, size: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("weight", torch.zeros(classes, size))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return F.linear(F.normalize(z, dim=-1), self.weight)
+
+
+class TensorInfo(NamedTuple):
+    """One entry of a network's state dict.
+
+    is_bn: it belongs to a BatchNorm module, told by the module's type (a shortcut's BatchNorm is
+    called ``downsample.1``; no name would tell).
+    is_counter: BatchNorm's ``num_batches_tracked``. bytes: size as stored. is_fixed: of a head that
+    every client was given before the first round; it never travels.
+    """
+
+    name: str
+    part: Part
+    is_bn: bool
+    is_buffer: bool
+    is_counter: bool
+    bytes: int
+    is_fixed: bool = False
+
+
+def layout(model: FLModel) -> dict[str, TensorInfo]:
+    """Every tensor of the state dict by name, in its order."""
+    bn = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
+    fixed = {name for name, module in model.named_modules() if isinstance(module, FrozenHead)}
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    infos = {}
+    for name, tensor in model.state_dict().items():
+        owner, _, leaf = name.rpartition(".")
+        head = name.split(".", 1)[0]
+        is_bn = owner in bn
+        infos[name] = TensorInfo(
+            name=name,
+            part=cast(Part, head) if head in get_args(Part) else "own",
+            is_bn=is_bn,
+            is_buffer=name not in parameters,
+            is_counter=is_bn and leaf == "num_batches_tracked",
+            bytes=tensor.numel() * tensor.element_size(),
+            is_fixed=owner in fixed,
+        )
+    return infos
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Trainable values of a module."""
+    return sum(p.numel() for p in model.parameters())

@@ -1,15 +1,54 @@
-"""Discriminators other than the plain MLP: a ResNet-50 on vectors, and several side by side."""
+"""Discriminators: which client do features come from?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
+from fedrepro.base.errors import FedReproError
+
+
+class MLPDiscriminator(nn.Sequential):
+    """Guesses from features (b, inputs) which client they come from: logits (b, outputs)."""
+
+
+def discriminator(
+    inputs: int,
+    outputs: int,
+    hidden: Sequence[int] = (512, 512),
+    batch_norm: bool = False,
+    activation: bool = True,
+) -> MLPDiscriminator:
+    """ADCOL's discriminator, 2048-512-512-N by default (Section 3 and Table 19 of the paper).
+
+    hidden: widths of the hidden layers; ``()`` is a single linear layer.
+    batch_norm: BatchNorm after each hidden layer and no biases at all, the form third-party
+        implementations use; the paper names neither.
+    activation: ReLU after each hidden layer; False is Table 19's discriminator without
+        non-linearities.
+
+    Raises:
+        FedReproError: a width below 1.
+    """
+    widths = [inputs, *hidden, outputs]
+    if min(widths) < 1:
+        raise FedReproError(f"discriminator widths {widths}: give every layer at least 1 value")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    last = len(widths) - 2
+    for i, (a, b) in enumerate(pairwise(widths)):
+        layers[f"linear{i + 1}"] = nn.Linear(a, b, bias=not batch_norm)
+        if i < last and batch_norm:
+            layers[f"bn{i + 1}"] = nn.BatchNorm1d(b)
+        if i < last and activation:
+            layers[f"relu{i + 1}"] = nn.ReLU()
+    return MLPDiscriminator(layers)
 
 
 class ResNetDiscriminator(nn.Module):

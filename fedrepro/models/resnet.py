@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -12,8 +12,14 @@ from fedrepro.models.base import FLModel
 from fedrepro.models.mlp import bn_linear
 
 _POOLED_50 = 2048  # channels ResNet-50 ends in, pooled to one value each
-_POOLED_BASIC = 512
 _HIDDEN = 512
+_BIG_IMAGE = 48  # from here on narrow-resnet pools after its stem
+
+
+def _resnet50() -> nn.Module:
+    encoder: Any = load_torchvision().models.resnet50(weights=None)
+    encoder.fc = nn.Identity()
+    return cast(nn.Module, encoder)
 
 
 def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLModel:
@@ -29,8 +35,7 @@ def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLMod
     Images may be of any size from 28 on; at 28x28 the last map is 1x1, so that a training batch
     needs at least two images.
     """
-    encoder = load_torchvision().models.resnet50(weights=None)
-    encoder.fc = nn.Identity()
+    encoder = _resnet50()
     projection = nn.Sequential(
         *bn_linear(_POOLED_50, _POOLED_50),
         *bn_linear(_POOLED_50, _POOLED_50),
@@ -42,6 +47,23 @@ def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLMod
     return model
 
 
+def fedpall_resnet50(classes: int, size: int) -> FLModel:
+    """FedPall's network (Section 5.1): ResNet-50 from scratch and a three-layer classifier.
+
+    z is the 2048-d pooled vector, never negative, and there is no projection head. Classifier:
+    2048-512-512-K; that BatchNorm and ReLU follow both hidden layers is read in the paper's public
+    code. 23.51 M and, at 10 classes, 1.32 M parameters, as the paper prints.
+    Images: as for ADCOL's.
+    """
+    encoder = _resnet50()
+    predictor = nn.Sequential(
+        *bn_linear(_POOLED_50, _HIDDEN), *bn_linear(_HIDDEN, _HIDDEN), nn.Linear(_HIDDEN, classes)
+    )
+    model = FLModel(encoder, nn.Identity(), predictor, _POOLED_50)
+    model.memory_format = torch.channels_last  # as ADCOL's network, on CPU cores
+    return model
+
+
 def resnet10(classes: int, size: int) -> FLModel:
     """ResNet-10 of the FPL code family: one basic block a stage (FedAPC, I2PFL)."""
     return _small_image_resnet(classes, blocks=1)
@@ -50,9 +72,6 @@ def resnet10(classes: int, size: int) -> FLModel:
 def resnet18(classes: int, size: int) -> FLModel:
     """ResNet-18 of the FPL code family: two basic blocks a stage (I2PFL on PACS)."""
     return _small_image_resnet(classes, blocks=2)
-
-
-_BIG_IMAGE = 48  # from here on narrow-resnet pools after its stem
 
 
 def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
@@ -90,7 +109,7 @@ def _small_image_resnet(classes: int, blocks: int) -> FLModel:
     encoder.maxpool = nn.Identity()
     encoder.fc = nn.Identity()
     encoder.apply(_default_initialisation)
-    model = FLModel(encoder, nn.Identity(), nn.Linear(_POOLED_BASIC, classes), _POOLED_BASIC)
+    model = FLModel(encoder, nn.Identity(), nn.Linear(512, classes), 512)
     model.memory_format = torch.channels_last  # as ADCOL's network, on CPU cores
     return model
 

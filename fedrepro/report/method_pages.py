@@ -53,13 +53,18 @@ def page(name: str) -> str:
         "## Where it is used\n",
         *_uses(name),
         "## Its code\n",
-        f"`fedrepro/methods/{Path(inspect.getfile(cls)).name}`, version {cls.version}.\n",
+        f"{', '.join(map(_file, cls.layers()))}, version {cls.version}.\n",
     ]
     return "\n".join(parts)
 
 
 def _prose(cls: type[Method]) -> str:
-    return inspect.cleandoc(cls.__doc__ or "")
+    """What the method says of itself, and then its variants."""
+    return "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
+
+
+def _file(cls: type[Method]) -> str:
+    return f"`{cls.__module__.replace('.', '/')}.py`"
 
 
 def _equations(cls: type[Method]) -> Iterator[str]:
@@ -78,7 +83,7 @@ def _messages(cls: type[Method]) -> Iterator[str]:
         yield f"Not counted on images: {error}.\n"
         return
     sent = traffic(curve[curve["round"] == 2])
-    size = parameter_count(training.engine.module)  # type: ignore[attr-defined]
+    size = parameter_count(training.engine.module)
     yield (
         f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
         f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "

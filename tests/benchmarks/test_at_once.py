@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 import torch
 
-from fedrepro.base.errors import FedReproError
 from fedrepro.base.files import write_json
 from fedrepro.federated.rounds import Training
 
@@ -44,11 +43,6 @@ def test_both_ways_train_alike_in_turn(bench: ModuleType, monkeypatch: pytest.Mo
     assert one.to_numpy() == pytest.approx(other.to_numpy(), rel=0.01)
     assert len(found["in turn"]) == len(found["at once"]) == 2
     assert min(*found["in turn"], *found["at once"]) > 0
-
-
-def test_one_thread_is_refused(bench: ModuleType) -> None:
-    with pytest.raises(FedReproError, match="two threads or more"):
-        bench.measure(bench.Settings(threads=1))
 
 
 def test_the_page_shows_ratios(bench: ModuleType, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import time
 from pathlib import Path
 from types import ModuleType
@@ -94,31 +93,6 @@ def test_a_wrong_engine_is_found_and_not_used(
     assert gpu.engine_for(stored, "FedAvg", protocol) == "reference"
 
 
-def test_the_slower_engine_is_not_used(gpu: ModuleType) -> None:
-    seconds = {"fused": 3.0, "reference": 2.0}
-    timing = {f"digit-cnn/FedAvg/{e}": {"seconds": {"median": s}} for e, s in seconds.items()}
-    stored = {"checks": {"FedAvg": {"ok": True}}, "timing": timing}
-    assert gpu.engine_for(stored, "FedAvg", gpu.SHAPES["digit-cnn"].protocol()) == "reference"
-    timing["digit-cnn/FedAvg/fused"]["seconds"]["median"] = 1.0
-    assert gpu.engine_for(stored, "FedAvg", gpu.SHAPES["digit-cnn"].protocol()) == "fused"
-
-
-def test_differences_of_every_kind_are_seen(gpu: ModuleType) -> None:
-    protocol = gpu.CHECKED.protocol(rounds=1).changed(precision="float64")
-    one, two = (gpu.play("SOLO", "reference", "cpu", gpu.CHECKED, protocol) for _ in range(2))
-    assert gpu.gap(one, two) == 0
-    kinds = {"curve": "curve", "server": "server|", "kept": " kept|"}
-    found = {k: next((n for n in one if part in n), None) for k, part in kinds.items()}
-    assert found["curve"] and found["kept"], sorted({n.split("|")[0] for n in one})
-    name = found["kept"]
-    two[name] = two[name] + 1e-3
-    assert 1e-5 < gpu.gap(one, two) <= 1e-3
-    two[name] = two[name] * math.nan
-    assert gpu.gap(one, two) == math.inf
-    del two[name]
-    assert gpu.gap(one, two) == math.inf
-
-
 def test_a_run_that_cannot_end_is_left_and_goes_on_later(gpu: ModuleType, tmp_path: Path) -> None:
     case = {
         "paper": "adcol", "experiment": "table-4", "dataset": "minidigits", "scale": "smoke",
@@ -132,26 +106,3 @@ def test_a_run_that_cannot_end_is_left_and_goes_on_later(gpu: ModuleType, tmp_pa
     assert (done["state"], done["engine"], done["rounds"]) == ("done", "fused", 2)
     assert 0 <= done["accuracy"] <= 100
     assert [record.run_id for record in Store(tmp_path).records()] == [done["run_id"]]
-
-
-def test_the_gate_looks_once_then_waits_for_the_deadline(
-    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter([50.0, 51.0, 52.0])
-    monkeypatch.setattr(gpu.time, "time", lambda: next(clock))
-    gate = gpu.Gate(deadline=100.0)
-    gate.start("a run", 100, 0)
-    gate.round(1, 0.0)  # 50 s of setting up do not count into the seconds a round
-    gate.round(2, 0.0)
-    with pytest.raises(gpu.OutOfTime) as stop:
-        gate.round(3, 0.0)  # 97 more of a second each
-    assert stop.value.args == (3,)
-
-
-def test_an_error_and_a_hang_cost_one_piece_of_work(gpu: ModuleType) -> None:
-    case = {"part": "checks", "device": "cpu", "method": "Nobody", "what": "method"}
-    assert "Nobody" in gpu.apart(case, 100)["error"]
-    good = {"part": "timing", "device": "cpu", "tiny": True, "shape": "digit-cnn", "repeat": 1}
-    found = gpu.apart({**good, "method": "FedAvg", "engine": "field"}, 100)
-    assert found["seconds"]["min"] > 0
-    assert gpu.apart(case, 0.1) == {"error": "no answer within 0 s"}

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.progress import Silent
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 CPU = torch.device("cpu")
@@ -44,42 +40,6 @@ def test_an_axis_varies_one_thing(bench: ModuleType, tiny: Any) -> None:
     assert bench.place("pixels", bench.at("pixels", 24, tiny)) == 24 * 24
 
 
-def test_clients_are_equal_and_dealt_to_few_domains(bench: ModuleType, tiny: Any) -> None:
-    federation = replace(tiny, clients=12).federation()
-    assert {len(c.train) for c in federation.clients} == {tiny.images}
-    assert [c.domain for c in federation.clients[:6]] == [*federation.domains, "domain0"]
-    assert {len(test) for test in federation.tests.values()} == {tiny.tests}
-    first, second = federation.clients[:2]
-    assert not torch.equal(first.train.images, second.train.images)
-
-
-def test_every_round_is_timed_whole_and_by_phase(bench: ModuleType, tiny: Any) -> None:
-    found = bench.train(tiny, CPU)
-    assert len(found["seconds"]) == 1 + tiny.rounds and min(found["seconds"]) > 0
-    assert {"train", "messages", "server", "evaluate"} <= set(found["phases"])
-    for number, whole in enumerate(found["seconds"]):
-        assert 0 < sum(values[number] for values in found["phases"].values()) <= whole
-    assert bench.operations(tiny, CPU) == bench.operations(replace(tiny, rounds=5), CPU) > 0
-
-
-@pytest.mark.parametrize("method", ["FedAvg", "ADCOL"])
-def test_operations_of_many_clients_are_reckoned_from_few(
-    bench: ModuleType, tiny: Any, method: str
-) -> None:
-    """As if all had been counted. FedAvg's are proportional to its clients but for the tests of
-    five domains; ADCOL's discriminator has an output a client."""
-    sizes = [replace(tiny, method=method, clients=n) for n in (15, 22, 40)]
-    reckoned = [bench.operations(point, CPU) for point in sizes]
-    counted = []
-    for point in sizes:
-        with FlopCounterMode(display=False) as counter:
-            bench.training(replace(point, rounds=0), CPU).run(Silent())
-        counted.append(counter.get_total_flops())
-    assert reckoned == counted
-    each = [(b - a) / n for a, b, n in zip(counted, counted[1:], (7, 18), strict=False)]
-    assert each[0] == each[1] if method == "FedAvg" else each[0] < each[1]
-
-
 def test_values_are_checked_before_anything_runs(
     bench: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,25 +53,6 @@ def test_values_are_checked_before_anything_runs(
         with pytest.raises(FedReproError, match=message) as caught:
             bench.main(words.split())
         assert "\n" not in str(caught.value)
-
-
-def test_a_killed_process_is_one_line(
-    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Killed:
-        def __init__(self, *_: Any) -> None: ...
-
-        def __enter__(self) -> Killed:
-            return self
-
-        def __exit__(self, *_: Any) -> None: ...
-
-        def submit(self, *_: Any) -> Any:
-            raise BrokenProcessPool("terminated abruptly")
-
-    monkeypatch.setattr(bench, "ProcessPoolExecutor", Killed)
-    with pytest.raises(FedReproError, match=r"FedAvg with 3 clients was killed.*--values"):
-        bench.apart(tiny, False)
 
 
 @pytest.mark.slow

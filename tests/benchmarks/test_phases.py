@@ -44,28 +44,6 @@ def test_rounds_are_watched_in_turn(bench: ModuleType, tiny: Any, method: str) -
     assert min(found["plain"]) > 0
 
 
-def test_parts_are_counted_once_a_step(bench: ModuleType, tiny: Any) -> None:
-    """Each client takes three steps a round; the discriminator's own steps are the server's."""
-    calls: list[str] = []
-
-    class Counting(bench.Watch):  # type: ignore[name-defined,misc]
-        def timed(self, part: str, work: Any) -> Any:
-            def inside(*args: Any, **kwargs: Any) -> Any:
-                if self.on:
-                    calls.append(part)
-                return work(*args, **kwargs)
-
-            return inside
-
-    watch = Counting(CPU)
-    watch.on = True
-    method = methods.create("ADCOL")
-    run = Training(method, tiny.protocol(1), bench.made_federation(tiny), 0, CPU)
-    with watch.around(type(method)):
-        run.run(Silent())
-    assert {part: calls.count(part) for part in PARTS} == dict.fromkeys(PARTS, 2 * 3)
-
-
 def test_watching_changes_nothing_and_ends(bench: ModuleType, tiny: Any) -> None:
     method = methods.create("ADCOL")
     torch.optim.SGD([torch.zeros(1)])  # with the first one torch wraps every SGD's step
@@ -84,11 +62,6 @@ def test_watching_changes_nothing_and_ends(bench: ModuleType, tiny: Any) -> None
     assert [getattr(o, n) for o, n in zip(owners, names, strict=True)] == before
     for one, other in zip(*(run.clients for run in runs), strict=True):
         assert all(torch.equal(one.kept[name], other.kept[name]) for name in one.kept)
-
-
-def test_domains_are_tested_with_a_fifth(bench: ModuleType, tiny: Any) -> None:
-    federation = bench.with_tests(tiny)
-    assert {len(test) for test in federation.tests.values()} == {tiny.images // 5}
 
 
 def test_the_file_is_what_the_page_draws(

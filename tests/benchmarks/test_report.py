@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-from fedrepro.base.errors import FedReproError
-from fedrepro.report.plots import Picture
 
 with pytest.MonkeyPatch.context() as patched:
     patched.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
@@ -85,23 +81,6 @@ def test_a_slope_is_the_power_of_the_larger_half() -> None:
     assert found.low == pytest.approx(found.high) == pytest.approx(1.5)
 
 
-def test_the_interval_holds_the_slope_nineteen_times_of_twenty() -> None:
-    generator = np.random.default_rng(1)
-    x = [10, 10, 20, 20, 40, 40, 80, 80]
-    held = 0
-    for _ in range(400):
-        found = growth.slope(x, [v * math.exp(generator.normal(0, 0.2)) for v in x])
-        assert found is not None
-        held += found.low <= 1 <= found.high
-    assert 0.92 <= held / 400 <= 0.98
-
-
-def test_what_has_no_slope() -> None:
-    assert growth.slope([1, 2, 3, 4], [1.0, 1.0, 0.0, 2.0]) is None
-    with pytest.raises(FedReproError, match="single place"):
-        growth.slope([3, 3], [1.0, 2.0])
-
-
 @pytest.mark.parametrize(
     ("power", "work", "verdict"),
     [
@@ -120,33 +99,6 @@ def test_a_slope_is_judged_by_its_interval(power: float, work: float, verdict: s
     assert frame.loc["memory (MiB)", "growth"] == "more than linear"  # operations excuse no memory
 
 
-def test_memory_counts_once_a_process_and_the_warming_round_not_at_all() -> None:
-    frame = growth.growth_frame(growth_file())
-    assert frame.seconds.max() < 11 and len(frame) == len(PLACES) * 2 * 3
-    assert len(growth.observed(frame, "mib")) == len(PLACES) * 2
-    assert len(growth.observed(frame, "seconds")) == len(frame)
-
-
-def test_the_growth_figure_draws_medians_and_fit() -> None:
-    figure = growth.growth_picture(growth_file(memory=0.5))
-    time, memory = figure.axes
-    assert "FedAvg, slope 1.00" in time.get_legend().get_texts()[0].get_text()
-    assert "FedAvg, slope 0.50" in memory.get_legend().get_texts()[0].get_text()
-    marks, fit, linear = memory.lines[0], memory.lines[-2], memory.lines[-1]
-    assert list(marks.get_xdata()) == list(PLACES)
-    assert marks.get_ydata() == pytest.approx([x**0.5 for x in PLACES])
-    assert list(fit.get_xdata()) == [100, 1000]
-    assert fit.get_ydata() == pytest.approx([10, 1000**0.5])
-    assert linear.get_ydata()[0] / linear.get_ydata()[1] == pytest.approx(5 / 1000)
-    assert time.get_yscale() == memory.get_xscale() == "log"
-
-
-def test_phases_of_growth(folder: Path) -> None:
-    html = growth.phase_slopes("clients", folder).html
-    assert "FedAvg: training" in html and "50 %" in html and "10 %" in html
-    assert "FedAvg: tests" not in html  # this file has none
-
-
 def test_shares_of_a_round_sum_to_all_of_it(folder: Path) -> None:
     figure = report.phases_picture(phases_file())
     bars = figure.axes[0].patches
@@ -159,13 +111,6 @@ def test_shares_of_a_round_sum_to_all_of_it(folder: Path) -> None:
     assert "72.000 (36.000 to 108.000)" in html and "72.000 (70.000 to 74.000)" in html
 
 
-def test_pictures_stand_over_their_protocol(folder: Path) -> None:
-    last = growth.growth("clients", folder)
-    assert not isinstance(last, Picture)
-    assert "of 20 images each" in last.html and "benchmarks/growth.py" in last.html
-    assert "a &lt;processor&gt;, threads: 2" in last.html
-
-
 def test_nothing_stored_says_so(tmp_path: Path) -> None:
     views = (
         growth.growth("clients", tmp_path), growth.slope_table(tmp_path),
@@ -176,13 +121,6 @@ def test_nothing_stored_says_so(tmp_path: Path) -> None:
         report.measurements(tmp_path),
     )  # fmt: skip
     assert all(report.NOTHING in view.html for view in views)
-
-
-@pytest.mark.parametrize("text", ["{", "3"])
-def test_a_file_that_is_no_measurement_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "rounds-x.json").write_text(text)
-    with pytest.raises(FedReproError, match=r"rounds-x\.json cannot be read"):
-        report.rounds(tmp_path)
 
 
 def test_rounds_beside_the_field(tmp_path: Path) -> None:
@@ -206,38 +144,6 @@ def test_rounds_beside_the_field(tmp_path: Path) -> None:
         "digit-cnn, float32",
     ):
         assert part in html
-
-
-def test_other_scripts_files(tmp_path: Path) -> None:
-    sides = {
-        "library": {"repeats": [{"seconds": [1.0, 1.0]}, {"seconds": [2.0, 2.0]}]},
-        "pfl": {"repeats": [{"seconds": [2.0, 2.0]}, {"seconds": [3.0, 3.0]}]},
-        "flower": {"repeats": [], "error": "not measured"},
-    }
-    asked = {"users": 1000, "images": 50, "size": 32, "cohort": 50, "batch": 10, "rounds": 2}
-    asked |= {"precision": "bf16"}
-    ratio = {"pfl": {"median": 1.75, "min": 1.5, "max": 2.0}}
-    file = {"settings": asked, "engine": "reference", "sides": sides, "ratios": ratio}
-    one = {"calls": [{"command": "one", **FACTS}]}
-    (tmp_path / "cross-device-cpu.json").write_text(json.dumps({**one, **file}))
-    html = report.cross_device(tmp_path).html
-    assert (
-        "library (reference, bf16)" in html
-        and "pfl (float32)" in html
-        and "1.500 (1.000 to 2.000)" in html
-    )
-    assert "1.75 (1.50 to 2.00)" in html and "not measured" in html
-    seconds = {"median": 0.5, "min": 0.4, "max": 0.6, "all": [0.5, 0.4, 0.6]}
-    timing = {"digit-cnn/FedAvg/fused": {"seconds": seconds}, "digit-cnn/x": {"error": "no"}}
-    calls = [{"command": "two", **FACTS}]
-    gpu = {"tiny": False, "timing": timing}
-    (tmp_path / "gpu-x.json").write_text(json.dumps({"calls": calls, **gpu}))
-    html = report.gpu(tmp_path).html
-    assert "0.500 (0.400 to 0.600)" in html and "<td>3</td>" in html and "digit-cnn/x" not in html
-    (tmp_path / "gpu-tiny.json").write_text(json.dumps({"calls": calls, **gpu, "tiny": True}))
-    assert report.gpu(tmp_path).html == html
-    listed = report.measurements(tmp_path).html
-    assert listed.count("(changed files)") == 3 and "two" in listed and "gpu-x.json" in listed
 
 
 def test_a_narrow_precision_beside_float32(tmp_path: Path) -> None:

@@ -47,27 +47,6 @@ def test_both_sides_train_alike(bench: ModuleType, tiny: Any, method: str) -> No
     assert math.isfinite(other[0]["ce"])
 
 
-def test_field_averages_to_one_network(bench: ModuleType, tiny: Any) -> None:
-    federation = bench.made_federation(tiny)
-    loop = bench.FieldLoop("FedAvg", tiny.protocol(1), federation, 0, CPU)
-    loop.round()
-    key = "predictor.weight"
-    mean = torch.stack([m.state_dict()[key] for m in loop.models]).mean(0)
-    assert torch.allclose(loop.global_model.state_dict()[key], mean, atol=1e-6)
-    assert 0 <= loop.last_accuracy <= 100
-
-
-def test_field_discriminator_learns(bench: ModuleType, tiny: Any) -> None:
-    federation = bench.made_federation(tiny)
-    loop = bench.FieldLoop("ADCOL", tiny.protocol(1), federation, 0, CPU)
-    before = {k: v.clone() for k, v in loop.discriminator.state_dict().items()}
-    networks = [m.state_dict() for m in loop.models]
-    loop.round()
-    assert math.isfinite(loop.last_discriminator_loss)
-    assert any(not torch.equal(v, before[k]) for k, v in loop.discriminator.state_dict().items())
-    assert not torch.equal(networks[0]["predictor.weight"], networks[1]["predictor.weight"])
-
-
 def test_a_wrong_loss_stops_the_measurement(
     bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,15 +60,6 @@ def test_a_wrong_loss_stops_the_measurement(
     monkeypatch.setattr(bench, "field_rounds", lambda *_, **__: (wrong[::-1], [1.0]))
     with pytest.raises(FedReproError, match="does not fall"):
         bench.check("FedAvg", tiny, federation)
-
-
-def test_ratios(bench: ModuleType) -> None:
-    assert bench.ratios([1, 2, 9], [2, 8, 3]) == {"median": 0.5, "min": 0.25, "max": 3.0}
-
-
-def test_a_lone_last_image_is_refused(bench: ModuleType, tiny: Any) -> None:
-    with pytest.raises(FedReproError, match="leave one alone"):
-        bench.made_federation(replace(tiny, images=41))
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Stacked clients get the plain loop's numbers, whatever is stacked with what."""
 
-from types import SimpleNamespace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,10 +12,14 @@ from fedrepro import engine as engines
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.engine import LoopEngine, StackedEngine, stacked
+from fedrepro.base.protocol import OptimizerSpec
+from fedrepro.data.batches import epoch_batches
+from fedrepro.engine import LoopEngine, StackedEngine, in_order
+from fedrepro.engine.stacked_inputs import plan, stacking_order
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.base import BN_POLICIES
-from fedrepro.methods.messages import Network
+from fedrepro.methods.base import BN_POLICIES, Method, Phase
+from fedrepro.methods.losses import cross_entropy
+from fedrepro.methods.messages import Network, network_of, tensor_of, tensors_of
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 
@@ -113,24 +118,12 @@ def test_every_bn_policy_equals_the_reference(policy):
     assert_engines_agree(fields={"bn_policy": policy})
 
 
-@pytest.mark.parametrize("model", ["small-cnn", pytest.param("resnet10", marks=pytest.mark.slow)])
-def test_other_networks_equal_the_reference(model):
-    assert_engines_agree(model=model, sizes=(13, 9), rounds=2, local_epochs=1)
+def test_a_network_with_a_projection_head_equals_the_reference():
+    assert_engines_agree(model="small-cnn", sizes=(13, 9), rounds=2, local_epochs=1)
 
 
 def test_float32_equals_the_reference_to_1e_4():
     assert_engines_agree(precision="float32", tolerance=1e-4)
-
-
-def test_bf16_stays_near_the_reference():
-    """Losses of the first round, within bfloat16's 3 digits."""
-    ce = []
-    for engine in ("reference", "fused"):
-        run = start(engine=engine, precision="bf16", rounds=1, local_epochs=1)
-        curve = run.run(Silent())
-        ce.append(curve[curve.subject == "ce"].value.to_numpy())
-        assert all(value.dtype == torch.float32 for value in run.server.model.values())
-    assert ce[0] == pytest.approx(ce[1], rel=0.03)
 
 
 @pytest.mark.parametrize("name", toys.ON_IMAGES)
@@ -148,16 +141,104 @@ def test_partial_participation_equals_the_reference(name):
     assert_engines_agree(name=name, participation=0.4)
 
 
-def test_augmentation_equals_the_reference():
-    assert_engines_agree(data__flip=True, data__rotate=20.0)
+@pytest.mark.parametrize("flip, rotate", [(True, 0.0), (False, 9.0), (True, 20.0)])
+def test_augmentation_equals_the_reference(flip, rotate):
+    assert_engines_agree(data__flip=flip, data__rotate=rotate, data__normalise="imagenet", rounds=2)
 
 
-def test_a_discriminator_with_batch_norm_equals_the_reference():
-    assert_engines_agree(name="ADCOL", fields={"discriminator_batch_norm": True})
+ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5}
+OPTIMIZERS = {
+    "plain sgd": {"lr": 0.02},
+    "adamw": {"kind": "adamw", "lr": 0.003},
+    "adamw, scheduled, clipped": ADAMW,
+    "adamw, kept": ADAMW | {"kept": True},
+    "sgd, scheduled": {"lr": 0.02, "momentum": 0.9, "weight_decay": 1e-3, "warmup": 2},
+    "sgd, clipped": {"lr": 0.02, "momentum": 0.5, "clip": 0.05},
+    "sgd, kept": {"lr": 0.02, "momentum": 0.9, "kept": True, "cosine": 4},
+}
 
 
-def test_plain_sgd_equals_the_reference():
-    assert_engines_agree(name="SOLO", optimizer={"lr": 0.02})
+@pytest.mark.parametrize("setting", OPTIMIZERS)
+def test_every_optimiser_equals_the_reference(setting):
+    assert_engines_agree(name="FedRep", optimizer=OPTIMIZERS[setting])
+
+
+def test_lookahead_steps_equal_the_reference():
+    assert_engines_agree(name="Per-FedAvg", optimizer=ADAMW)
+
+
+# Methods that no paper here needs, but a file of somebody else's may hold.
+
+
+@dataclass(frozen=True)
+class Odd(Method):
+    """Phases with their own optimisers, kept momenta, a part of the network no loss reaches,
+    messages of every form: shared, personal, and of different shapes."""
+
+    name: ClassVar[str] = "Odd"
+    reference: ClassVar[str] = "nobody"
+    keeps_optimizer: ClassVar[bool] = True
+
+    def phases(self, protocol):
+        quick = OptimizerSpec(lr=0.02, momentum=0.5)
+        return (
+            Phase("features", 1, optimizer=quick),
+            Phase("head", 2, trains=lambda tensor: tensor.part == "predictor"),
+            Phase("ahead", 1, optimizer=OptimizerSpec(lr=0.01), lookahead=0.02),
+        )
+
+    def init_server(self, server):
+        layers = torch.nn.Linear(server.feature_size, 4), torch.nn.BatchNorm1d(4)
+        server.add_module("judge", torch.nn.Sequential(*layers))
+
+    def download(self, server, client):
+        centre = torch.full((server.feature_size,), 0.1 * client, dtype=server.dtype)
+        return {
+            "centre": centre,
+            "judge": Network(server.modules["judge"], training=True),
+            "anchors": {"points": centre.expand(1 + client % 2, -1).clone()},
+        }
+
+    def client_loss(self, model, batch, received):
+        features = model(batch.x).features
+        again = model(batch.x.flip(-1))  # a second pass: BatchNorm follows both
+        judged = network_of(received, "judge")(features)
+        points = tensors_of(received, "anchors")["points"]
+        terms = {
+            "pull": ((features - tensor_of(received, "centre")) ** 2).mean(),
+            "judge": judged.square().mean() + (features[:, None] - points).square().mean(),
+        }
+        # only what trains the head reaches it; the other phases leave it without a gradient
+        if all(name.startswith("predictor") for name in model.params):
+            terms["ce"] = cross_entropy(again.logits, batch.y)
+            del terms["pull"], terms["judge"]
+        return terms
+
+
+@dataclass(frozen=True)
+class Forgetful(Method):
+    """Momentum starts anew in a second phase of the same parameters."""
+
+    name: ClassVar[str] = "Forgetful"
+    reference: ClassVar[str] = "nobody"
+
+    def phases(self, protocol):
+        return Phase("one", 1), Phase("two", 1)
+
+
+@pytest.mark.parametrize("optimizer", [CALM["optimizer"], ADAMW | {"kept": True}])
+@pytest.mark.parametrize("method", [Odd(), Forgetful()], ids=["Odd", "Forgetful"])
+def test_an_odd_method_equals_the_reference(method, optimizer):
+    assert_engines_agree(method=method, optimizer=optimizer)
+
+
+def test_parameters_without_a_gradient_are_not_decayed():
+    run = start(method=Odd(), rounds=1, optimizer__weight_decay=0.5)
+    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
+    result = in_order(run.engine.train(run.method, [replace(job, phases=job.phases[:1])]))[0]
+    for name, info in run.layout.items():
+        if info.part == "predictor" and not info.is_counter:
+            assert torch.equal(result.state[name], job.state[name]), name
 
 
 # What is stacked with what does not matter.
@@ -171,29 +252,47 @@ def test_the_size_of_a_stack_does_not_matter(name, size):
     assert_same_run(start(name), limited)
 
 
-def test_a_stack_takes_no_more_memory_than_its_share(monkeypatch):
-    run = start("FedAvg")
-    size = stacked.COPIES * sum(value.nbytes for value in run.server.model.values())
-    free = SimpleNamespace(available=2.5 * size / stacked.SHARE)
-    monkeypatch.setattr(stacked.psutil, "virtual_memory", lambda: free)
-    assert run.engine._largest(run._job(run.clients[0], {}, 1)) == 2
-    assert_same_run(start("FedAvg"), run)
+@pytest.mark.parametrize("pairs", [False, True])
+def test_a_plan_reads_everything_once_in_each_clients_own_order(pairs):
+    sizes = sorted((33, 21, 17, 16, 13, 13, 9, 8, 5), key=lambda n: stacking_order(n, 8))
+    epoch = []
+    for n in sizes:
+        batches = epoch_batches(n, 8, torch.Generator().manual_seed(n))
+        pair = list(zip(batches[::2], batches[1::2], strict=False))
+        epoch.append(pair if pairs else [(batch,) for batch in batches])
+    read = [[] for _ in sizes]
+    for start, steps in plan(epoch, 8):
+        assert len({tuple(len(b) for b in step) for step in steps}) == 1
+        for client, step in enumerate(steps, start):
+            read[client].append(step)
+    assert all(a is b for x, y in zip(read, epoch, strict=True) for a, b in zip(x, y, strict=True))
+
+
+def test_full_batches_are_stepped_by_all_clients_that_have_one():
+    sizes = sorted((33, 16, 20, 5, 21), key=lambda n: stacking_order(n, 8))
+    epoch = [[(b,) for b in epoch_batches(n, 8, torch.Generator())] for n in sizes]
+    steps = [(len(members[0][0]), len(members)) for _, members in plan(epoch, 8)]
+    full = [count for size, count in steps if size == 8]
+    assert full == [4, 4, 1]  # 33 is cut into 8, 8, 8, 9; the 5 of the smallest is a rest
+    assert sorted(s for s in steps if s[0] != 8) == [(4, 1), (5, 2), (9, 1)]
 
 
 # Equal bits.
-
-
-def test_same_seed_gives_the_same_bits():
-    first, second = (start("ADCOL").run(Silent()) for _ in range(2))
-    pd.testing.assert_frame_equal(numbers(first), numbers(second), check_exact=True)
 
 
 class Interrupt(Exception):
     pass
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "SOLO", "FedRep", "ADCOL"])
-def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+@pytest.mark.parametrize(
+    ("name", "setting"), [("FedRep", "plain sgd"), ("ADCOL", "sgd, kept"), ("SOLO", "adamw, kept")]
+)
+def test_resumed_equals_uninterrupted_bit_for_bit(name, setting, engine, tmp_path):
+    def begin():
+        changes = {"rounds": 4, "precision": "float32", "model": "small-cnn", "local_epochs": 1}
+        return start(name, engine, optimizer=OPTIMIZERS[setting], **changes)
+
     class StopAfterTwo(FileCheckpoint):
         def due(self):
             return True
@@ -203,11 +302,11 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, tmp_path):
             if facts["round"] == 2:
                 raise Interrupt
 
-    whole = start(name, rounds=4)
+    whole = begin()
     expected = whole.run(Silent())
     with pytest.raises(Interrupt):
-        start(name, rounds=4).run(Silent(), StopAfterTwo(tmp_path))
-    resumed = start(name, rounds=4)
+        begin().run(Silent(), StopAfterTwo(tmp_path))
+    resumed = begin()
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
     for a, b in zip(whole.clients, resumed.clients, strict=True):

@@ -10,10 +10,8 @@ import torch
 from fedrepro import methods
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch
-from fedrepro.models.discriminators import Panel, ResNetDiscriminator
-from fedrepro.models.mlp import discriminator
+from fedrepro.models.discriminators import ResNetDiscriminator
 from tests import toys
-from tests.engine.test_fused import assert_engines_agree
 
 
 def training(federation=None, settings=None, **fields):
@@ -38,9 +36,6 @@ def test_a_field_that_came_later_is_hashed_only_where_it_departs():
     assert methods.from_config({"name": "ADCOL", "fields": two.fields()}) == two
 
 
-# Table 14.
-
-
 @pytest.mark.parametrize("bn_policy", ["local", "average"])
 def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
     run = training(settings={"model": "small-cnn"}, share_predictor=True, bn_policy=bn_policy)
@@ -52,22 +47,6 @@ def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
     for name in one:
         assert torch.equal(one[name], other[name]) == (name in run.travelling), name
     assert run.judged == ("personal",)
-
-
-# Table 10.
-
-
-def test_a_panel_asks_every_member_and_takes_the_newest_in():
-    make = iter([discriminator(4, 3, ()) for _ in range(5)])
-    panel = Panel(lambda: next(make), 3)
-    z = torch.randn(2, 4)
-    torch.testing.assert_close(panel(z), torch.cat([m(z) for m in panel.members]))
-    first, second = next(make), next(make)
-    panel.take(first, first=True)
-    assert all(torch.equal(m(z), first(z)) for m in panel.members)
-    panel.take(second, first=False)
-    expected = [second(z), first(z), first(z)]
-    assert all(torch.equal(m(z), e) for m, e in zip(panel.members, expected, strict=True))
 
 
 def test_eq_18_averages_over_the_discriminators_of_past_rounds():
@@ -87,17 +66,6 @@ def test_eq_18_averages_over_the_discriminators_of_past_rounds():
     torch.testing.assert_close(found, expected)
 
 
-def test_in_round_2_all_members_are_the_only_discriminator_there_was():
-    run = training(discriminators=3)
-    run.one_round()
-    members = run.server.modules["panel"].members
-    for name, value in run.server.modules["discriminator"].state_dict().items():
-        assert all(torch.equal(member.state_dict()[name], value) for member in members)
-
-
-# Table 9.
-
-
 def test_a_resnet_reads_a_vector_as_a_picture():
     network = ResNetDiscriminator(2048, 5).eval()
     assert network.shape == (1, 32, 64) and ResNetDiscriminator(16, 2).shape == (1, 4, 4)
@@ -105,9 +73,6 @@ def test_a_resnet_reads_a_vector_as_a_picture():
     run = training(discriminator_network="resnet50")
     run.one_round()
     assert isinstance(run.server.modules["discriminator"], ResNetDiscriminator)
-
-
-# Table 18.
 
 
 def two_stages(**more):
@@ -140,9 +105,6 @@ def test_the_first_stage_trains_without_the_discriminator():
         assert all(torch.equal(state[name], other[name]) for name in state)
 
 
-# Table 17.
-
-
 def test_noisy_representations_lie_around_the_unit_range():
     ups = recorded(training(local_epsilon=1e9), "_upload")
     z = ups[0].message["representations"]
@@ -172,20 +134,3 @@ def test_the_discriminator_is_shown_what_it_was_taught():
     batch = Batch(torch.randn(4, run.server.feature_size), torch.arange(4) % 3)
     one, ten = (method.client_loss(Fixed(f), batch, received)["kl"] for f in (1.0, 10.0))
     torch.testing.assert_close(one, ten)
-
-
-# All of them in both engines.
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"share_predictor": True, "bn_policy": "average"},
-        {"discriminators": 3},
-        {"two_stages": True},
-        {"local_epsilon": 5.0},
-    ],
-    ids=lambda fields: next(iter(fields)),
-)
-def test_the_engines_agree(fields):
-    assert_engines_agree(name="ADCOL", fields=fields)

@@ -7,16 +7,14 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.cluster import KMeans
-from torch import nn
 
-from fedrepro import methods, papers
+from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.federated.rounds import Training
-from fedrepro.models import build_model
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import embedded, toys
-from tests.engine.test_fused import assert_same_run, numbers
+from tests.engine.test_fused import numbers
 from tests.methods.test_methods import record_messages
 
 RULES = [
@@ -68,18 +66,6 @@ def test_the_cluster_rule_sends_k_means_centres():
     np.testing.assert_allclose(cut(ups[0], 1).numpy(), expected.cluster_centers_)
 
 
-def test_k_means_starts_as_often_as_it_is_told():
-    run, _, ups = one_round(prototypes="cluster", rate=0.3, starts=10)
-    own = of_class(run, 0, 1).numpy()
-    best = KMeans(math.ceil(0.3 * len(own)), random_state=0, n_init=10).fit(own)
-    np.testing.assert_allclose(cut(ups[0], 1).numpy(), best.cluster_centers_)
-    arms = {arm.label: arm.fields for arm in papers.load("mpft").arms("table-1-pacs")}
-    assert {label for label, fields in arms.items() if fields.get("starts") == 10} == {
-        "MPFT (Cluster, rate=0.1)",
-        "MPFT (Cluster, rate=0.3)",
-    }
-
-
 def test_noise_has_the_scale_and_the_share():
     _, _, before = one_round(prototypes="random", rate=1.0)
     _, _, after = one_round(prototypes="random", rate=1.0, noise_scale=4.0, noise_share=0.5)
@@ -102,47 +88,6 @@ def test_prototypes_go_up_once_and_the_adapter_down(fields):
         "up/counts": 3 * 8 * toys.CLASSES,
     }
     assert all("predictor.weight" not in down["model"] for down in downs)
-
-
-def test_the_servers_training_is_that_of_the_papers_code():
-    """Repeated here with torch's own optimiser and scheduler: order drawn once, the batch that is
-    not full left out, warm-up and cosine, clipping, stop by the spread of the last losses."""
-    run = embedded.start("MPFT", fields={"prototypes": "random", "rate": 0.5}, rounds=1)
-    module = build_model("adapter", 3, embedded.VALUES)
-    module.load_state_dict({n: v.clone() for n, v in run.server.model.items()})
-    _, ups = record_messages(run)
-    z = torch.cat([up.message["prototypes"] for up in ups])
-    labels = torch.cat([torch.tensor([k] * int(n)) for up in ups
-                        for k, n in enumerate(up.message["counts"])])  # fmt: skip
-    from fedrepro.base.rng import torch_stream
-
-    order = torch.randperm(len(z), generator=torch_stream(0, "server", round=1))
-    assert len(z) % 10
-    batches = order[: len(z) - len(z) % 10].split(10)
-    optimizer = torch.optim.AdamW(module.parameters(), lr=0.001)
-
-    def factor(epoch):
-        if epoch < 10:
-            return (epoch + 1) / 10
-        return 0.5 * (1 + math.cos(math.pi * (epoch - 10) / 190))
-
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    losses, epochs = [], 0
-    while epochs < 200:
-        for index in batches:
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(module(z[index]).logits, labels[index])
-            loss.backward()
-            nn.utils.clip_grad_norm_(module.parameters(), 1)
-            optimizer.step()
-            losses.append(loss.item())
-        scheduler.step()
-        epochs += 1
-        if len(losses) > 20 and np.std(losses[-20:]) < 0.001:
-            break
-    assert run.server.log["server_epochs"] == epochs
-    for name, value in module.state_dict().items():
-        torch.testing.assert_close(run.server.model[name], value, rtol=1e-4, atol=1e-5)
 
 
 def test_a_higher_threshold_stops_earlier():
@@ -198,35 +143,7 @@ def test_distillation_holds_the_outputs_near_the_received_ones():
     assert distances[1] < 0.8 * distances[0]
 
 
-def test_the_adaptation_loss_by_hand():
-    run = embedded.start("MPFT", fields={**QUICK, "shots": 2, "distillation": 6.0}, rounds=1)
-    run.one_round()
-    job = run._adaptation(run.clients[0], 1, run._before_test(1))
-    from fedrepro.engine.loop import BoundModel
-    from fedrepro.methods.base import Batch
-
-    module = run.engine.module
-    run.engine._load({n: v + 0.05 for n, v in job.state.items() if n != "predictor.weight"})
-    model = BoundModel(module, dict(module.named_parameters()), run.engine._run_other)
-    batch = Batch(job.samples.images, job.samples.labels)
-    terms = run.method.adaptation_loss(model, batch, job.received)
-    ours = module(batch.x).logits
-    theirs = run.engine._run_other(job.state, batch.x, False).logits
-    p, q = ours.softmax(1), theirs.softmax(1)
-    expected = 6.0 * (q * (q.log() - p.log())).mean()
-    assert terms["distillation"].item() == pytest.approx(expected.item(), rel=1e-4) and expected > 0
-    assert terms["ce"].item() == pytest.approx(nn.functional.cross_entropy(ours, batch.y).item())
-
-
 # What holds for every method.
-
-
-@pytest.mark.parametrize("fields", [*RULES, {"shots": 3, "distillation": 10.0}])
-def test_fused_equals_reference(fields):
-    settings = {"fields": {**QUICK, **fields}, "precision": "float64", "sizes": (21, 13, 9, 13)}
-    assert_same_run(
-        embedded.start("MPFT", "reference", **settings), embedded.start("MPFT", "fused", **settings)
-    )
 
 
 class Interrupt(Exception):

@@ -53,7 +53,7 @@ def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
 @pytest.mark.parametrize(
     ("name", "fields", "phases", "pull"),
     [
-        ("Ditto", {"lam": 2.0, "personal_clip": 0.01}, "twin_phases", 2.0),
+        ("Ditto", {"lam": 2.0, "personal_clip": 0.01}, "personal_phases", 2.0),
         ("FedProx", {"mu": 5.0, "clipped": "ce"}, "phases", 5.0),
     ],
 )

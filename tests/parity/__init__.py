@@ -29,8 +29,7 @@ from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.methods.messages import Message, Network
-from fedrepro.models import FLModel, build_model, discriminator
-from fedrepro.models.registry import MODELS
+from fedrepro.models import MODELS, FLModel, build_model, discriminator
 
 FOLDER = Path(__file__).parent
 

@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from fedrepro.base.protocol import Augmentation
 from fedrepro.engine import Job, Trained, in_order
 from fedrepro.engine.loop import BoundModel
-from fedrepro.federated.rounds import Training
+from fedrepro.federated.rounds import Clock, Training
 from fedrepro.methods.base import Batch, Method, Upload
-from fedrepro.methods.dbe import ShiftedModel
-from fedrepro.methods.fedproto import NearestPrototype
 from fedrepro.methods.messages import Message
+from fedrepro.methods.networks import NearestPrototype, ShiftedModel, TwoEntrances
 from fedrepro.methods.prototype_messages import PrototypeMessages
 from fedrepro.methods.prototypes import class_means
-from fedrepro.methods.rucr import TwoEntrances
 from fedrepro.models import FLModel, Output
 
 from . import (
@@ -145,7 +143,7 @@ def dbe_step(case: Case, inputs: Found) -> Found:
 
 def rectify(case: Case, inputs: Found) -> Found:
     method, module, own = case.built, network(inputs), samples(inputs)
-    wrapped, seen = TwoEntrances(*module.children(), module.feature_size), []
+    wrapped, seen = TwoEntrances(module), []
     params = {n: v for n, v in module.named_parameters() if n.startswith("predictor")}
 
     def run(values: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
@@ -170,7 +168,7 @@ def rectify(case: Case, inputs: Found) -> Found:
 
 def tell(method: Method, client: int, means: Tensor, counts: Tensor) -> Upload:
     """A client's class means as its method sends them."""
-    if isinstance(method, PrototypeMessages):
+    if isinstance(method, PrototypeMessages) and method.name != "FedPall":
         told = counts if method.tells == "counts" else counts > 0
         return Upload(client, 1, {"prototypes": means[counts > 0], method.tells: told})
     idle = empty(2, means.shape[1])  # FedPall trains on features too
@@ -244,7 +242,7 @@ def _of_owner(run: Training, sent: Found, client: int) -> Upload:
 def _adapter_training(case: Case, inputs: Found) -> Found:
     module, labels = adapter(inputs["network"]), torch.tensor(inputs["labels"])
     order = torch.arange(len(labels))
-    losses = case.built._fit(module, tensors(inputs["prototypes"]), labels, order)
+    losses = case.built.fit(module, tensors(inputs["prototypes"]), labels, order)
     epochs = len(losses) * inputs["batch"] / len(labels)
     return {"network": module.state_dict(), "losses": losses, "epochs": epochs}
 
@@ -341,9 +339,8 @@ def adaptation(case: Case, inputs: Found) -> Found:
 
 def adapted(run: Training) -> list[dict[str, Tensor]]:
     """The clients' networks as they are tested after the last round."""
-    phases = run._before_test(run.protocol.rounds)
-    jobs = [run._adaptation(client, run.protocol.rounds, phases) for client in run.clients]
-    return [trained.state for trained in in_order(run.engine.train(run.method, jobs))]
+    given = "personal", run.protocol.rounds, run.clients, Clock(run.device)
+    return [state for _, state in sorted(run._networks(*given), key=lambda pair: pair[0])]
 
 
 def rounds(case: Case, inputs: Found) -> Found:
@@ -360,7 +357,7 @@ def rounds(case: Case, inputs: Found) -> Found:
     return {
         **run.server.tensors, "network": run.server.model, "clients": personal, "heads": personal,
         "final_heads": adapted(run) if "final_heads" in case.expected else [],
-        "personal": [client.twin for client in run.clients],
+        "personal": [client.personal_model for client in run.clients],
         "moved": [client.memory for client in run.clients],
         "client_means": means,
     }  # fmt: skip

@@ -23,7 +23,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.records import Record, RunSpec, Store, embedding, run_id
 from fedrepro.records import store as store_module
 from tests import toys
-from tests.test_rounds import numbers
+from tests.federated.test_rounds import numbers
 
 REPO = Path(__file__).resolve().parents[2]
 

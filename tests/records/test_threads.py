@@ -12,11 +12,11 @@ import torch
 
 from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.engine import forward, loop
+from fedrepro.engine import loop
 from fedrepro.records import Record, RunSpec, Store
 from fedrepro.records import store as store_module
 from tests import toys
-from tests.test_rounds import numbers
+from tests.federated.test_rounds import numbers
 
 
 @pytest.fixture(autouse=True)
@@ -80,8 +80,7 @@ def test_without_all_that_two_threads_have_other_bits(
 ) -> None:
     """So that the tests above can fail."""
     monkeypatch.setattr(store_module, "recorded", nullcontext)
-    for module in (forward, loop):
-        monkeypatch.setattr(module, "lanes", lambda *_: 1)
+    monkeypatch.setattr(loop, "lanes", lambda *_: 1)
     one, two = (obtain(tmp_path / str(threads), threads, "FedAvg") for threads in (1, 2))
     assert not numbers(one.curve).equals(numbers(two.curve))
     assert (one.environment["threads"], two.environment["threads"]) == (1, 2)

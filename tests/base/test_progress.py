@@ -36,11 +36,6 @@ def test_a_bar_on_a_terminal(monkeypatch):
     assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
 
 
-def test_silence(capsys):
-    tell(progress.Silent())
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_live_curve_in_a_notebook(monkeypatch):
     shown = []
 
@@ -70,20 +65,3 @@ def test_steps_are_counted_in_ten_lines_from_where_they_begin(capsys):
     assert [line.split()[-1] for line in lines] == ["24/40", "28/40", "32/40", "36/40", "40/40"]
     assert lines[-1] == "attack  [####################] step 40/40"
     assert list(progress.counted("attack", 0)) == []
-
-
-def test_steps_are_one_changing_line_in_a_notebook(monkeypatch):
-    shown = []
-
-    class Handle:
-        def update(self, content, raw):
-            shown.append(content["text/plain"])
-
-    def display(content, raw, display_id):
-        shown.append(content["text/plain"])
-        return Handle()
-
-    monkeypatch.setattr("IPython.display.display", display)
-    monkeypatch.setattr(progress, "_in_notebook", lambda: True)
-    assert len(list(progress.counted("attack", 3))) == 3
-    assert [line.split()[-1] for line in shown] == ["1/3", "2/3", "3/3"]

@@ -11,8 +11,8 @@ from fedrepro.extras.disentangling import (
     DisentanglingModel,
     information_bound,
     opposed,
+    within_clusters,
 )
-from fedrepro.extras.fada import within_clusters
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.methods.messages import Network
 from fedrepro.methods.server import Server
@@ -196,7 +196,7 @@ def served(**fields):
 
 def uploads(method, server):
     """Sources of ones and fives; the target half a unit from where it began; gains log 3 and 0."""
-    down = [name for name in server.model if method.goes_down(server.layout[name])]
+    down = [name for name in server.model if method.broadcast(server.layout[name])]
     own = [name for name in down if name.startswith(("encoder.", "projection."))]
     before = server.model
     sent = [

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import pytest
+import torch
 from pydantic import Field
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import AllocationSpec, Augmentation, DataSpec, Protocol, _Spec
+from fedrepro.base.protocol import AllocationSpec, Augmentation, OptimizerSpec, Protocol, _Spec
 from tests import toys
 
+CLIPPED = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5}
 OLD_DATA = {
     "dataset": "toy",
     "size": 16,
@@ -108,8 +111,31 @@ def test_impossible_values_name_the_setting(setting: str, value: float) -> None:
         toys.protocol(**{f"data.{setting}": value})
 
 
-def test_counts_and_shares_stay_what_they_are() -> None:
-    for value in (0, 500, 0.2):
-        assert type(DataSpec(dataset="x", size=8, validation=value).validation) is type(value)
-    spec = AllocationSpec(per_client={"a": 3, "b": 0.5})
-    assert {k: type(v) for k, v in spec.per_client.items()} == {"a": int, "b": float}
+# Optimisers.
+
+
+def test_the_rate_rises_evenly_then_falls_as_a_cosine() -> None:
+    spec = OptimizerSpec(lr=0.001, warmup=10, cosine=200)
+    assert [spec.rate(r) for r in (1, 5, 10, 11)] == pytest.approx([1e-4, 5e-4, 1e-3, 1e-3])
+    assert spec.rate(106) == pytest.approx(5e-4)  # half of the 190 rounds that it falls
+    assert spec.rate(200) == pytest.approx(0.0005 * (1 + math.cos(math.pi * 189 / 190)))
+    assert spec.rate(201) == spec.rate(500) == 0
+    assert OptimizerSpec(lr=0.1).rate(1) == OptimizerSpec(lr=0.1).rate(99) == 0.1
+    assert OptimizerSpec(lr=0.1, warmup=4).rate(9) == 0.1
+
+
+def test_what_is_not_given_is_pytorchs_own_or_an_error() -> None:
+    adamw, torchs = OptimizerSpec(kind="adamw"), torch.optim.AdamW([torch.zeros(1)])
+    assert adamw.weight_decay == torchs.defaults["weight_decay"] == 0.01
+    assert OptimizerSpec(kind="adamw", weight_decay=0.0).weight_decay == 0
+    with pytest.raises(FedReproError, match="leave momentum at 0"):
+        toys.protocol(optimizer={"kind": "adamw", "momentum": 0.9})
+    with pytest.raises(FedReproError, match="cosine must end after the warm-up"):
+        toys.protocol(optimizer={"warmup": 10, "cosine": 10})
+
+
+def test_a_plain_optimisers_dump_is_as_it_was() -> None:
+    assert OptimizerSpec().model_dump() == {"lr": 0.01, "momentum": 0.0, "weight_decay": 0.0}
+    assert OptimizerSpec.model_validate(OptimizerSpec(**CLIPPED).model_dump()) == OptimizerSpec(
+        **CLIPPED
+    )

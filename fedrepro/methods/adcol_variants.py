@@ -1,0 +1,117 @@
+"""The variants of ADCOL's appendix, and its form in FedPall's code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import nn
+
+import fedrepro.methods.api as fl
+from fedrepro.methods.adcol import ADCOL
+from fedrepro.models.discriminators import Panel, ResNetDiscriminator
+
+
+@dataclass(frozen=True)
+class ADCOLVariants(ADCOL):
+    """With `two_stages` a round of the paper is two of the protocol's, whose clients stay (`stay:
+    2`): in the odd one they train without D and send, D learns, in the even one they train with it.
+    Whatever D is made of is counted as sent whole in every round."""
+
+    discriminator_activation: bool = fl.hyper(
+        True, "Sec. B.15: False is the linear function of Table 19", "stated", (False,)
+    )
+    discriminator_batch_norm: bool = fl.hyper(
+        False, "Sec. 5.1 names none; FL-bench, FedPall code: in hidden layers", "inferred", (True,)
+    )
+    share_predictor: bool = fl.hyper(
+        False, "Sec. B.10, Table 14; its BatchNorm as bn_policy says", "stated", (True,), later=True
+    )
+    discriminators: int = fl.hyper(
+        1, "Sec. B.6, Eq. 18, Table 10: past ones too", "stated", (2, 10, 20), low=1, later=True
+    )
+    discriminator_network: Literal["mlp", "resnet50"] = fl.hyper(
+        "mlp",
+        "Sec. B.6, Table 9; its picture is not stated",
+        "stated",
+        ("resnet50",),
+        later=True,
+    )
+    two_stages: bool = fl.hyper(
+        False, "Sec. B.14, Table 18: D as wide as the clients drawn", "stated", (True,), later=True
+    )
+    closing_pass: bool = fl.hyper(
+        False,
+        "Sec. 3.4, step 3 feeds the data after training; FedPall code: of one more pass over "
+        "augmented images in training mode, which BatchNorm follows",
+        "decided",
+        (True,),
+        later=True,
+    )
+    discriminator_weight_decay: float | None = fl.hyper(
+        None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), low=0, later=True
+    )
+
+    def shares(self, tensor: fl.TensorInfo) -> bool:
+        return self.share_predictor and tensor.part == "predictor"
+
+    def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
+        return (*super().phases(protocol), *([fl.CLOSING] if self.closing_pass else []))
+
+    def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
+        terms = super().client_loss(model, batch, received)
+        if self.two_stages:
+            terms["kl"] = fl.tensor_of(received, "schedule") * terms["kl"]
+        return terms
+
+    def init_server(self, server: fl.Server) -> None:
+        super().init_server(server)
+        if self.discriminators > 1:
+            panel = Panel(lambda: self.new_discriminator(server), self.discriminators)
+            server.add_module("panel", panel)
+
+    def new_discriminator(self, server: fl.Server) -> nn.Module:
+        outputs = server.clients
+        if self.two_stages:
+            outputs = max(1, round(server.protocol.participation * outputs))
+        if self.discriminator_network == "resnet50":
+            return ResNetDiscriminator(server.feature_size, outputs)
+        batch_norm, activation = self.discriminator_batch_norm, self.discriminator_activation
+        hidden = self.discriminator_hidden
+        return fl.discriminator(server.feature_size, outputs, hidden, batch_norm, activation)
+
+    def download(self, server: fl.Server, client: int) -> fl.Message:
+        message = super().download(server, client)
+        if self.discriminators > 1:
+            mode = self.discriminator_in_training_mode
+            message["discriminator"] = server.network("panel", mode)
+        if self.two_stages:
+            stage = torch.tensor(float(server.round % 2 == 0), dtype=server.dtype)
+            message["schedule"] = stage.to(server.device)
+        return message
+
+    def upload(self, client: fl.TrainedClient) -> fl.Message:
+        if self.two_stages and fl.tensor_of(client.received, "schedule") > 0:
+            return {}
+        return super().upload(client)
+
+    def reads(self, client: fl.TrainedClient) -> tuple[bool, fl.Augmentation | None]:
+        mode, _ = super().reads(client)
+        return mode, client.augmentation if self.closing_pass else None
+
+    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+        if self.two_stages and server.round % 2 == 0:
+            return
+        super().server_step(server, uploads)
+        if self.discriminators > 1:
+            panel = cast(Panel, server.modules["panel"])
+            panel.take(server.modules["discriminator"], first=server.round == 1)
+
+    def owners(self, uploads: Sequence[fl.Upload]) -> Sequence[int]:
+        return range(len(uploads)) if self.two_stages else super().owners(uploads)
+
+    def optimizer(self, protocol: fl.Protocol) -> fl.OptimizerSpec:
+        spec, decay = super().optimizer(protocol), self.discriminator_weight_decay
+        return spec if decay is None else spec.model_copy(update={"weight_decay": decay})

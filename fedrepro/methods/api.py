@@ -1,0 +1,29 @@
+"""All that a method is written with, in one import; for methods from elsewhere too."""
+
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
+from fedrepro.methods.base import (
+    CLOSING,
+    Batch,
+    BNPolicy,
+    LocalModel,
+    Method,
+    Phase,
+    Shots,
+    Terms,
+    TrainedClient,
+    Upload,
+    averaged_bn,
+    hyper,
+)
+from fedrepro.methods.losses import cross_entropy
+from fedrepro.methods.messages import Message, network_of, tensor_of, tensors_of
+from fedrepro.methods.server import Server
+from fedrepro.models import FLModel, Output, TensorInfo, discriminator
+
+__all__ = [
+    "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "LocalModel",
+    "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "Server", "Shots",
+    "TensorInfo", "Terms", "TrainedClient", "Upload", "averaged_bn",
+    "cross_entropy", "discriminator", "hyper", "network_of", "tensor_of", "tensors_of",
+]  # fmt: skip

@@ -1,0 +1,73 @@
+"""FedProto as other papers' code has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import fedrepro.methods.api as fl
+from fedrepro.methods.fedproto import FedProto
+from fedrepro.methods.networks import NearestPrototype
+from fedrepro.methods.prototype_messages import HELD
+
+
+@dataclass(frozen=True)
+class FedProtoVariants(FedProto):
+    """With `averages_networks` it is FedAvg with FedProto's term: networks travel too, and the
+    server's is tested. With `inference` "prototype" the nearest global prototype classifies."""
+
+    averages_networks: bool = fl.hyper(
+        False,
+        "Tan et al., Alg. 1 and FedPall code; True: RethinkFL and MarsFL code, whose family "
+        "I2PFL's and FedAPC's tables come from",
+        "stated",
+        (True,),
+    )
+    inference: Literal["classifier", "prototype"] = fl.hyper(
+        "classifier",
+        "FedPall code and RethinkFL code; Tan et al., Eq. 4, and MPFT code: nearest global "
+        "prototype; the authors' code prints both",
+        "code",
+        ("prototype",),
+    )
+    second_pass: bool = fl.hyper(
+        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", (True,), later=True
+    )
+    prototypes_of: Literal["features", "inputs"] = fl.hyper(
+        "features",
+        "Tan et al., Eq. 3; inputs: MPFT code sends means of the frozen embeddings, which the "
+        "adapted features of a test are compared with",
+        "stated",
+        ("inputs",),
+        later=True,
+    )
+
+    def network(self, module: fl.FLModel) -> fl.FLModel:
+        return NearestPrototype(module) if self.inference == "prototype" else module
+
+    def shares(self, tensor: fl.TensorInfo) -> bool:
+        return self.averages_networks and tensor.name not in HELD
+
+    def overwrites(self, tensor: fl.TensorInfo) -> bool:
+        # What a network holds of the prototypes came as a message of their own.
+        return tensor.name in HELD or super().overwrites(tensor)
+
+    def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
+        terms = super().client_loss(model, batch, received)
+        if self.second_pass:
+            with torch.no_grad():
+                model(batch.x)
+        return terms
+
+    def hold(self, server: fl.Server, prototypes: Tensor, present: Tensor) -> None:
+        super().hold(server, prototypes, present)
+        if self.inference == "prototype":
+            server.model |= {kind: server.tensors[kind] for kind in HELD}
+
+    def sent_features(self, client: fl.TrainedClient) -> Tensor:
+        if self.prototypes_of == "inputs":
+            return client.inputs.to(next(iter(client.state.values())).dtype)
+        return super().sent_features(client)

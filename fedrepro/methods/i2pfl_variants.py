@@ -1,0 +1,113 @@
+"""I2PFL's ablations and other readings of its Eq. 8."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+import fedrepro.methods.api as fl
+from fedrepro.methods.i2pfl import I2PFL
+from fedrepro.methods.prototype_messages import empty_table
+from fedrepro.methods.prototypes import (
+    beta_draws,
+    class_means,
+    distance_reweighted,
+    finch_prototypes,
+    mix_other_class,
+    plain_mean,
+)
+
+
+@dataclass(frozen=True)
+class I2PFLVariants(I2PFL):
+    """With `augmented_over` "client" the augmented means are over all of a client's data, the
+    letter of Eq. 8: they are made of its trained network's features after each round and stay at
+    the client for the next one; APA then is zero in round 1."""
+
+    one_lambda: bool = fl.hyper(
+        False, "Eq. 7 reads as one a sample; MixUp code: one a batch", "inferred", (True,)
+    )
+    distance: Literal["l2", "squared"] = fl.hyper(
+        "l2", "Eq. 4 leaves the norm open; squared by tau's note", "decided", ("squared",)
+    )
+    mixup: Literal["features", "images", "none"] = fl.hyper(
+        "features", "Eq. 7; Table 7 has the others", "stated", ("images", "none")
+    )
+    augmented_over: Literal["batch", "client"] = fl.hyper(
+        "batch",
+        "Eq. 8 sums over a client's data of the class; when in a round is not said, and a batch "
+        "has features of the network as it is",
+        "decided",
+        ("client",),
+        later=True,
+    )
+    augmented_constant: bool = fl.hyper(
+        True, "not said; False: augmented prototypes pass gradients on", "decided", (False,)
+    )
+    rule: Literal["reweighting", "averaging", "clustering"] = fl.hyper(
+        "reweighting",
+        "Eq. 4; Table 6 has the others, clustering read as FPL's unbiased prototype: the mean of a "
+        "class's FINCH clusters",
+        "stated",
+        ("averaging", "clustering"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.augmented_over == "client" and self.mixup == "images":
+            raise fl.FedReproError("augmented_over client mixes features; set mixup to features")
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor | None:
+        if self.mixup == "none" or self.augmented_over == "client":
+            return None
+        return super().draw(n, generator)
+
+    def augmented(
+        self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message, out: fl.Output
+    ) -> tuple[Tensor, Tensor]:
+        if self.augmented_over == "client":
+            memory = fl.tensors_of(received, "memory")
+            return memory["augmented"], memory["counts"]
+        classes = out.logits.shape[1]
+        mixed = self.mixed(model, batch, out, classes)
+        return class_means(mixed.detach() if self.augmented_constant else mixed, batch.y, classes)
+
+    def mixed(self, model: fl.LocalModel, batch: fl.Batch, out: fl.Output, classes: int) -> Tensor:
+        """Images are mixed as the network reads them; BatchNorm then follows both passes."""
+        if self.mixup == "none":
+            return out.features
+        assert batch.draws is not None
+        lam, partner = batch.draws.unbind(dim=1)
+        if self.mixup == "features":
+            return mix_other_class(out.features, batch.y, classes, lam, partner)
+        x = mix_other_class(batch.x.flatten(1), batch.y, classes, lam, partner)
+        return model(x.reshape(batch.x.shape)).features
+
+    def drawn(self, n: int, generator: torch.Generator) -> Tensor:
+        lam = beta_draws(1 if self.one_lambda else n, self.alpha, generator).expand(n)
+        return torch.stack([lam.float(), torch.rand(n, generator=generator)], dim=1)
+
+    def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
+        if not self.apa or self.augmented_over == "batch":
+            return {}
+        means, _ = empty_table(server, server.classes)
+        return {"augmented": means, "counts": means.new_zeros(server.classes)}
+
+    def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
+        z = self.sent_features(client)
+        if self.mixup == "features":
+            lam, partner = self.drawn(len(z), client.generator).to(z).unbind(dim=1)
+            z = mix_other_class(z, client.labels, client.classes, lam, partner)
+        means, counts = class_means(z, client.labels, client.classes)
+        return {"augmented": means, "counts": counts}
+
+    def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rule == "reweighting":
+            return distance_reweighted(stack, owned, self.distance)
+        if self.rule == "averaging":
+            return plain_mean(stack, owned)
+        clusters, owner, found = finch_prototypes(stack, owned)
+        means, number = class_means(clusters, owner, stack.shape[1], weights=found)
+        return means, number > 0

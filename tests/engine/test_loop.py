@@ -1,0 +1,141 @@
+"""The plain loop: clients at once give its bits, torch's own steps, memory kept."""
+
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from fedrepro.base.progress import Silent
+from fedrepro.base.threads import cores, one_thread, recorded, side_by_side
+from fedrepro.engine.loop import LoopEngine
+from fedrepro.methods.fedavg import FedAvg
+from tests.engine.test_fused import assert_same_run, start
+
+
+def plain(**settings):
+    return start(engine="reference", **settings)  # tests have one thread
+
+
+def several(**settings):
+    """Three clients at once, on that thread's core."""
+    run = start(engine="reference", **settings)
+    run.engine.lanes = 3
+    return run
+
+
+@pytest.mark.parametrize("precision", ["float64", "bf16"])
+@pytest.mark.parametrize("name", ["ADCOL", "MOON", "FedRep"])
+def test_clients_at_once_have_the_plain_loops_bits(name, precision):
+    settings = {"name": name, "precision": precision, "rounds": 2}
+    assert_same_run(plain(**settings), several(**settings), tolerance=0)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
+    whole, broken = several(name="MOON"), several(name="MOON")
+    whole.run(Silent())
+    train = LoopEngine._train_one
+
+    def one(self, job, method):
+        if job.round == 2 and job.client == 1:
+            raise KeyboardInterrupt
+        return train(self, job, method)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LoopEngine, "_train_one", one)
+        with pytest.raises(KeyboardInterrupt):
+            broken.run(Silent())
+    assert broken.round == 1
+    broken.run(Silent())
+    for name, value in whole.server.model.items():
+        assert torch.equal(value, broken.server.model[name]), name
+
+
+class Broken(FedAvg):
+    """One of its clients fails, whichever the first thread trains; the others have hours to go."""
+
+    def client_loss(self, model, batch, received):
+        if threading.current_thread().name.endswith("_0"):
+            raise RuntimeError("broken")
+        return super().client_loss(model, batch, received)
+
+
+def test_clients_under_way_end_after_their_batch():
+    run = several(method=Broken(), sizes=(16, 16, 16), local_epochs=100_000)
+    with pytest.raises(RuntimeError, match="broken"):
+        run.one_round()
+    assert not any(thread.name.startswith("client_") for thread in threading.enumerate())
+
+
+def test_inside_an_operation_has_one_thread_and_the_cores_are_told():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with recorded(torch.device("cpu")), one_thread():
+        assert (torch.get_num_threads(), cores()) == (1, 2)
+    assert torch.get_num_threads() == cores() == 2
+    torch.set_num_threads(before)
+
+
+def test_tasks_end_in_order_and_few_results_wait():
+    begun = []
+
+    def do(task):
+        begun.append(task)
+        time.sleep(0.0 if task % 3 else 0.02)
+        return task * 10
+
+    assert list(side_by_side(do, range(9), 3)) == [(i, 10 * i) for i in range(9)]
+    begun.clear()
+    results, stopped = None, threading.Event()
+    results = side_by_side(do, range(100), 2, stopped.set)
+    next(results)
+    time.sleep(0.1)
+    assert len(begun) <= 5 and not stopped.is_set()
+    results.close()
+    assert stopped.is_set() and len(begun) <= 5
+
+
+def test_a_step_is_torchs_own():
+    """One client, one batch a round: AdamW on the clipped gradient, its state kept for round 2."""
+    spec = {"kind": "adamw", "lr": 0.01, "clip": 0.1, "warmup": 4, "kept": True}
+    run = start("SOLO", "reference", sizes=(8,), optimizer=spec, local_epochs=1, rounds=2)
+    module, client = run.engine.module, run.clients[0]
+    weights = {n: client.kept[n].clone().requires_grad_() for n, _ in module.named_parameters()}
+    own = torch.optim.AdamW(weights.values(), lr=0.01)
+    for number in (1, 2):
+        run.engine._load({n: v.clone() for n, v in client.kept.items()})
+        samples = client.data.train
+        x = ((samples.images.double() / 255) - 0.5) / 0.5
+        loss = torch.nn.functional.cross_entropy(module.train()(x).logits, samples.labels)
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        for value, gradient in zip(weights.values(), gradients, strict=True):
+            value.grad = gradient
+        assert torch.nn.utils.clip_grad_norm_(weights.values(), 0.1) > 0.1, "nothing was clipped"
+        own.param_groups[0]["lr"] = 0.01 * number / 4
+        own.step()
+        run.one_round()
+        for name, value in weights.items():
+            torch.testing.assert_close(client.kept[name], value.detach())
+
+
+SCRIPT = """
+import resource, torch
+from fedrepro.engine.base import keep_freed_memory
+faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+kept = keep_freed_memory()
+torch.ones(8 << 20)  # 32 MiB, 8192 pages of 4 KiB
+before = faults()
+for _ in range(10):
+    torch.ones(8 << 20)
+assert kept and faults() - before < 3 * 8192, faults() - before
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's malloc")
+def test_freed_memory_is_used_again_without_asking_the_system():
+    own = {k: v for k, v in os.environ.items() if "MALLOC" not in k and "GLIBC" not in k}
+    subprocess.run([sys.executable, "-c", SCRIPT], env=own, check=True)

@@ -1,0 +1,106 @@
+import math
+import sys
+
+import pytest
+import torch
+from torch.func import vmap
+
+from fedrepro.base.errors import FedReproError
+from fedrepro.methods.prototypes import (
+    class_means,
+    distance_reweighted,
+    finch_prototypes,
+    plain_mean,
+)
+
+
+def tensor(*rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def draw(*shape, seed=0):
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def test_class_means_of_no_samples_are_zeros():
+    means, counts = class_means(torch.empty(0, 4), torch.empty(0, dtype=torch.long), 3)
+    assert not means.any() and not counts.any() and means.shape == (3, 4)
+
+
+@pytest.mark.filterwarnings("error")
+def test_class_means_of_clients_side_by_side():
+    features, labels = draw(3, 20, 5), torch.arange(60).reshape(3, 20) % 7 % 4
+    means, counts = vmap(lambda z, y: class_means(z, y, 5))(features, labels)
+    for i in range(3):
+        for k in range(5):
+            mine = features[i][labels[i] == k]
+            assert counts[i, k] == len(mine)
+            expected = mean_or_zeros(mine)
+            assert torch.allclose(means[i, k], expected)
+    assert (counts == 0).any()
+
+
+def mean_or_zeros(rows):
+    return rows.mean(dim=0) if len(rows) else torch.zeros(rows.shape[1], dtype=rows.dtype)
+
+
+def test_class_means_sum_half_precision_in_float32():
+    features = torch.full((4000, 2), 1.5).bfloat16()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        means, counts = class_means(features, torch.zeros(4000, dtype=torch.long), 1)
+    assert means.dtype == counts.dtype == torch.float32
+    assert counts.item() == 4000 and means.tolist() == [[1.5, 1.5]]
+
+
+STACK = tensor([[1, 0], [0, 0], [0, 0]], [[3, 4], [2, 6], [0, 0]])
+COUNTS = torch.tensor([[3, 0, 0], [1, 5, 0]])
+
+
+def test_distance_reweighted_falls_back_to_the_mean():
+    alike = draw(1, 1, 4).expand(4, 1, 4)
+    for clients in (1, 2, 4):
+        stack = torch.cat([alike[:clients], draw(clients, 1, 4)], dim=1)
+        found, present = distance_reweighted(stack, torch.ones(clients, 2))
+        mean, _ = plain_mean(stack, torch.ones(clients, 2))
+        assert present.all()
+        assert torch.allclose(found[0], mean[0])
+        assert torch.allclose(found[1], mean[1]) == (clients <= 2)
+
+
+def test_distance_reweighted_with_absent_classes():
+    prototypes, present = distance_reweighted(STACK, COUNTS)
+    assert torch.allclose(prototypes, tensor([2, 2], [2, 6], [0, 0]))
+    assert present.tolist() == [True, True, False]
+
+
+def test_finch_prototypes_of_one_client_are_its_own():
+    stack = draw(1, 3, 5)
+    prototypes, owner, present = finch_prototypes(stack, torch.tensor([[4, 0, 2]]))
+    assert owner.tolist() == [0, 1, 2] and present.tolist() == [True, False, True]
+    assert torch.equal(prototypes[present], stack[0, present])
+
+
+def test_finch_prototypes_of_equal_or_zero_means_are_one_cluster():
+    for value in (0.0, 1.0):
+        prototypes, _, present = finch_prototypes(torch.full((6, 1, 3), value), torch.ones(6, 1))
+        assert present.tolist() == [True, False, False]
+        assert prototypes[0].tolist() == [value] * 3
+
+
+def test_clustering_prints_and_warns_nothing(capsys, recwarn, monkeypatch):
+    for name in ("finch", "finch.finch"):  # it speaks when it is imported
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    finch_prototypes(draw(9, 2, 3), torch.ones(9, 2))
+    assert "finch" in sys.modules
+    assert capsys.readouterr() == ("", "") and not recwarn.list
+
+
+def test_prototypes_of_a_diverged_network_are_refused():
+    stack = draw(3, 2, 4)
+    stack[1, 1, 0] = math.nan
+    with pytest.raises(FedReproError, match="is not finite: training diverged; lower"):
+        finch_prototypes(stack, torch.ones(3, 2))
