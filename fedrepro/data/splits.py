@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from fedrepro.data.domains import DomainArrays
 
 Indices = NDArray[np.int64]
+Sides = tuple[Indices, Indices]  # training and test images
 
 
 LEAKY = ("official-leaky", "pooled-leaky")  # the rules that test on training images
@@ -54,94 +57,84 @@ class Split:
         return digest.hexdigest()
 
 
-@dataclass
-class _Rule:
-    """What a rule may look at; each rule returns (train, test)."""
-
-    domain: DomainArrays
-    seed: int
-    test_share: float | None
-    n: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.n = len(self.domain.labels)
-
-    def pooled_stratified(self) -> tuple[Indices, Indices]:
-        """Official parts merged, then divided by class, a fifth of them test unless told otherwise
-        (FedBN's and FedPall's scripts: a fifth, seed 0)."""
-        share = 0.2 if self.test_share is None else self.test_share
-        everything = np.arange(self.n)
-        return divide(self.domain.name, everything, self.domain.labels, share, self.seed)
-
-    def pooled_leaky(self) -> tuple[Indices, Indices]:
-        """The training images of that rule, tested on the whole domain (MPFT's files of PACS)."""
-        return self.pooled_stratified()[0], np.arange(self.n)
-
-    def official(self) -> tuple[Indices, Indices]:
-        """The release's own parts. Validation images belong to training, or are the test set where
-        the release has no test part apart from its training images (PACS)."""
-        part = np.asarray(self.domain.part)
-        if not (part >= 0).any():
-            raise FedReproError(
-                f"{self.domain.name} has no official parts; use another split, e.g. random-fifth"
-            )
-        test_part = 1 if (part == 1).any() else 2
-        return np.flatnonzero((part >= 0) & (part != test_part)), np.flatnonzero(part == test_part)
-
-    def official_leaky(self) -> tuple[Indices, Indices]:
-        """The official training list, tested on the whole domain: the official test list of PACS
-        names every image, and the FPL family reads it as it is."""
-        part = np.asarray(self.domain.part)
-        if not (part == 0).any() or not (part == 2).any() or (part == 1).any():
-            raise FedReproError(
-                f"{self.domain.name} has no official test list that names the whole domain; use "
-                "split official"
-            )
-        return np.flatnonzero(part == 0), np.flatnonzero(part >= 0)
-
-    def random_fifth(self) -> tuple[Indices, Indices]:
-        """A random fifth, rounded up, is test (the sizes of ADCOL's Table 3)."""
-        order = numpy_stream(self.seed, "split", domain_key(self.domain.name)).permutation(self.n)
-        test = -(-self.n // 5)
-        return order[test:], order[:test]
-
-    def class_first(self, whole: bool = False) -> tuple[Indices, Indices]:
-        """Class by class, the first 0.8 n images train. FedPall's scripts round 0.8 n on
-        Office-Caltech-10 and cut it down to a whole number on PACS (``whole``)."""
-        labels = np.asarray(self.domain.labels)
-        train, test = [], []
-        for k in np.unique(labels):
-            members = np.flatnonzero(labels == k)
-            # whole-number arithmetic: no float decides which side an image falls
-            first = (8 * len(members) + (0 if whole else 5)) // 10
-            train.append(members[:first])
-            test.append(members[first:])
-        return np.concatenate(train), np.concatenate(test)
-
-    def class_first_floor(self) -> tuple[Indices, Indices]:
-        return self.class_first(whole=True)
-
-    def every_tenth(self) -> tuple[Indices, Indices]:
-        """Index over the whole domain mod 10: 8 and 9 are test (FPL family)."""
-        index = np.arange(self.n)
-        return index[index % 10 < 8], index[index % 10 >= 8]
+def _pooled_stratified(domain: DomainArrays, seed: int, share: float) -> Sides:
+    """Official parts merged, then divided by class, a fifth of them test unless told otherwise
+    (FedBN's and FedPall's scripts: a fifth, seed 0)."""
+    return divide(domain.name, np.arange(len(domain.labels)), domain.labels, share, seed)
 
 
-_RULES = {
-    "pooled-stratified": _Rule.pooled_stratified,
-    "official": _Rule.official,
-    "pooled-leaky": _Rule.pooled_leaky,
-    "official-leaky": _Rule.official_leaky,
-    "random-fifth": _Rule.random_fifth,
-    "class-first": _Rule.class_first,
-    "class-first-floor": _Rule.class_first_floor,
-    "every-tenth": _Rule.every_tenth,
+def _pooled_leaky(domain: DomainArrays, seed: int, share: float) -> Sides:
+    """The training images of that rule, tested on the whole domain (MPFT's files of PACS)."""
+    return _pooled_stratified(domain, seed, share)[0], np.arange(len(domain.labels))
+
+
+def _official(domain: DomainArrays, seed: int, share: float) -> Sides:
+    """The release's own parts. Validation images belong to training, or are the test set where
+    the release has no test part apart from its training images (PACS)."""
+    part = np.asarray(domain.part)
+    if not (part >= 0).any():
+        raise FedReproError(
+            f"{domain.name} has no official parts; use another split, e.g. random-fifth"
+        )
+    test = part == (1 if (part == 1).any() else 2)
+    return np.flatnonzero((part >= 0) & ~test), np.flatnonzero(test)
+
+
+def _official_leaky(domain: DomainArrays, seed: int, share: float) -> Sides:
+    """The official training list, tested on the whole domain: the official test list of PACS
+    names every image, and the FPL family reads it as it is."""
+    part = np.asarray(domain.part)
+    if not (part == 0).any() or not (part == 2).any() or (part == 1).any():
+        raise FedReproError(
+            f"{domain.name} has no official test list that names the whole domain; use split "
+            "official"
+        )
+    return np.flatnonzero(part == 0), np.flatnonzero(part >= 0)
+
+
+def _random_fifth(domain: DomainArrays, seed: int, share: float) -> Sides:
+    """A random fifth, rounded up, is test (the sizes of ADCOL's Table 3)."""
+    n = len(domain.labels)
+    order = numpy_stream(seed, "split", domain_key(domain.name)).permutation(n)
+    return order[-(-n // 5) :], order[: -(-n // 5)]
+
+
+def _class_first(domain: DomainArrays, seed: int, share: float, rounding: int = 5) -> Sides:
+    """Class by class, the first 0.8 n images train. FedPall's scripts round 0.8 n on
+    Office-Caltech-10 and cut it down to a whole number on PACS (``class-first-floor``)."""
+    labels = np.asarray(domain.labels)
+    members = [np.flatnonzero(labels == k) for k in np.unique(labels)]
+    # whole-number arithmetic: no float decides which side an image falls
+    sides = [np.split(m, [(8 * len(m) + rounding) // 10]) for m in members]
+    train, test = (np.concatenate(side) for side in zip(*sides, strict=True))
+    return train, test
+
+
+def _class_first_floor(domain: DomainArrays, seed: int, share: float) -> Sides:
+    return _class_first(domain, seed, share, rounding=0)
+
+
+def _every_tenth(domain: DomainArrays, seed: int, share: float) -> Sides:
+    """Index over the whole domain mod 10: 8 and 9 are test (FPL family)."""
+    index = np.arange(len(domain.labels))
+    return index[index % 10 < 8], index[index % 10 >= 8]
+
+
+_RULES: dict[str, Callable[[DomainArrays, int, float], Sides]] = {
+    "pooled-stratified": _pooled_stratified,
+    "official": _official,
+    "pooled-leaky": _pooled_leaky,
+    "official-leaky": _official_leaky,
+    "random-fifth": _random_fifth,
+    "class-first": _class_first,
+    "class-first-floor": _class_first_floor,
+    "every-tenth": _every_tenth,
 }
 
 
 def divide(
     name: str, indices: Indices, labels: NDArray[np.int64], share: float, seed: int
-) -> tuple[Indices, Indices]:
+) -> Sides:
     """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle
     with this seed as its random state. labels: of all the domain's images."""
     try:
@@ -153,6 +146,18 @@ def divide(
             f"{name} cannot be split by class: {error}; use another split"
         ) from None
     return first, second
+
+
+def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
+    """So many parts of one size, rounded up class by class; the last one ends with its class, and
+    so shares a few images with the one before (MPFT's code). labels: of all the domain's images."""
+    dealt: list[list[Indices]] = [[] for _ in range(count)]
+    for members in (indices[labels[indices] == k] for k in np.unique(labels[indices])):
+        size = -(-len(members) // count)
+        for number in range(count):
+            start = number * size if number < count - 1 else len(members) - size
+            dealt[number].append(members[start : start + size])
+    return [np.concatenate(pieces) for pieces in dealt]
 
 
 def make_split(
@@ -183,16 +188,14 @@ def make_split(
             )
         train, test = np.arange(end), np.arange(start, len(domain.labels))
     else:
-        train, test = _RULES[rule](_Rule(domain, seed, test_share))
-        if test_share is not None:
-            rule = f"{rule}, test share {test_share}"
+        train, test = _RULES[rule](domain, seed, 0.2 if test_share is None else test_share)
+        rule += "" if test_share is None else f", test share {test_share}"
     if not len(train) or not len(test):
         raise FedReproError(
             f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test "
             "images; use another split"
         )
-    both = train.astype(np.int64), test.astype(np.int64)
-    return Split(domain.name, *both, rule, leaky=leaky)
+    return Split(domain.name, train.astype(np.int64), test.astype(np.int64), rule, leaky=leaky)
 
 
 def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
@@ -204,14 +207,11 @@ def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -
         return split
     rng = numpy_stream(seed, "split", domain_key(split.domain), round=1)
     shuffled = rng.permutation(split.test)
-    label = np.asarray(labels)[shuffled]
     # Each image's place within its class, as a share of the class: cutting all classes at the same
     # share keeps their proportions, and the shuffle settles ties.
-    share = np.empty(len(shuffled))
-    for k in np.unique(label):
-        members = np.flatnonzero(label == k)
-        share[members] = (np.arange(len(members)) + 0.5) / len(members)
-    kept = np.sort(shuffled[np.argsort(share, kind="stable")[:limit]])
+    classes = pd.Series(shuffled).groupby(np.asarray(labels)[shuffled])
+    share = (classes.cumcount() + 0.5) / classes.transform("size")
+    kept = np.sort(shuffled[np.argsort(share.to_numpy(), kind="stable")[:limit]])
     return replace(split, test=kept, rule=f"{split.rule}, {limit} test images")
 
 

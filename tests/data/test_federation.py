@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import DataSpec
+from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.data import federation
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.federation import Federation, build_federation
+from fedrepro.data.partition import make_partition
+from fedrepro.data.splits import Split
 
 SIZE = 4
 # images, channels, cut
@@ -260,3 +263,47 @@ def test_no_image_is_in_two_places(
     held += [i for _, i in identity(fed.tests["grey"])]
     assert len(held) == len(set(held))
     assert fed.deviations == {}
+
+
+# Six digits; the copy holds the first five of them in falling order, "other" holds none.
+SHARED = {"mnist": np.arange(6), "mnistm": np.array([4, 3, 2, 1, 0])}
+SPLITS = {
+    "mnist": Split("mnist", np.array([0, 1, 2, 3]), np.array([4, 5]), "r"),
+    "mnistm": Split("mnistm", np.array([0, 1, 2]), np.array([3, 4]), "r"),  # 4, 3, 2 and 1, 0
+    "other": Split("other", np.array([0, 1]), np.array([2, 3]), "r"),
+}
+
+
+def test_disjoint_leaves_out_what_another_domain_tests() -> None:
+    labels = {name: np.zeros(6, dtype=np.int64) for name in SPLITS}
+    plain, cut = (
+        make_partition(SPLITS, labels, AllocationSpec(disjoint=on), 0, 0, SHARED)
+        for on in (False, True)
+    )
+    # the copy tests digits 1 and 0, both trained on; MNIST tests 4 and 5, of which 4
+    held = {c.name: sorted(i for _, part in c.train for i in part) for c in cut.clients}
+    assert held == {"mnist": [2, 3], "mnistm": [1, 2], "other": [0, 1]}
+    assert cut.hash != plain.hash and "disjoint" not in AllocationSpec().model_dump()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_digits_are_numbered_as_in_the_release(packed: bool, tmp_path: Path) -> None:
+    """The test part's numbers follow MNIST's three training images."""
+    place = tmp_path / "digits/mnistm"
+    place.mkdir(parents=True)
+    if packed:
+        numbers = {"train_index": np.array([2, 0]), "test_index": np.array([1])}
+        np.savez(place / "mnistm_subset_train12000_test4000.npz", **numbers)
+    else:
+        for part, text in (("train", "00000002.png 7\n00000000.png 5\n"), ("test", "1.png 9\n")):
+            (place / f"mnist_m_{part}").mkdir()
+            (place / f"mnist_m_{part}_labels.txt").write_text(text)
+
+    def made(labels: list[int], part: list[int]) -> Any:
+        return SimpleNamespace(labels=np.array(labels), part=np.array(part, dtype=np.int8))
+
+    arrays = {"mnist": made([5, 6, 7, 8, 9], [0, 0, 0, 1, 1]), "mnistm": made([7, 5, 9], [0, 0, 1])}
+    assert federation.originals(arrays, tmp_path)["mnistm"].tolist() == [2, 0, 4]
+    assert federation.originals({"mnist": arrays["mnist"]}) == {}
+    with pytest.raises(FedReproError, match="not numbered"):
+        federation.originals({**arrays, "mnistm": made([7, 5, 8], [0, 0, 1])}, tmp_path)

@@ -1,4 +1,4 @@
-"""Allocation rules: who gets which images, in closed form; nobody's image twice."""
+"""Partition rules: who gets which images, in closed form; nobody's image twice."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import AllocationSpec
-from fedrepro.data.dealing import every_class
-from fedrepro.data.partition import Allocation, make_allocation
+from fedrepro.data.partition import Partition, every_class, make_partition
 from fedrepro.data.splits import Split
 
 SIZES = {"a": 100, "b": 40, "c": 10}
@@ -20,28 +19,28 @@ SIZES = {"a": 100, "b": 40, "c": 10}
 
 def allocate(
     seed: int = 0, validation: int | float = 0, sizes: dict[str, int] | None = None, **spec: Any
-) -> Allocation:
+) -> Partition:
     sizes = sizes or SIZES
     splits, labels = {}, {}
     for name, n in sizes.items():
         # training images are the even indices, in falling order, so that order can be seen
         splits[name] = Split(name, 2 * np.arange(n)[::-1], 2 * np.arange(n) + 1, "r")
         labels[name] = (np.arange(2 * n) // 2) % 5
-    return make_allocation(splits, labels, AllocationSpec(**spec), seed, validation)
+    return make_partition(splits, labels, AllocationSpec(**spec), seed, validation)
 
 
-def sizes(allocation: Allocation) -> dict[str, int]:
-    return {client.name: len(client) for client in allocation.clients}
+def sizes(partition: Partition) -> dict[str, int]:
+    return {client.name: len(client) for client in partition.clients}
 
 
-def validation_of(allocation: Allocation) -> dict[str, list[int]]:
+def validation_of(partition: Partition) -> dict[str, list[int]]:
     """Validation images by the domain they come from and stand for."""
-    assert all([name for name, _ in p] == [d] for d, p in allocation.validation.items())
-    return {d: pieces[0][1].tolist() for d, pieces in allocation.validation.items()}
+    assert all([name for name, _ in p] == [d] for d, p in partition.validation.items())
+    return {d: pieces[0][1].tolist() for d, pieces in partition.validation.items()}
 
 
-def held(allocation: Allocation, domain: str) -> list[int]:
-    return [i for c in allocation.clients for d, part in c.train if d == domain for i in part]
+def held(partition: Partition, domain: str) -> list[int]:
+    return [i for c in partition.clients for d, part in c.train if d == domain for i in part]
 
 
 def test_one_client_per_domain_holds_its_whole_training_split() -> None:
@@ -153,7 +152,7 @@ def test_mixing_hands_a_share_to_the_neighbour_and_loses_nothing() -> None:
     assert sizes(untouched) == SIZES
 
 
-def class_counts(result: Allocation, n: int) -> np.ndarray:
+def class_counts(result: Partition, n: int) -> np.ndarray:
     labels = (np.arange(2 * n) // 2) % 5
     return np.array(
         [np.bincount(labels[c.train[0][1]], minlength=5) for c in result.clients], dtype=float
@@ -254,8 +253,8 @@ def test_the_last_client_of_a_short_domain_gets_what_is_left(
     assert len(set(held(result, "sketch"))) == sum(each)
 
 
-def labels_held(allocation: Allocation) -> list[set[int]]:
-    return [{(i // 2) % 5 for _, part in c.train for i in part} for c in allocation.clients]
+def labels_held(partition: Partition) -> list[set[int]]:
+    return [{(i // 2) % 5 for _, part in c.train for i in part} for c in partition.clients]
 
 
 def test_every_client_can_hold_every_class() -> None:
