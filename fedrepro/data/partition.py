@@ -95,14 +95,11 @@ def make_partition(
 ) -> Partition:
     """Give the training images of all splits to clients, no image twice but under ``cut_tests``.
 
-    labels: per domain, of all its images. validation: a count, at most so many images per domain,
-    drawn from the training images that no client holds (none where nothing is left); or a share
-    of the training images, by class, set aside before clients get theirs. shared: of domains with
+    labels: per domain, of all its images. validation: as in DataSpec. shared: of domains with
     images of the same things, which thing each of its images shows, for ``disjoint``.
-
-    Raises:
-        FedReproError: a specification that cannot be met, naming what is there.
+    FedReproError for a specification that cannot be met, naming what is there.
     """
+    labels = {name: np.asarray(of) for name, of in labels.items()}
     dealer = _Dealer(splits, labels, spec, seed, validation)
     if spec.cut_tests:
         return dealer.cut()
@@ -123,12 +120,8 @@ def make_partition(
         some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
         after = some, dealer.mix(tests, _MIX_TEST)
     else:
-        after = _alone(held), _alone(tests)
+        after = {d: ((d, i),) for d, i in held.items()}, {d: ((d, i),) for d, i in tests.items()}
     return Partition(tuple(clients), *after, spec.model_dump_json())
-
-
-def _alone(parts: Mapping[str, Indices]) -> dict[str, Pieces]:
-    return {name: ((name, indices),) for name, indices in parts.items()}
 
 
 def _untested(
@@ -236,13 +229,9 @@ class _Dealer:
         return {name: ((name, kept[name]), (other, away[other])) for name, other in following}
 
     def dirichlet(self) -> list[ClientShare]:
-        """Label skew: for each class k, p_k ~ Dir_N(alpha), client j gets the share p_kj (ADCOL
-        B.8).
-
-        All domains are pooled first. A draw that leaves a client fewer than two images is
-        repeated. ``per_client`` then cuts every client's own images: to a fraction of them, a
-        count, or the smallest client's number.
-        """
+        """Label skew (ADCOL B.8): for each class k, p_k ~ Dir_N(alpha), client j gets the share
+        p_kj. All domains are pooled first; a draw that leaves a client fewer than two images is
+        repeated; then ``per_client`` cuts every client's own images."""
         spec, names, rule = self.spec, list(self.splits), "allocation rule dirichlet"
         alpha, count = spec.alpha or 0.0, spec.count or 0
         _need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
@@ -250,7 +239,7 @@ class _Dealer:
             _need(not getattr(spec, name), f"{rule} deals by itself; {name} is not for it")
         source = np.repeat(np.arange(len(names)), [len(self.orders[n]) for n in names])
         index = np.concatenate([self.orders[n] for n in names])
-        label = np.concatenate([self._labels_of(n, self.orders[n]) for n in names])
+        label = np.concatenate([self.labels[n][self.orders[n]] for n in names])
         rng = numpy_stream(self.seed, "allocation", round=_SKEW)
         for _ in range(_DIRICHLET_TRIES):
             owners = _skewed_owners(label, count, alpha, rng)
@@ -307,14 +296,11 @@ class _Dealer:
                 held[name], tests[name] = ((domain, np.sort(away)),), ((domain, test),)
         return Partition(tuple(clients), held, tests, self.spec.model_dump_json())
 
-    def _labels_of(self, name: str, indices: Indices) -> NDArray[np.int64]:
-        return np.asarray(self.labels[name])[indices]
-
     def _places(self, name: str, indices: Indices) -> list[Indices]:
         """Positions in ``indices`` that are dealt out together: all, or class by class."""
         if not self.spec.by_class:
             return [np.arange(len(indices))]
-        label = self._labels_of(name, indices)
+        label = self.labels[name][indices]
         return [np.flatnonzero(label == k) for k in np.unique(label)]
 
     def chunks(self, clients: Mapping[str, int]) -> dict[str, list[Indices]]:
@@ -357,7 +343,7 @@ class _Dealer:
         order, borders = self.orders[name], np.cumsum(sizes)
         if self.spec.every_class:
             owner = np.searchsorted(borders, np.arange(len(order)), side="right")
-            label, rng = self._labels_of(name, order), self.stream(name, _EVERY_CLASS)
+            label, rng = self.labels[name][order], self.stream(name, _EVERY_CLASS)
             order = order[every_class(name, label, owner, len(sizes), rng)]
         return np.split(order, borders)[:-1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -57,79 +56,52 @@ class Split:
         return digest.hexdigest()
 
 
-def _pooled_stratified(domain: DomainArrays, seed: int, share: float) -> Sides:
-    """Official parts merged, then divided by class, a fifth of them test unless told otherwise
-    (FedBN's and FedPall's scripts: a fifth, seed 0)."""
-    return divide(domain.name, np.arange(len(domain.labels)), domain.labels, share, seed)
+RULES = (
+    *("pooled-stratified", "official", "pooled-leaky", "official-leaky", "random-fifth"),
+    *("class-first", "class-first-floor", "every-tenth"),
+)
 
 
-def _pooled_leaky(domain: DomainArrays, seed: int, share: float) -> Sides:
-    """The training images of that rule, tested on the whole domain (MPFT's files of PACS)."""
-    return _pooled_stratified(domain, seed, share)[0], np.arange(len(domain.labels))
-
-
-def _official(domain: DomainArrays, seed: int, share: float) -> Sides:
-    """The release's own parts. Validation images belong to training, or are the test set where
-    the release has no test part apart from its training images (PACS)."""
-    part = np.asarray(domain.part)
-    if not (part >= 0).any():
+def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
+    """The training and the test images of a domain under a rule of `RULES`."""
+    labels, part = np.asarray(domain.labels), np.asarray(domain.part)
+    every, n = np.arange(len(labels)), len(labels)
+    if rule.startswith("pooled-"):
+        # Official parts merged (FedBN's and FedPall's scripts: a fifth is test, seed 0); leaky:
+        # tested on the whole domain (MPFT's files of PACS)
+        train, test = divide(domain.name, every, labels, share, seed)
+        return train, every if rule in LEAKY else test
+    if rule == "random-fifth":  # rounded up: the sizes of ADCOL's Table 3
+        order = numpy_stream(seed, "split", domain_key(domain.name)).permutation(n)
+        return order[-(-n // 5) :], order[: -(-n // 5)]
+    if rule == "every-tenth":  # FPL family
+        return every[every % 10 < 8], every[every % 10 >= 8]
+    if rule.startswith("class-first"):
+        # FedPall's scripts round 0.8 n on Office-Caltech-10 and cut it down to a whole number on
+        # PACS; whole-number arithmetic: no float decides which side an image falls
+        more = 0 if rule.endswith("floor") else 5
+        members = [np.flatnonzero(labels == k) for k in np.unique(labels)]
+        cut = [np.split(m, [(8 * len(m) + more) // 10]) for m in members]
+        train, test = (np.concatenate(side) for side in zip(*cut, strict=True))
+        return train, test
+    own, train_part, held = part >= 0, part == 0, part == 2
+    has_test = (part == 1).any()
+    if rule == "official-leaky":
+        # the official test list of PACS names every image, and the FPL family reads it as it is
+        if not train_part.any() or not held.any() or has_test:
+            raise FedReproError(
+                f"{domain.name} has no official test list that names the whole domain; use split "
+                "official"
+            )
+        return np.flatnonzero(train_part), np.flatnonzero(own)
+    if not own.any():
         raise FedReproError(
             f"{domain.name} has no official parts; use another split, e.g. random-fifth"
         )
-    test = part == (1 if (part == 1).any() else 2)
-    return np.flatnonzero((part >= 0) & ~test), np.flatnonzero(test)
-
-
-def _official_leaky(domain: DomainArrays, seed: int, share: float) -> Sides:
-    """The official training list, tested on the whole domain: the official test list of PACS
-    names every image, and the FPL family reads it as it is."""
-    part = np.asarray(domain.part)
-    if not (part == 0).any() or not (part == 2).any() or (part == 1).any():
-        raise FedReproError(
-            f"{domain.name} has no official test list that names the whole domain; use split "
-            "official"
-        )
-    return np.flatnonzero(part == 0), np.flatnonzero(part >= 0)
-
-
-def _random_fifth(domain: DomainArrays, seed: int, share: float) -> Sides:
-    """A random fifth, rounded up, is test (the sizes of ADCOL's Table 3)."""
-    n = len(domain.labels)
-    order = numpy_stream(seed, "split", domain_key(domain.name)).permutation(n)
-    return order[-(-n // 5) :], order[: -(-n // 5)]
-
-
-def _class_first(domain: DomainArrays, seed: int, share: float, rounding: int = 5) -> Sides:
-    """Class by class, the first 0.8 n images train. FedPall's scripts round 0.8 n on
-    Office-Caltech-10 and cut it down to a whole number on PACS (``class-first-floor``)."""
-    labels = np.asarray(domain.labels)
-    members = [np.flatnonzero(labels == k) for k in np.unique(labels)]
-    # whole-number arithmetic: no float decides which side an image falls
-    sides = [np.split(m, [(8 * len(m) + rounding) // 10]) for m in members]
-    train, test = (np.concatenate(side) for side in zip(*sides, strict=True))
-    return train, test
-
-
-def _class_first_floor(domain: DomainArrays, seed: int, share: float) -> Sides:
-    return _class_first(domain, seed, share, rounding=0)
-
-
-def _every_tenth(domain: DomainArrays, seed: int, share: float) -> Sides:
-    """Index over the whole domain mod 10: 8 and 9 are test (FPL family)."""
-    index = np.arange(len(domain.labels))
-    return index[index % 10 < 8], index[index % 10 >= 8]
-
-
-_RULES: dict[str, Callable[[DomainArrays, int, float], Sides]] = {
-    "pooled-stratified": _pooled_stratified,
-    "official": _official,
-    "pooled-leaky": _pooled_leaky,
-    "official-leaky": _official_leaky,
-    "random-fifth": _random_fifth,
-    "class-first": _class_first,
-    "class-first-floor": _class_first_floor,
-    "every-tenth": _every_tenth,
-}
+    # Validation images belong to training, or are the test set where the release has no test part
+    # apart from its training images (PACS)
+    tested = part == 1 if has_test else held
+    return np.flatnonzero(own & ~tested), np.flatnonzero(tested)
 
 
 def divide(
@@ -171,8 +143,8 @@ def make_split(
     Raises:
         FedReproError: unknown rule, a rule the domain cannot follow, an empty side.
     """
-    if rule not in _RULES:
-        raise FedReproError(f"no split is called {rule!r}; choose one of {', '.join(_RULES)}")
+    if rule not in RULES:
+        raise FedReproError(f"no split is called {rule!r}; choose one of {', '.join(RULES)}")
     if test_share is not None and not rule.startswith("pooled-"):
         raise FedReproError(
             f"split {rule} has a test share of its own; test_share = {test_share} goes with "
@@ -188,7 +160,7 @@ def make_split(
             )
         train, test = np.arange(end), np.arange(start, len(domain.labels))
     else:
-        train, test = _RULES[rule](domain, seed, 0.2 if test_share is None else test_share)
+        train, test = _sides(domain, rule, seed, 0.2 if test_share is None else test_share)
         rule += "" if test_share is None else f", test share {test_share}"
     if not len(train) or not len(test):
         raise FedReproError(

@@ -78,21 +78,14 @@ def test_one_client_per_domain_with_its_own_images_and_test_set() -> None:
         n = MADE[client.name][0]
         assert {p[0] for p in train + test} == {d}
         assert client.validation is None
+        assert (client.train.images.dtype, client.train.labels.dtype) == (torch.uint8, torch.int64)
+        third = [0, 0, 7] if client.name in ("colour", "cutdown") else [7, 7, 7]
+        assert client.train.images[:, :, 0, 2].tolist() == [third] * len(client.train)
         if client.name == "cutdown":
             assert sorted(train) == [(d, i) for i in range(90)]
             assert test == [(d, i) for i in range(95, 120)]
         else:
             assert sorted(train + test) == [(d, i) for i in range(n)]
-
-
-def test_samples_are_uint8_with_three_channels_and_int64_labels() -> None:
-    fed = build()
-    for client in fed.clients:
-        assert client.train.images.dtype == torch.uint8
-        assert client.train.images.shape == (len(client.train), 3, SIZE, SIZE)
-        assert client.train.labels.dtype == torch.int64
-        third = [0, 0, 7] if client.name in ("colour", "cutdown") else [7, 7, 7]
-        assert client.train.images[:, :, 0, 2].tolist() == [third] * len(client.train)
 
 
 def test_marks_and_hashes_come_through() -> None:
@@ -174,14 +167,6 @@ def test_a_test_limit_cuts_every_test_set_by_class() -> None:
     full = build()
     assert set(identity(fed.tests["grey"])) < set(identity(full.tests["grey"]))
     assert fed.hashes["split/grey"] != full.hashes["split/grey"]
-
-
-def test_class_first_rounds_as_the_scripts_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federation, "DATASETS", {"office10": ("grey",), "pacs": ("grey",)})
-    # classes of 33, 32 and 32 images, 0.8 n = 26.4, 25.6, 25.6
-    monkeypatch.setitem(MADE, "grey", (97, 1, None))
-    assert len(build("office10", split="class-first").clients[0].train) == 26 + 26 + 26
-    assert len(build("pacs", split="class-first").clients[0].train) == 26 + 25 + 25
 
 
 def test_what_cannot_be_built_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
