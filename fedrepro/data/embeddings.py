@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import json
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -198,10 +198,3 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     found = side_by_side(one, batches, seats, lambda: None)
     parts = [part for _, (_, part) in zip(shown, found, strict=True)]
     return torch.cat(parts).float().numpy()
-
-
-def text_heads(encoder: Embedder, arrays: Mapping[str, DomainArrays]) -> dict[str, Tensor]:
-    """A head (K, d) a domain in its own words; none without a text encoder."""
-    if encoder.text is None:
-        return {}
-    return {name: encoder.text(name, a.classes).float().cpu() for name, a in arrays.items()}

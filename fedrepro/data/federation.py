@@ -15,7 +15,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
-from fedrepro.data.embeddings import embed_domain, embedder, text_heads
+from fedrepro.data.embeddings import embed_domain, embedder
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
 from fedrepro.data.readers.pictures import read_list
@@ -142,7 +142,9 @@ def build_federation(
     size, texts = spec.size, dict[str, Tensor]()
     if spec.encoder is not None:
         encoder = embedder(spec.encoder, root, cache)
-        size, texts = encoder.size, text_heads(encoder, arrays)
+        size, text = encoder.size, encoder.text
+        if text is not None:
+            texts = {name: text(name, a.classes).float().cpu() for name, a in arrays.items()}
         arrays = {
             name: embed_domain(a, encoder, partition.used(name), cache)
             for name, a in arrays.items()
@@ -150,7 +152,11 @@ def build_federation(
     own = {d: d for d in arrays}  # the source of each domain
     if spec.allocation.cut_tests:
         own = {client.domain: client.train[0][0] for client in partition.clients}
-    notes = {name: a.deviations + _leak(splits[name]) for name, a in arrays.items()}
+    notes = {name: a.deviations for name, a in arrays.items()}
+    for name, split in splits.items():
+        if split.leaked:
+            tested = f"{split.leaked:,} of {len(split.test):,} test images"
+            notes[name] += (f"{name}: {tested} are training images too",)
     deviations = {d: notes[source] for d, source in own.items() if notes[source]}
     standins = tuple(d for d, source in own.items() if arrays[source].standin)
     subsets = tuple(d for d, source in own.items() if arrays[source].subset)
@@ -262,11 +268,3 @@ def _gather_all(
         merged = tuple(piece for part in pieces.values() for piece in part)
         return {POOLED: _gather(arrays, merged)} if merged else {}
     return {name: _gather(arrays, part) for name, part in pieces.items()}
-
-
-def _leak(split: Split) -> tuple[str, ...]:
-    """A clause where a domain is tested on images of its training split."""
-    if not split.leaked:
-        return ()
-    tested = f"{split.leaked:,} of {len(split.test):,} test images"
-    return (f"{split.domain}: {tested} are training images too",)

@@ -55,8 +55,8 @@ class Partition:
 
     @property
     def hash(self) -> str:
-        """sha256 over the rule, every client's name, domain and indices, and validation. Tests
-        count where they are mixed; a domain's own are hashed with its split."""
+        """sha256 over rule, clients, validation, and tests where they are mixed: a domain's own
+        are hashed with its split."""
         digest = hashlib.sha256(self.rule.encode())
         for client in self.clients:
             digest.update(f"|{client.name}|{client.domain}".encode())
@@ -167,9 +167,9 @@ class _Dealer:
         """The training images that clients may get, in the order they are given out."""
         orders = {}
         for name, split in self.splits.items():
-            free = split.train[~np.isin(split.train, self.aside.get(name, ()))]
-            random = self.spec.draw == "random"
-            orders[name] = self.stream(name, _ORDER).permutation(free) if random else free
+            orders[name] = split.train[~np.isin(split.train, self.aside.get(name, ()))]
+            if self.spec.draw == "random":
+                orders[name] = self.stream(name, _ORDER).permutation(orders[name])
         return orders
 
     def stream(self, name: str, round: int) -> np.random.Generator:
@@ -189,7 +189,7 @@ class _Dealer:
     def domain(self) -> list[ClientShare]:
         """One client per domain."""
         chunks = self.chunks(dict.fromkeys(self.splits, 1))
-        return [ClientShare(name, name, ((name, chunk),)) for name, (chunk,) in chunks.items()]
+        return [ClientShare(name, name, ((name, own),)) for name, (own,) in chunks.items()]
 
     def table(self) -> list[ClientShare]:
         """So many clients of each domain."""
@@ -208,12 +208,11 @@ class _Dealer:
 
     def mixed(self) -> list[ClientShare]:
         """Client i hands a random share of its images to client i - 1 and gets client i + 1's."""
-        several, ratio = len(self.splits) > 1, self.spec.ratio
-        _need(ratio is not None, "allocation rule mixed needs a share; set allocation.ratio")
-        _need(several, "allocation rule mixed needs two domains or more; use rule domain")
-        chunks = self.chunks(dict.fromkeys(self.splits, 1))
-        own = self.mix({name: chunk for name, (chunk,) in chunks.items()}, _MIX)
-        return [ClientShare(name, name, train) for name, train in own.items()]
+        rule, several = "allocation rule mixed needs", len(self.splits) > 1
+        _need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
+        _need(several, f"{rule} two domains or more; use rule domain")
+        own = {client.name: client.train[0][1] for client in self.domain()}
+        return [ClientShare(name, name, train) for name, train in self.mix(own, _MIX).items()]
 
     def mix(self, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
         """Each domain's images less a random share ``ratio``, and that share of the next's."""
@@ -366,10 +365,8 @@ def every_class(
     """The order in which images must lie so that every client has each class of the domain.
 
     label, owner: of the image at each position; an owner from ``clients`` on is nobody. A client
-    that lacks a class gives away an image of one it has twice, for one that nobody has, or
-    whose owner comes later or has another. (RethinkFL's sampler for Office-Caltech-10; it may
-    also take an image that another client keeps.)
-    """
+    that lacks a class gives away an image of one it has twice, for one that nobody has, or whose
+    owner comes later or has another (RethinkFL's sampler, which may also take an image kept)."""
     order, label, classes = np.arange(len(label)), label.copy(), int(label.max()) + 1
     for client in range(clients):
         for k in np.unique(label):
@@ -398,6 +395,5 @@ def _skewed_owners(
         members = rng.permutation(np.flatnonzero(label == k))
         shares = rng.dirichlet(np.full(clients, alpha))
         borders = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
-        for j, part in enumerate(np.split(members, borders)):
-            owners[part] = j
+        owners[members] = np.searchsorted(borders, np.arange(len(members)), side="right")
     return owners

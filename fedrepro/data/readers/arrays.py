@@ -34,6 +34,7 @@ USPS_PIXELS = 16 * 16
 NPZ_NAMES = {"train_x.npy", "train_y.npy", "test_x.npy", "test_y.npy"}
 MAX_NPZ = 2**28  # 60,000 images of 32 x 32 in colour are 184 MB
 CIFAR_PIXELS = 3 * 32 * 32
+FINE = "fine_label_names.txt"
 MAX_CIFAR = 160_000_000  # the longest member: 50,000 records of CIFAR-100
 
 
@@ -143,24 +144,15 @@ def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
             yield resize_stack(images, spec.size), labels, part
 
 
-@reader("cifar10-binary")
-def cifar10(spec: ReadSpec) -> Iterator[Block]:
-    """Records of a label and 3,072 bytes; the official archives that cannot run code."""
-    batches = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-    return _cifar(spec, batches, "test_batch.bin", "batches.meta.txt", labels=1)
-
-
-@reader("cifar100-binary")
-def cifar100(spec: ReadSpec) -> Iterator[Block]:
-    """Records of a coarse label, a fine one (which counts) and 3,072 bytes."""
-    return _cifar(spec, ("train.bin",), "test.bin", "fine_label_names.txt", labels=2)
-
-
-def _cifar(
-    spec: ReadSpec, train: tuple[str, ...], test: str, names: str, labels: int
-) -> Iterator[Block]:
-    """Label bytes, the last of which counts, then red, green and blue planes, row by row."""
-    archive, length, wanted = spec.files["archive"], labels + CIFAR_PIXELS, {*train, test, names}
+@reader("cifar10-binary", "cifar100-binary")
+def cifar(spec: ReadSpec) -> Iterator[Block]:
+    """Records of a label (CIFAR-100 has a coarse one before it), then red, green and blue planes,
+    row by row; the official archives that cannot run code."""
+    archive, ten = spec.files["archive"], len(spec.classes) == 10
+    train = [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"]
+    test, names = ("test_batch.bin", "batches.meta.txt") if ten else ("test.bin", FINE)
+    start = 1 if ten else 2  # of the planes
+    wanted, length = {*train, test, names}, start + CIFAR_PIXELS
     files = common.files_in(archive, wanted.__contains__, MAX_CIFAR)
     members = {file.parts[-1]: file.read() for file in files}
     missing = sorted(wanted - set(members))
@@ -171,6 +163,6 @@ def _cifar(
         whole = len(members[name]) % length == 0
         check(whole, archive, f"a member is not made of {length}-byte records")
         rows = np.frombuffer(members[name], np.uint8).reshape(-1, length)
-        label = check_labels(rows[:, labels - 1], len(spec.classes), archive)
-        planes = rows[:, labels:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        label = check_labels(rows[:, start - 1], len(spec.classes), archive)
+        planes = rows[:, start:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         yield resize_stack(planes, spec.size), label, int(name == test)
