@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
 from fedrepro.data.encoders import ENCODERS, Encoder, load_encoder
-from fedrepro.data.status import DomainStatus, Fetched, Prepared, fetch, prepare, status
+from fedrepro.data.status import DomainStatus, Fetched, fetch, prepare, status
 
 __all__ = [
     "DATASETS",
@@ -14,7 +14,6 @@ __all__ = [
     "DomainStatus",
     "Encoder",
     "Fetched",
-    "Prepared",
     "fetch",
     "load_domain",
     "load_encoder",

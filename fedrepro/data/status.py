@@ -102,17 +102,6 @@ def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainSta
     return DomainStatus(name, here, path, told, state, images, collection.licence, note)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A row of ``fedrepro data prepare``; fresh is False where the arrays were there already."""
-
-    domain: str
-    size: int
-    path: Path
-    images: int
-    fresh: bool
-
-
 def prepare(
     names: Iterable[str] = (),
     sizes: Iterable[int] = (),
@@ -120,14 +109,14 @@ def prepare(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
     report: Callable[[str], None] = lambda line: None,
-) -> list[Prepared]:
+) -> list[str]:
     """Turn files into array files. Sizes: those given, else the ones the papers use (``SIZES``).
     An encoder's file is used as it is.
 
     With no names, every domain whose files are present is prepared; a named one that is missing
-    is an error. report gets one line a domain as it is done.
+    is an error. Returns one line per domain and size; report gets each as it is done.
     """
-    names, sizes, rows = list(names), list(sizes), []
+    names, sizes, lines = list(names), list(sizes), []
     here = None if names else {r.domain for r in status((), root, cache, manifest) if r.present}
     wanted = [name for name in domain_names(names) if name not in ENCODERS]
     domains = [name for name in wanted if here is None or name in here]
@@ -136,11 +125,10 @@ def prepare(
         plan = make_plan(name, size, root, cache, manifest)
         fresh = not is_whole(plan.path)
         images = len(plan.load().labels)
-        rows.append(Prepared(name, size, plan.path, images, fresh))
-        what = "prepared" if fresh else "already there"
-        seconds = time.perf_counter() - started
-        report(f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s")
-    return rows
+        what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started
+        lines.append(f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s")
+        report(lines[-1])
+    return lines
 
 
 def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:

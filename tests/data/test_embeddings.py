@@ -111,15 +111,6 @@ def test_only_images_that_are_asked_for_are_embedded_and_all_are_kept(tmp_path: 
     assert len(calls) == 2
 
 
-def test_a_cut_file_of_embeddings_is_computed_again(tmp_path: Path) -> None:
-    arrays, calls, rows = load_domain("mini-scanned", 8, cache=tmp_path), [], np.arange(9)
-    embeddings.embed_domain(arrays, counting("one", "a", []), rows, tmp_path)
-    (path,) = tmp_path.glob("mini-scanned-one-3-*.safetensors")
-    path.write_bytes(path.read_bytes()[:-7])
-    embeddings.embed_domain(arrays, counting("one", "a", calls), rows, tmp_path)
-    assert len(calls) == 1
-
-
 def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data: Path) -> None:
     images = load_domain("mini-scanned", 28).images[:64]
     encoder, rows = embeddings.embedder(NAME, real_data), np.array([40, 2])

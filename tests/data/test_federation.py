@@ -224,7 +224,7 @@ def test_mpfts_shares_of_train_validation_and_test() -> None:
 
 @pytest.mark.parametrize(
     "split",
-    ["pooled-stratified", "official", "random-fifth", "class-first", "every-tenth"],
+    ["pooled-stratified", "official", "class-first"],
 )
 @pytest.mark.parametrize(
     "allocation",

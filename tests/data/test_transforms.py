@@ -74,15 +74,6 @@ def test_evaluation_ignores_augmentation_and_training_without_it_is_evaluation()
     assert torch.equal(generator.get_state(), before)
 
 
-def test_equal_generators_draw_equally_and_others_do_not() -> None:
-    x, s = images(), spec(flip=True, rotate=30)
-    first = prepare_batch(x, s, seeded(1))
-    assert torch.equal(first, prepare_batch(x, s, seeded(1)))
-    assert not torch.equal(first, prepare_batch(x, s, seeded(2)))
-    double = prepare_batch(x, s, seeded(1), torch.float64)
-    torch.testing.assert_close(double.float(), first)  # the same pixels whatever the precision
-
-
 def shape_image(size: int) -> np.ndarray:
     """A bright L, far from any symmetry, on a dim ramp."""
     image = np.tile(np.linspace(10, 60, size), (size, 1))
