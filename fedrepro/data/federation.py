@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -152,19 +153,7 @@ def build_federation(
     own = {d: d for d in arrays}  # the source of each domain
     if spec.allocation.cut_tests:
         own = {client.domain: client.train[0][0] for client in partition.clients}
-    notes = {name: a.deviations for name, a in arrays.items()}
-    for name, split in splits.items():
-        if split.leaked:
-            tested = f"{split.leaked:,} of {len(split.test):,} test images"
-            notes[name] += (f"{name}: {tested} are training images too",)
-    deviations = {d: notes[source] for d, source in own.items() if notes[source]}
-    standins = tuple(d for d, source in own.items() if arrays[source].standin)
-    subsets = tuple(d for d, source in own.items() if arrays[source].subset)
     pooled = any(client.domain == POOLED for client in partition.clients)
-    if pooled:
-        together = tuple(clause for part in deviations.values() for clause in part)
-        deviations = {POOLED: together} if together else {}
-        standins, subsets = ((POOLED,) if some else () for some in (standins, subsets))
     validation = _gather_all(arrays, partition.validation, pooled)
     return Federation(
         dataset=spec.dataset,
@@ -181,13 +170,33 @@ def build_federation(
             **{f"split/{name}": split.hash for name, split in splits.items()},
             "allocation": partition.hash,
         },
-        standins=standins,
-        deviations=deviations,
         texts={d: texts[source] for d, source in own.items() if source in texts},
         test_images={} if pooled else partition.tests,
-        subsets=subsets,
         weights=_weights(spec, splits, partition),
+        **_caveats(arrays, splits, own, pooled),
     )
+
+
+def _caveats(
+    arrays: Mapping[str, DomainArrays],
+    splits: Mapping[str, Split],
+    own: Mapping[str, str],
+    pooled: bool,
+) -> dict[str, Any]:
+    """standins, deviations and subsets of the domains, whose sources `own` names."""
+    notes = {name: a.deviations for name, a in arrays.items()}
+    for name, split in splits.items():
+        if split.leaked:
+            tested = f"{split.leaked:,} of {len(split.test):,} test images"
+            notes[name] += (f"{name}: {tested} are training images too",)
+    deviations = {d: notes[source] for d, source in own.items() if notes[source]}
+    standins = tuple(d for d, source in own.items() if arrays[source].standin)
+    subsets = tuple(d for d, source in own.items() if arrays[source].subset)
+    if pooled:
+        together = tuple(clause for part in deviations.values() for clause in part)
+        deviations = {POOLED: together} if together else {}
+        standins, subsets = ((POOLED,) if some else () for some in (standins, subsets))
+    return {"standins": standins, "deviations": deviations, "subsets": subsets}
 
 
 def divided(

@@ -117,9 +117,14 @@ def prepare(
     is an error. Returns one line per domain and size; report gets each as it is done.
     """
     names, sizes, lines = list(names), list(sizes), []
-    here = None if names else {r.domain for r in status((), root, cache, manifest) if r.present}
-    wanted = [name for name in domain_names(names) if name not in ENCODERS]
-    domains = [name for name in wanted if here is None or name in here]
+    rows = status(names, root, cache, manifest)
+    domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
+    for row in rows:
+        if row.domain in ENCODERS and (names or row.present):
+            if row.hash in ("bad", "missing"):
+                raise FedReproError(row.note)
+            lines.append(f"{row.domain}: weights, used as released")
+            report(lines[-1])
     for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
         plan = make_plan(name, size, root, cache, manifest)

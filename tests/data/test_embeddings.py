@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import DataSpec
-from fedrepro.data import ENCODERS, embeddings, fetch, load_encoder, status
+from fedrepro.data import ENCODERS, embeddings, fetch, load_encoder, prepare, status
 from fedrepro.data.domains import DATASETS, load_domain
 from fedrepro.data.federation import build_federation
 from fedrepro.data.manifest import Manifest, default_manifest, parse_manifest
@@ -62,14 +61,19 @@ def test_a_federation_holds_embeddings_where_images_were(federation) -> None:
         assert federation.hashes[f"split/{domain}"] == images.hashes[f"split/{domain}"]
 
 
-def test_a_federation_embeds_the_images_it_uses_and_no_others(tmp_path: Path) -> None:
-    spec = PIXELS.model_copy(update={"test_limit": 20})
-    counts = build_federation(spec, cache=tmp_path).counts()
-    for domain, images in counts.groupby("domain").images.sum().items():
-        (path,) = tmp_path.glob(f"{domain}-pixels-*.safetensors")
-        with safe_open(str(path), framework="np") as file:
-            rows = file.get_tensor("rows")
-        assert len(rows) == images < len(load_domain(str(domain), 28, cache=tmp_path).labels)
+def test_a_federation_embeds_the_images_it_uses_and_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, real = {}, embeddings.embed_domain
+
+    def spy(arrays, encoder, rows, cache):
+        asked[arrays.name] = len(rows)
+        return real(arrays, encoder, rows, cache)
+
+    monkeypatch.setattr("fedrepro.data.federation.embed_domain", spy)
+    counts = build_federation(PIXELS.model_copy(update={"test_limit": 20})).counts()
+    assert counts.groupby("domain").images.sum().to_dict() == asked
+    assert max(asked.values()) < 1700
 
 
 def counting(name: str, hash: str, calls: list[int]) -> embeddings.Embedder:
@@ -111,9 +115,12 @@ def test_only_images_that_are_asked_for_are_embedded_and_all_are_kept(tmp_path: 
     assert len(calls) == 2
 
 
-def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data: Path) -> None:
-    images = load_domain("mini-scanned", 28).images[:64]
-    encoder, rows = embeddings.embedder(NAME, real_data), np.array([40, 2])
+def test_an_embedding_does_not_depend_on_what_is_asked_with_it(
+    real_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embeddings, "BATCH", 4)
+    images = load_domain("mini-scanned", 28).images[:6]
+    encoder, rows = embeddings.embedder(NAME, real_data), np.array([5, 2])
     whole = embeddings.encode(images, encoder, "all")
     np.testing.assert_array_equal(embeddings.encode(images[rows], encoder, "few"), whole[rows])
 
@@ -151,7 +158,11 @@ def test_weights_are_read_where_their_hash_is_right(tmp_path: Path) -> None:
     assert (row.present, row.hash, row.images, row.note) == (True, "good", None, "made")
     (fetched,) = fetch(["encoders"], tmp_path, cache, manifest)
     assert fetched.outcome == "manual" and "By hand." in fetched.text
+    (line,) = prepare(["encoders"], [], tmp_path, cache, manifest)
+    assert line == f"{NAME}: weights, used as released"
     (tmp_path / FILE).write_bytes(b"altered")
+    with pytest.raises(FedReproError, match="the file is cut or altered"):
+        prepare(["encoders"], [28], tmp_path, cache, manifest)
     with pytest.raises(FedReproError, match="the file is cut or altered"):
         load_encoder(NAME, tmp_path, cache, manifest)
     (row,) = status([NAME], tmp_path, cache, manifest)
