@@ -332,8 +332,10 @@ def test_links_devices_locked_and_huge_members_are_refused(
     content = bytearray(pack(tmp_path / "x.zip", {"a.png": picture(1)}).read_bytes())
     content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of an encrypted member
     must_fail(put(tmp_path / "locked.zip", bytes(content)), "or locked")
-    monkeypatch.setattr("fedrepro.data.readers.common.MAX_ARCHIVE_BYTES", 10)
-    must_fail(tmp_path / "x.zip", "holds more than")
+    for limit, value in (("MAX_ARCHIVE_BYTES", 10), ("MAX_MEMBERS", 0)):
+        monkeypatch.setattr(f"fedrepro.data.readers.common.{limit}", value)
+        must_fail(tmp_path / "x.zip", "members or over 16 GiB")
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x.zip"])

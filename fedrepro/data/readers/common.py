@@ -32,6 +32,7 @@ PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_PIXELS = 50_000_000  # a picture of more is no data set picture but an attack or a mistake
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ARCHIVE_BYTES = 16 * 2**30
+MAX_MEMBERS = 200_000
 
 
 @dataclass(frozen=True)
@@ -136,13 +137,14 @@ def files_in(
     """
     limit, total = limit or MAX_FILE_BYTES, 0
     with reading(where):
-        for name, size, ordinary, opened in _members(where):
+        for count, (name, size, ordinary, opened) in enumerate(_members(where)):
             path, total = PurePosixPath(name), total + size
             outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name
             check(not outside, where, f"member {name!r} leaves the archive")
             check(ordinary, where, f"member {name!r} is a link or a device, or locked")
             check(size <= limit, where, f"member {name!r} is {size} bytes long")
-            check(total <= MAX_ARCHIVE_BYTES, where, "holds more than 16 GiB")
+            much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
+            check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
             if wanted(path.name):
                 yield TreeFile(path.parts, partial(_content, where, size, opened))
 
