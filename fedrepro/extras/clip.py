@@ -75,13 +75,15 @@ def load(name: str, root: Path | None, cache: Path | None, device: torch.device)
         ) from None
     key = json.dumps([name, file_hash(path, cache_root(cache)), PROMPT_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
-    return wrap(name, model, package.get_tokenizer(architecture), hash, device)
+    return wrap(model, package.get_tokenizer(architecture), hash, device, name)
 
 
 EMBEDDERS |= dict.fromkeys(MODELS, load)
 
 
-def wrap(name: str, model: Any, tokenize: Any, hash: str, device: torch.device) -> Embedder:
+def wrap(
+    model: Any, tokenize: Any, hash: str, device: torch.device, name: str = "clip"
+) -> Embedder:
     """An open_clip model as the embeddings need it."""
     model = model.requires_grad_(False).to(device).eval()
     visual = model.visual

@@ -266,7 +266,7 @@ def test_the_text_head_by_hand() -> None:
     def tokenize(prompts: list[str]) -> torch.Tensor:
         return torch.tensor([[len(p), p.count("a"), 1] for p in prompts])
 
-    made = clip.wrap("made", Made(), tokenize, "hash", torch.device("cpu"))
+    made = clip.wrap(Made(), tokenize, "hash", torch.device("cpu"))
     assert made.size == 3 and made.text is not None
     torch.testing.assert_close(made.images(torch.full((2, 3, 4, 4), 0.75)), torch.ones(2, 3))
     head = made.text("sketch", ("dog", "elephant"))

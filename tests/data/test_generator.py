@@ -64,8 +64,7 @@ def test_stand_ins_are_marked_and_only_used_by_name() -> None:
 @pytest.mark.parametrize("name", DRAWN)
 def test_larger_counts_extend_smaller_ones(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few, few_labels, few_part = generate(name, 32, counts=(15, 7))
-    monkeypatch.setattr(generator, "CHUNK", 11)  # neither chunks nor processes may show
-    monkeypatch.setattr(generator, "PARALLEL_FROM", 50)
+    monkeypatch.setattr(generator, "CHUNK", 11)  # chunks may not show
     many, many_labels, many_part = generate(name, 32, counts=(40, 20))
     for part, count in ((0, 15), (1, 7)):
         assert np.array_equal(few[few_part == part], many[many_part == part][:count])
