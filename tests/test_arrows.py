@@ -52,7 +52,6 @@ def _height(module: str) -> int:
 
 # Still to be turned; nothing is added here.
 LEFT = {
-    "data.embeddings -> extras.clip",
     "quantities.counted -> extras.inversion",
     "quantities.figure_arrays -> extras.inversion",
     "quantities.paper_run -> extras.mutual_information",

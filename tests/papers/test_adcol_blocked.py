@@ -16,7 +16,6 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.data import domains
 from fedrepro.data.manifest import Manifest, default_manifest
-from fedrepro.data.readers.cifar import HUNDRED
 from fedrepro.quantities import counted as facts
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.sweep import default_datasets
@@ -126,7 +125,8 @@ def test_without_the_pictures_one_line_says_what_is_missing(tmp_path: Path) -> N
 def cifar100(folder: Path) -> None:
     """An archive of the official form with four training images and one test image a class."""
     rng = np.random.default_rng(0)
-    (train, test, names), classes = HUNDRED, default_manifest().collections["cifar100"].classes
+    classes = default_manifest().collections["cifar100"].classes
+    train, test, names = ("train.bin",), "test.bin", "fine_label_names.txt"
 
     def records(count: int) -> bytes:
         rows = rng.integers(0, 255, (100 * count, 2 + 3072), dtype=np.uint8)
