@@ -4,9 +4,8 @@ weights of frozen encoders."""
 from __future__ import annotations
 
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
-from fedrepro.data.download import Fetched, fetch
 from fedrepro.data.encoders import ENCODERS, Encoder, load_encoder
-from fedrepro.data.status import DomainStatus, Prepared, prepare, status
+from fedrepro.data.status import DomainStatus, Fetched, fetch, prepare, status
 
 __all__ = [
     "DATASETS",
@@ -15,7 +14,6 @@ __all__ = [
     "DomainStatus",
     "Encoder",
     "Fetched",
-    "Prepared",
     "fetch",
     "load_domain",
     "load_encoder",

@@ -1,12 +1,14 @@
-"""Prepared arrays: one safetensors file a domain and size. It memory-maps and cannot run code.
+"""Where data lie and where prepared arrays go, and the files in the cache.
 
-They carry their checksum (`base.checksums`). Whoever opens one reads all of it first, once a
-process: 0.02 s for SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
+One safetensors file for each domain and size: it memory-maps and cannot run code. It carries its
+checksum (`base.checksums`). Whoever opens one reads all of it first, once a process: 0.02 s for
+SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +19,42 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedrepro.base import checksums, files
-from fedrepro.data.readers.common import Decoded, Images
+from fedrepro.base.errors import FedReproError
+from fedrepro.data.readers.common import Decoded
 
-MEND = "free some space or set FEDREPRO_CACHE to a folder you may write to"
+DEFAULT = "~/.cache/fedrepro"
+DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
 NAMES = {"images", "labels", "part"}
-DTYPES = {"U8": np.uint8, "I8": np.int8, "I64": np.int64}
+
+
+def _folder(given: Path | str | None, default: str, kind: str, say: str) -> Path:
+    path = Path(given if given is not None else f"{DEFAULT}/{default}").expanduser()
+    if path.exists() and not path.is_dir():
+        raise FedReproError(f"{kind} {path} is a file; give a folder {say}")
+    return path
+
+
+def data_root(root: Path | str | None = None, create: bool = False) -> Path:
+    """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
+
+    It may be read-only. One that was named must exist unless ``create``; the default may be absent.
+    """
+    given, say = root if root is not None else os.environ.get(DATA) or None, f"--root or {DATA}"
+    path = _folder(given, "data", "data root", f"with {say}")
+    if create:
+        return files.make_folder(path, f"give a folder you may write to with {say}")
+    if given is not None and not path.exists():
+        raise FedReproError(f"data root {path} does not exist; create it, or give another by {say}")
+    if path.exists() and not os.access(path, os.R_OK | os.X_OK):
+        raise FedReproError(f"data root {path} cannot be read; change its permissions")
+    return path
+
+
+def cache_root(cache: Path | str | None = None) -> Path:
+    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
+    given = cache if cache is not None else os.environ.get(CACHE) or None
+    path = _folder(given, "prepared", "cache", f"with {CACHE}")
+    return files.make_folder(path, f"give a folder you may write to with {CACHE}")
 
 
 def cache_path(cache: Path, name: str, size: int, hash: str) -> Path:
@@ -29,15 +62,8 @@ def cache_path(cache: Path, name: str, size: int, hash: str) -> Path:
     return cache / f"{name}-{size}-{hash[:16]}.safetensors"
 
 
-def write_arrays(path: Path, decoded: Decoded, facts: dict[str, str]) -> None:
-    """One file, whole or not at all."""
-    write_signed(
-        path, {"images": decoded.images, "labels": decoded.labels, "part": decoded.part}, facts
-    )
-
-
 def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    """Arrays and facts as one file with its checksum."""
+    """Arrays and facts as one file with its checksum, whole or not at all."""
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # one string, because safetensors writes several in no fixed order
     note = {"fedrepro": json.dumps({**facts, **checksums.UNSIGNED}, sort_keys=True)}
@@ -46,7 +72,7 @@ def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]
         save_file(whole, file, metadata=note)
         checksums.sign(file)
 
-    files.write(path, write, MEND)
+    files.write(path, write, f"free some space or set {CACHE} to a folder you may write to")
 
 
 def is_whole(path: Path) -> bool:
@@ -74,22 +100,12 @@ def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:
             if set(file.keys()) != NAMES or facts.get("hash") != hash:
                 return None
             labels, part = file.get_tensor("labels"), file.get_tensor("part")
-        images = _map(path, "images")
+        with path.open("rb") as raw:
+            length = int.from_bytes(raw.read(8), "little")
+            entry = json.loads(raw.read(length))["images"]
+        # safe_open's numpy tensors are copies, not views of the file
+        start, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
+        images = np.memmap(path, np.uint8, "r", start, shape)
     except (OSError, SafetensorError, ValueError, KeyError):
         return None
     return Decoded(images, labels, part), facts
-
-
-def _map(path: Path, name: str) -> Images:
-    """numpy.memmap of one tensor: safe_open's numpy tensors are copies, not views of the file."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-    entry = header[name]
-    return np.memmap(
-        path,
-        dtype=DTYPES[entry["dtype"]],
-        mode="r",
-        offset=8 + length + entry["data_offsets"][0],
-        shape=tuple(entry["shape"]),
-    )

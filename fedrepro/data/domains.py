@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.data.cache import cache_path, open_arrays, write_arrays
+from fedrepro.data.cache import cache_path, cache_root, data_root, open_arrays, write_signed
 from fedrepro.data.encoders import ENCODERS
-from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, Source, default_manifest
+from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, default_manifest, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
-from fedrepro.data.roots import cache_root, data_root
-from fedrepro.data.verify import verify
 
 
 def _domainnet(classes: int, *names: str) -> tuple[str, ...]:
@@ -84,17 +83,45 @@ class DomainArrays:
 
 @dataclass(frozen=True)
 class Plan:
-    """What prepare would do for a domain and size: where the arrays go and how they are made."""
+    """Where a domain's arrays of one size go in the cache; what reads them where they are not
+    there, with further deviations; and the other fields of its DomainArrays. One function below
+    makes the plan from official files, one from the generator; another kind of data needs one."""
 
-    name: str
-    size: int
-    hash: str
     path: Path
+    hash: str
+    read: Callable[[], tuple[Decoded, tuple[str, ...]]]
+    name: str
     classes: tuple[str, ...]
-    cut: tuple[int, int] | None
-    deviations: tuple[str, ...]
-    decode: Callable[[], tuple[Decoded, tuple[str, ...]]]  # arrays, further deviations
+    cut: tuple[int, int] | None = None
+    deviations: tuple[str, ...] = ()
     subset: bool = False
+
+    def load(self) -> DomainArrays:
+        """The arrays, from the cache or read and written there now."""
+        opened = open_arrays(self.path, self.hash)
+        if opened is None:
+            decoded, further = self.read()
+            facts = {
+                "domain": self.name,
+                "hash": self.hash,
+                "classes": json.dumps(self.classes),
+                "deviations": json.dumps(self.deviations + further),
+            }
+            write_signed(self.path, vars(decoded), facts)
+            opened = open_arrays(self.path, self.hash)
+        if opened is None:
+            raise FedReproError(f"{self.path} cannot be read back; delete it and prepare again")
+        decoded, facts = opened
+        return DomainArrays(
+            name=self.name,
+            **vars(decoded),
+            classes=self.classes,
+            hash=self.hash,
+            standin=self.name in STANDINS,
+            cut=self.cut,
+            deviations=tuple(json.loads(facts["deviations"])),
+            subset=self.subset,
+        )
 
 
 def all_domains() -> tuple[str, ...]:
@@ -105,26 +132,16 @@ def all_domains() -> tuple[str, ...]:
 def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Data sets, domains and encoders -> domains and encoders, each once; none given means all,
     but of several cuts of the same files the first alone."""
+    groups = {**DATASETS, ALL_ENCODERS: tuple(ENCODERS)}
+    singles = (*all_domains(), *ENCODERS)
     found: list[str] = []
     for name in names:
-        if name in DATASETS:
-            found += DATASETS[name]
-        elif name == ALL_ENCODERS:
-            found += ENCODERS
-        elif name in (*all_domains(), *ENCODERS):
-            found.append(name)
-        else:
-            choices = ", ".join((*DATASETS, ALL_ENCODERS, *all_domains(), *ENCODERS))
+        if name not in groups and name not in singles:
+            choices = ", ".join((*groups, *singles))
             raise FedReproError(f"unknown data set or domain {name!r}; choose from {choices}")
+        found += groups.get(name, (name,))
     again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
-    everything = (*(domain for domain in all_domains() if domain not in again), *ENCODERS)
-    return tuple(dict.fromkeys(found)) or everything
-
-
-def check_size(size: int) -> None:
-    """Refuse an image size that no data set can mean."""
-    if not 1 <= size <= MAX_SIZE:
-        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
+    return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
 
 
 def load_domain(
@@ -139,39 +156,7 @@ def load_domain(
     Raises FedReproError (one line) for an unknown name, a missing, cut or altered file, a data
     root that is none, or a cache that cannot be written.
     """
-    plan = make_plan(name, size, root, cache, manifest)
-    opened = open_arrays(plan.path, plan.hash)
-    if opened is None:
-        fill_cache(plan)
-        opened = open_arrays(plan.path, plan.hash)
-    if opened is None:
-        raise FedReproError(f"{plan.path} cannot be read back; delete it and prepare again")
-    decoded, facts = opened
-    return DomainArrays(
-        name=name,
-        images=decoded.images,
-        labels=decoded.labels,
-        part=decoded.part,
-        classes=plan.classes,
-        hash=plan.hash,
-        standin=name in STANDINS,
-        cut=plan.cut,
-        deviations=tuple(json.loads(facts["deviations"])),
-        subset=plan.subset,
-    )
-
-
-def fill_cache(plan: Plan) -> int:
-    """Decode and write a plan's arrays; returns the number of images."""
-    decoded, further = plan.decode()
-    facts = {
-        "domain": plan.name,
-        "hash": plan.hash,
-        "classes": json.dumps(plan.classes),
-        "deviations": json.dumps(plan.deviations + further),
-    }
-    write_arrays(plan.path, decoded, facts)
-    return len(decoded.labels)
+    return make_plan(name, size, root, cache, manifest).load()
 
 
 def make_plan(
@@ -184,28 +169,43 @@ def make_plan(
     """Find and verify a domain's files and name its array file; decodes nothing."""
     if name not in all_domains():
         raise FedReproError(f"unknown domain {name!r}; choose from {', '.join(all_domains())}")
-    check_size(size)
-    cache_folder = cache_root(cache)
+    if not 1 <= size <= MAX_SIZE:
+        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
     if name in GENERATED:
-        return _generated_plan(name, size, cache_folder)
-    manifest = manifest or default_manifest()
-    collection, folder = manifest.collection(name), data_root(root)
-    located = manifest.locate(name, folder)
-    hashes, _ = verify(located, folder, cache_folder)
+        return _generated_plan(name, size, cache_root(cache))
+    return _official_plan(
+        name, size, data_root(root), cache_root(cache), manifest or default_manifest()
+    )
+
+
+def _official_plan(name: str, size: int, root: Path, cache: Path, manifest: Manifest) -> Plan:
+    collection, located = manifest.collection(name), manifest.locate(name, root)
+    hashes, _ = verify(located, root, cache)
     source = located.source
     key = [name, sorted(hashes.items()), source.reader, READER_VERSION, size]
     hash = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     return Plan(
-        name=name,
-        size=size,
-        hash=hash,
-        path=cache_path(cache_folder, name, size, hash),
-        classes=collection.classes_of(name),
-        cut=source.cut,
-        deviations=source.deviations,
-        decode=lambda: _decode(located, collection, size),
-        subset=source.subset,
+        cache_path(cache, name, size, hash),
+        hash,
+        partial(_read, located, collection, size),
+        name,
+        collection.classes_of(name),
+        source.cut,
+        source.deviations,
+        source.subset,
     )
+
+
+def _generated_plan(name: str, size: int, cache: Path) -> Plan:
+    draw = generator()
+    hash = draw.generation_hash(name, size)
+    deviations = (STANDINS[name],) if name in STANDINS else ()
+
+    def read() -> tuple[Decoded, tuple[str, ...]]:
+        return Decoded(*draw.generate(name, size)), ()
+
+    path = cache_path(cache, name, size, hash)
+    return Plan(path, hash, read, name, DIGITS, deviations=deviations)
 
 
 def generator() -> Any:
@@ -222,69 +222,33 @@ def generator() -> Any:
         ) from error
 
 
-def _generated_plan(name: str, size: int, cache: Path) -> Plan:
-    draw = generator()
-
-    def decode() -> tuple[Decoded, tuple[str, ...]]:
-        return Decoded(*draw.generate(name, size)), ()
-
-    hash = draw.generation_hash(name, size)
-    deviations = (STANDINS[name],) if name in STANDINS else ()
-    path = cache_path(cache, name, size, hash)
-    return Plan(name, size, hash, path, DIGITS, None, deviations, decode)
-
-
-def _decode(located: Located, collection: Collection, size: int) -> tuple[Decoded, tuple[str, ...]]:
-    """Read a located source and hold the counts against the manifest's."""
-    entry = collection.domains[located.domain]
+def _read(located: Located, collection: Collection, size: int) -> tuple[Decoded, tuple[str, ...]]:
+    """Read a located source. Its counts are held against the manifest's: an error where those are
+    certain, else a deviation."""
+    domain, source = located.domain, located.source
+    entry, classes = collection.domains[domain], collection.classes_of(domain)
+    files = {role: path for role, (_, path) in located.found.items()}
     spec = ReadSpec(
-        domain=located.domain,
-        files={role: path for role, (_, path) in located.found.items()},
-        size=size,
-        folders=entry.folders,
-        classes=collection.classes_of(located.domain),
-        spellings=collection.spellings,
-        all_classes=collection.classes,
+        domain, files, size, entry.folders, classes, collection.spellings, collection.classes
     )
-    decoded = READERS[located.source.reader](spec)
-    _check_classes(located, decoded, spec.classes, entry.counts)
-    further = _check_totals(located, decoded, located.source)
-    return decoded, further + _published(located, decoded, entry.published)
-
-
-def _check_classes(
-    located: Located, decoded: Decoded, classes: tuple[str, ...], counts: tuple[int, ...] | None
-) -> None:
-    if counts is None:
-        return
+    decoded = READERS[source.reader](spec)
+    cut = f"the set is cut or altered: `fedrepro data fetch {domain}` tells how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
-    for name, have, want in zip(classes, found, counts, strict=True):
+    for name, have, want in zip(classes, found, entry.counts or found, strict=True):
         if have != want:
             raise FedReproError(
-                f"{located.path}: {have} images of {name}, expected {want}; the set is cut or "
-                f"altered: `fedrepro data fetch {located.domain}` tells how to get it"
+                f"{next(iter(files.values()))}: {have} images of {name}, expected {want}; {cut}"
             )
-
-
-def _check_totals(located: Located, decoded: Decoded, source: Source) -> tuple[str, ...]:
-    """Totals of train, test and validation: an error where they are certain, else a clause."""
-    found = tuple(int((decoded.part == part).sum()) for part in (0, 1, 2))
-    if source.totals and found not in source.totals:
-        raise FedReproError(
-            f"{located.path}: {found[0]} training and {found[1]} test images, expected "
-            f"{' or '.join(f'{a} and {b}' for a, b, _ in source.totals)}; the set is cut or "
-            f"altered: run `fedrepro data fetch {located.domain}`"
-        )
-    if source.about is not None and found != source.about:
-        return (
-            f"{located.domain}: {found[0]} training and {found[1]} test images, published about "
-            f"{source.about[0]} and {source.about[1]}",
-        )
-    return ()
-
-
-def _published(located: Located, decoded: Decoded, published: int | None) -> tuple[str, ...]:
-    found = len(decoded.labels)
-    if published is None or found == published:
-        return ()
-    return (f"{located.domain}: {found:,} images, a paper counts {published:,}",)
+    totals = tuple(int((decoded.part == part).sum()) for part in (0, 1, 2))
+    has = f"{totals[0]} training and {totals[1]} test images"
+    if source.totals and totals not in source.totals:
+        allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
+        raise FedReproError(f"{next(iter(files.values()))}: {has}, expected {allowed}; {cut}")
+    further: tuple[str, ...] = ()
+    if source.about is not None and totals != source.about:
+        about = f"{source.about[0]} and {source.about[1]}"
+        further += (f"{domain}: {has}, published about {about}",)
+    if entry.published not in (None, len(decoded.labels)):
+        seen = f"{len(decoded.labels):,} images, a paper counts {entry.published:,}"
+        further += (f"{domain}: {seen}",)
+    return decoded, further

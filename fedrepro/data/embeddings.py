@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
-from collections.abc import Callable, Mapping
+import pkgutil
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -19,17 +22,17 @@ from torch import Tensor, nn
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import counted
-from fedrepro.data.cache import cache_path, is_whole, write_signed
+from fedrepro.base.threads import cores, side_by_side
+from fedrepro.data.cache import cache_path, cache_root, is_whole, write_signed
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.encoders import ENCODERS, load_encoder
-from fedrepro.data.roots import cache_root
 from fedrepro.data.transforms import normalise
-from fedrepro.extras import clip
 
 EMBEDDING_VERSION = 1  # raised whenever the embeddings of the same images change
 BATCH = 64
 PIXELS = 8  # side of the picture that stands for an embedding where there is no encoder
 NO_TEXT = "no text encoder: the frozen head is made of the clients' class means"
+EXTRAS = "fedrepro.extras"  # a package whose modules may register encoders
 
 
 @dataclass(frozen=True)
@@ -48,25 +51,28 @@ class Embedder:
     side: int | None = None
 
 
+# Each makes the encoder of that name from data root, cache and device.
+Maker = Callable[[str, Path | None, Path | None, torch.device], Embedder]
+EMBEDDERS: dict[str, Maker] = {}
+
+
 def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> Embedder:
     """An encoder by name, ready to run on the machine's first GPU, else on its CPU.
 
     Raises:
         FedReproError: unknown name, missing or altered weights, a package that is not installed.
     """
+    if name not in EMBEDDERS:
+        for module in pkgutil.iter_modules(importlib.import_module(EXTRAS).__path__):
+            importlib.import_module(f"{EXTRAS}.{module.name}")
+    if name not in EMBEDDERS:
+        known = ", ".join(EMBEDDERS)
+        raise FedReproError(f"no encoder is called {name!r}; choose one of {known}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name == "pixels":
-        return _pixels()
-    if name in ENCODERS:
-        return _convolutional(name, root, cache, device)
-    if name in clip.MODELS:
-        model = clip.load(name, root, cache, device)
-        return Embedder(name, model.size, model.hash, model.images, (), model.text, model.side)
-    known = ", ".join(("pixels", *ENCODERS, *clip.MODELS))
-    raise FedReproError(f"no encoder is called {name!r}; choose one of {known}")
+    return EMBEDDERS[name](name, root, cache, device)
 
 
-def _pixels() -> Embedder:
+def _pixels(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Embedder:
     """The picture itself, averaged down: nothing learnt, so that a path can be checked in no time
     without a file."""
 
@@ -74,7 +80,7 @@ def _pixels() -> Embedder:
         return F.adaptive_avg_pool2d(x, PIXELS).flatten(1)
 
     clause = f"no encoder: {PIXELS}x{PIXELS} pixels take the embedding's place"
-    return Embedder("pixels", 3 * PIXELS**2, f"pixels-{PIXELS}", images, (clause, NO_TEXT))
+    return Embedder(name, 3 * PIXELS**2, f"pixels-{PIXELS}", images, (clause, NO_TEXT))
 
 
 def _convolutional(
@@ -94,9 +100,11 @@ def _convolutional(
         found: Tensor = features(normalise(255 * x, recipe.normalise)).mean(dim=(2, 3))
         return found.cpu()
 
-    other = f"frozen {name} in place of CLIP"
-    clauses = (*encoder.deviations, other, NO_TEXT)
+    clauses = (*encoder.deviations, f"frozen {name} in place of CLIP", NO_TEXT)
     return Embedder(name, recipe.features, encoder.hash, images, clauses, side=recipe.size)
+
+
+EMBEDDERS |= {"pixels": _pixels, **dict.fromkeys(ENCODERS, _convolutional)}
 
 
 def _padded_as_trained(features: nn.Module) -> nn.Module:
@@ -132,12 +140,6 @@ class Embeddings:
             raise IndexError(f"{len(missing)} images were not embedded, {missing[0]} among them")
         return self.values[np.searchsorted(self.rows, indices)]
 
-    def with_rows(self, rows: npt.NDArray[np.int64], values: npt.NDArray[np.float32]) -> Embeddings:
-        """These and others that are not among them."""
-        together = np.concatenate([self.rows, rows])
-        order = np.argsort(together)
-        return Embeddings(together[order], np.concatenate([self.values, values])[order])
-
 
 def embed_domain(
     arrays: DomainArrays,
@@ -156,28 +158,24 @@ def embed_domain(
     found = _read(path, encoder.size)
     missing = np.setdiff1d(rows, found.rows)
     if len(missing):
-        label = f"embedding {arrays.name}"
-        found = found.with_rows(missing, encode(arrays.images[missing], encoder, label))
+        values = encode(arrays.images[missing], encoder, f"embedding {arrays.name}")
+        together = np.concatenate([found.rows, missing])
+        order = np.argsort(together)
+        found = Embeddings(together[order], np.concatenate([found.values, values])[order])
         facts = {"domain": arrays.name, "encoder": encoder.name}
         write_signed(path, {"rows": found.rows, "embeddings": found.values}, facts)
-    marks = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
-    return replace(
-        arrays,
-        images=cast(Any, found),
-        hash=hash,
-        deviations=(*arrays.deviations, *marks),
-    )
+    further = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
+    deviations = (*arrays.deviations, *further)
+    return replace(arrays, images=cast(Any, found), hash=hash, deviations=deviations)
 
 
 def _read(path: Path, size: int) -> Embeddings:
     """What the cache holds; nothing where it holds no whole file of this kind."""
-    try:
-        if not is_whole(path):
-            raise OSError
-        with safe_open(str(path), framework="np") as file:
-            return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
-    except (OSError, SafetensorError):
-        return Embeddings(np.empty(0, dtype=np.int64), np.empty((0, size), dtype=np.float32))
+    with suppress(OSError, SafetensorError):
+        if is_whole(path):
+            with safe_open(str(path), framework="np") as file:
+                return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
+    return Embeddings(np.empty(0, dtype=np.int64), np.empty((0, size), dtype=np.float32))
 
 
 def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.NDArray[np.float32]:
@@ -187,7 +185,6 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     thread's, as many at once as there are cores: then the bits of an embedding depend neither on
     which others are asked for with it nor on the number of threads.
     """
-    from fedrepro.base.threads import cores, side_by_side  # it needs this module to be there
 
     @torch.no_grad()
     def one(batch: int) -> Tensor:
@@ -201,10 +198,3 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     found = side_by_side(one, batches, count)
     parts = [part for _, (_, part) in zip(shown, found, strict=True)]
     return torch.cat(parts).float().numpy()
-
-
-def text_heads(encoder: Embedder, arrays: Mapping[str, DomainArrays]) -> dict[str, Tensor]:
-    """A head (K, d) a domain in its own words; none without a text encoder."""
-    if encoder.text is None:
-        return {}
-    return {name: encoder.text(name, a.classes).float().cpu() for name, a in arrays.items()}

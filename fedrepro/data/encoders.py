@@ -1,4 +1,4 @@
-"""Frozen encoders: released weights -> one safetensors file in the cache, as arrays have theirs."""
+"""Frozen encoders: what is known of each, and its tensors from the released file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-
 from fedrepro.base.errors import FedReproError
-from fedrepro.data.cache import cache_path, is_whole, write_signed
-from fedrepro.data.manifest import Located, Manifest, default_manifest
+from fedrepro.data.cache import cache_root, data_root
+from fedrepro.data.manifest import Manifest, default_manifest, verify
 from fedrepro.data.readers.common import check, reading
-from fedrepro.data.roots import cache_root, data_root
-from fedrepro.data.verify import verify
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,8 +44,8 @@ ENCODERS: dict[str, Recipe] = {
 
 @dataclass(frozen=True)
 class Encoder:
-    """A network's tensors by torchvision's names, on the CPU, memory-mapped. hash: sha256 hex over
-    (name, the file's sha256, version). deviations: clauses to print beside numbers made with it."""
+    """A network's tensors by torchvision's names, on the CPU. hash: sha256 hex over (name, the
+    file's sha256, version). deviations: clauses to print beside numbers made with it."""
 
     name: str
     recipe: Recipe
@@ -58,76 +54,29 @@ class Encoder:
     deviations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class EncoderPlan:
-    """Where an encoder's tensors come from and go to."""
-
-    name: str
-    located: Located
-    hash: str
-    path: Path
-
-
-def encoder_plan(
-    name: str,
-    root: Path | str | None = None,
-    cache: Path | str | None = None,
-    manifest: Manifest | None = None,
-) -> EncoderPlan:
-    """Find and verify an encoder's file; reads nothing of it but its hash."""
-    if name not in ENCODERS:
-        raise FedReproError(f"unknown encoder {name!r}; choose from {', '.join(ENCODERS)}")
-    folder, store = data_root(root), cache_root(cache)
-    located = (manifest or default_manifest()).locate(name, folder)
-    hashes, _ = verify(located, folder, store)
-    key = json.dumps([name, sorted(hashes.items()), ENCODER_VERSION])
-    hash = hashlib.sha256(key.encode()).hexdigest()
-    return EncoderPlan(name, located, hash, cache_path(store, name, ENCODERS[name].size, hash))
-
-
 def load_encoder(
     name: str,
     root: Path | str | None = None,
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> Encoder:
-    """An encoder's tensors, converted into the cache where they are not there yet.
+    """An encoder's tensors. The file is verified by its hash, and read without the power to run
+    code all the same.
 
     Raises FedReproError (one line) for an unknown name, or a missing, cut or altered file.
     """
-    plan = encoder_plan(name, root, cache, manifest)
-    tensors = opened(plan)
-    if tensors is None:
-        convert(plan)
-        tensors = opened(plan)
-    if tensors is None:
-        raise FedReproError(f"{plan.path} cannot be read back; delete it and prepare again")
-    deviations = plan.located.source.deviations
-    return Encoder(name, ENCODERS[name], tensors, plan.hash, deviations)
+    import torch  # costs seconds to import
 
-
-def opened(plan: EncoderPlan) -> dict[str, Tensor] | None:
-    """The converted tensors; None if they are absent or damaged, which means: convert again."""
-    from safetensors.torch import load_file  # brings torch, which costs seconds to import
-
-    try:
-        return load_file(plan.path) if is_whole(plan.path) else None
-    except (OSError, SafetensorError):
-        return None
-
-
-def convert(plan: EncoderPlan) -> None:
-    """Read the released file, which can hold nothing but tensors, and write it as safetensors."""
-    import torch
-
-    path = plan.located.found["weights"][1]
+    if name not in ENCODERS:
+        raise FedReproError(f"unknown encoder {name!r}; choose from {', '.join(ENCODERS)}")
+    folder = data_root(root)
+    located = (manifest or default_manifest()).locate(name, folder)
+    hashes, _ = verify(located, folder, cache_root(cache))
+    path = located.found["weights"][1]
     with reading(path):
-        # verified by its hash before, and read without the power to run code all the same
         tensors = torch.load(path, map_location="cpu", weights_only=True)
-    check(
-        isinstance(tensors, dict) and all(isinstance(v, torch.Tensor) for v in tensors.values()),
-        path,
-        "is no mapping of tensors",
-    )
-    arrays = {name: value.numpy() for name, value in tensors.items()}
-    write_signed(plan.path, arrays, {"encoder": plan.name, "hash": plan.hash})
+        fits = all(isinstance(value, torch.Tensor) for value in tensors.values())
+    check(fits, path, "is no mapping of tensors")
+    key = json.dumps([name, sorted(hashes.items()), ENCODER_VERSION])
+    hash = hashlib.sha256(key.encode()).hexdigest()
+    return Encoder(name, ENCODERS[name], tensors, hash, located.source.deviations)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,11 +14,13 @@ from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import DataSpec
-from fedrepro.data.copies import originals, overlap
+from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
-from fedrepro.data.embeddings import embed_domain, embedder, text_heads
-from fedrepro.data.partition import POOLED, Allocation, Pieces, make_allocation
-from fedrepro.data.splits import Split, limit_test, make_split, tested_sample
+from fedrepro.data.embeddings import embed_domain, embedder
+from fedrepro.data.manifest import default_manifest
+from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
+from fedrepro.data.readers.pictures import read_list
+from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,80 +127,121 @@ class Federation:
 def build_federation(
     spec: DataSpec, root: Path | None = None, cache: Path | None = None
 ) -> Federation:
-    """Load, split and allocate the domains of ``spec.dataset``.
+    """Load, split and allocate a data set as its specification says.
 
-    Both random steps draw from streams of ``spec.split_seed``, so that every run of a protocol has
+    Splits and clients follow from ``spec.split_seed``, so that every run of a protocol has
     the same data whatever its own seed. Under label skew several domains become the one domain
     ``pooled``, for clients, validation and test alike.
 
     Raises:
-        FedReproError: unknown data set, missing or broken files, an allocation that cannot be met.
+        FedReproError: unknown data set, missing or broken files, clients that cannot be had.
     """
+    arrays, splits, partition = divided(spec, root, cache)
+    classes = {a.classes for a in arrays.values()}
+    if len(classes) != 1:
+        raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
+    size, texts = spec.size, dict[str, Tensor]()
+    if spec.encoder is not None:
+        encoder = embedder(spec.encoder, root, cache)
+        size, text = encoder.size, encoder.text
+        if text is not None:
+            texts = {name: text(name, a.classes).float().cpu() for name, a in arrays.items()}
+        arrays = {
+            name: embed_domain(a, encoder, partition.used(name), cache)
+            for name, a in arrays.items()
+        }
+    own = {d: d for d in arrays}  # the source of each domain
+    if spec.allocation.cut_tests:
+        own = {client.domain: client.train[0][0] for client in partition.clients}
+    pooled = any(client.domain == POOLED for client in partition.clients)
+    validation = _gather_all(arrays, partition.validation, pooled)
+    return Federation(
+        dataset=spec.dataset,
+        size=size,
+        classes=classes.pop(),
+        domains=(POOLED,) if pooled else tuple(own),
+        clients=tuple(
+            ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
+            for c in partition.clients
+        ),
+        tests=_gather_all(arrays, partition.tests, pooled),
+        hashes={
+            **{f"data/{name}": a.hash for name, a in arrays.items()},
+            **{f"split/{name}": split.hash for name, split in splits.items()},
+            "allocation": partition.hash,
+        },
+        texts={d: texts[source] for d, source in own.items() if source in texts},
+        test_images={} if pooled else partition.tests,
+        weights=_weights(spec, splits, partition),
+        **_caveats(arrays, splits, own, pooled),
+    )
+
+
+def _caveats(
+    arrays: Mapping[str, DomainArrays],
+    splits: Mapping[str, Split],
+    own: Mapping[str, str],
+    pooled: bool,
+) -> dict[str, Any]:
+    """standins, deviations and subsets of the domains, whose sources `own` names."""
+    notes = {name: a.deviations for name, a in arrays.items()}
+    for name, split in splits.items():
+        if split.leaked:
+            tested = f"{split.leaked:,} of {len(split.test):,} test images"
+            notes[name] += (f"{name}: {tested} are training images too",)
+    deviations = {d: notes[source] for d, source in own.items() if notes[source]}
+    standins = tuple(d for d, source in own.items() if arrays[source].standin)
+    subsets = tuple(d for d, source in own.items() if arrays[source].subset)
+    if pooled:
+        together = tuple(clause for part in deviations.values() for clause in part)
+        deviations = {POOLED: together} if together else {}
+        standins, subsets = ((POOLED,) if some else () for some in (standins, subsets))
+    return {"standins": standins, "deviations": deviations, "subsets": subsets}
+
+
+def divided(
+    spec: DataSpec, root: Path | None = None, cache: Path | None = None
+) -> tuple[dict[str, DomainArrays], dict[str, Split], Partition]:
+    """A data set's domains, how each is split, and who gets what."""
     if spec.dataset not in DATASETS:
         raise FedReproError(
             f"no data set is called {spec.dataset!r}; choose one of {', '.join(DATASETS)}"
         )
-    arrays, splits, allocation = _allocated(spec, root, cache)
-    encoder = None if spec.encoder is None else embedder(spec.encoder, root, cache)
-    classes = {a.classes for a in arrays.values()}
-    if len(classes) != 1:
-        raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
-    if encoder is not None:
-        arrays = {
-            name: embed_domain(a, encoder, allocation.used(name), cache)
-            for name, a in arrays.items()
-        }
-    pooled = any(client.domain == POOLED for client in allocation.clients)
-    standins = tuple(name for name, a in arrays.items() if a.standin)
-    subsets = tuple(name for name, a in arrays.items() if a.subset)
-    deviations = _deviations(arrays, splits, pooled)
-    texts = {} if encoder is None else text_heads(encoder, arrays)
-    own = {d: d for d in arrays}  # the source of each domain
-    if spec.allocation.cut_tests:
-        own = {client.domain: client.train[0][0] for client in allocation.clients}
-        standins = tuple(d for d, source in own.items() if source in standins)
-        subsets = tuple(d for d, source in own.items() if source in subsets)
-        deviations = {d: deviations[s] for d, s in own.items() if s in deviations}
-    return Federation(
-        dataset=spec.dataset,
-        size=spec.size if encoder is None else encoder.size,
-        classes=classes.pop(),
-        domains=(POOLED,) if pooled else tuple(own),
-        clients=_clients(allocation, arrays, pooled),
-        tests=_gather_all(arrays, allocation.tests, pooled),
-        hashes=_hashes(arrays, splits, allocation),
-        standins=(POOLED,) if pooled and standins else standins,
-        deviations=deviations,
-        texts={d: texts[source] for d, source in own.items() if source in texts},
-        test_images={} if pooled else allocation.tests,
-        subsets=(POOLED,) if pooled and subsets else subsets,
-        weights=_weights(spec, splits, allocation),
-    )
-
-
-def shared_digits(
-    spec: DataSpec, root: Path | None = None, cache: Path | None = None
-) -> pd.DataFrame:
-    """`copies.overlap` of a specification's domains."""
-    arrays, _, allocation = _allocated(spec, root, cache)
-    return overlap(allocation, originals(arrays, root))
-
-
-def _allocated(
-    spec: DataSpec, root: Path | None, cache: Path | None
-) -> tuple[dict[str, DomainArrays], dict[str, Split], Allocation]:
     arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None
-    cut = spec.allocation, spec.split_seed, spec.validation, shared
-    return arrays, splits, make_allocation(splits, labels, *cut)
+    seed, validation = spec.split_seed, spec.validation
+    return arrays, splits, make_partition(splits, labels, spec.allocation, seed, validation, shared)
 
 
-def _weights(spec: DataSpec, splits: Mapping[str, Split], allocation: Allocation) -> dict[str, int]:
+def originals(
+    arrays: Mapping[str, DomainArrays], root: Path | str | None = None
+) -> dict[str, Indices]:
+    """Of domains that share digits, the number of each image's digit in MNIST; else empty.
+
+    MNIST-M is MNIST over photographs, image by image, by the number its subset stores or its files
+    are named after. FedReproError where a label is not the original's.
+    """
+    if not {"mnist", "mnistm"} <= arrays.keys():
+        return {}
+    mnist, found = arrays["mnist"], default_manifest().locate("mnistm", data_root(root)).found
+    if "npz" in found:
+        with np.load(found["npz"][1], allow_pickle=False) as archive:
+            train, test = archive["train_index"], archive["test_index"]
+    else:
+        lists = (read_list(found[f"{part}-labels"][1]) for part in ("train", "test"))
+        train, test = (np.array([int(Path(file).stem) for file in rows]) for rows in lists)
+    index = np.concatenate([train, test + int((mnist.part == 0).sum())]).astype(np.int64)
+    if not np.array_equal(mnist.labels[index], arrays["mnistm"].labels):
+        raise FedReproError("MNIST-M is not numbered as MNIST; leave allocation.disjoint out")
+    return {"mnist": np.arange(len(mnist.labels)), "mnistm": index}
+
+
+def _weights(spec: DataSpec, splits: Mapping[str, Split], partition: Partition) -> dict[str, int]:
     """MPFT's: mixed test sets count as the unmixed ones, cut ones as their training images."""
     if spec.allocation.cut_tests:
-        return {client.domain: len(client) for client in allocation.clients}
+        return {client.domain: len(client) for client in partition.clients}
     mixed = spec.allocation.rule == "mixed"
     return {name: len(split.test) for name, split in splits.items() if mixed}
 
@@ -233,40 +277,3 @@ def _gather_all(
         merged = tuple(piece for part in pieces.values() for piece in part)
         return {POOLED: _gather(arrays, merged)} if merged else {}
     return {name: _gather(arrays, part) for name, part in pieces.items()}
-
-
-def _clients(
-    allocation: Allocation, arrays: Mapping[str, DomainArrays], pooled: bool
-) -> tuple[ClientData, ...]:
-    validation = _gather_all(arrays, allocation.validation, pooled)
-    return tuple(
-        ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
-        for c in allocation.clients
-    )
-
-
-def _hashes(
-    arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], allocation: Allocation
-) -> dict[str, str]:
-    data = {f"data/{name}": a.hash for name, a in arrays.items()}
-    cuts = {f"split/{name}": split.hash for name, split in splits.items()}
-    return {**data, **cuts, "allocation": allocation.hash}
-
-
-def _deviations(
-    arrays: Mapping[str, DomainArrays], splits: Mapping[str, Split], pooled: bool
-) -> dict[str, tuple[str, ...]]:
-    clauses = {name: a.deviations + _leak(splits[name]) for name, a in arrays.items()}
-    deviations = {name: part for name, part in clauses.items() if part}
-    if not pooled:
-        return deviations
-    together = tuple(clause for part in deviations.values() for clause in part)
-    return {POOLED: together} if together else {}
-
-
-def _leak(split: Split) -> tuple[str, ...]:
-    """A clause where a domain is tested on images of its training split."""
-    if not split.leaked:
-        return ()
-    tested = f"{split.leaked:,} of {len(split.test):,} test images"
-    return (f"{split.domain}: {tested} are training images too",)

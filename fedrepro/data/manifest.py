@@ -1,20 +1,28 @@
-"""The manifest of official files, and which of its sources is present under a data root."""
+"""The manifest of official files: which of a domain's sources is under a data root, and whether its
+files are the manifest's. Hashes are remembered by (path, size, times)."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import tomllib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
+from fedrepro.data.readers.common import list_pictures, reading
 
 DIGITS = tuple("0123456789")
 Counts = tuple[int, int, int]
+HashState = Literal["good", "bad", "unknown", "missing", "generated"]
 
 
 class _Entry(BaseModel):
@@ -111,25 +119,12 @@ class Located:
     def complete(self) -> bool:
         return not self.missing
 
-    @property
-    def path(self) -> Path | None:
-        """The first file found, for display."""
-        return next((path for _, path in self.found.values()), None)
-
 
 @dataclass(frozen=True)
 class Manifest:
     """Collections by name."""
 
     collections: dict[str, Collection]
-
-    def domains(self) -> tuple[str, ...]:
-        """Every domain that is read from files."""
-        return tuple(d for c in self.collections.values() if not c.weights for d in c.domains)
-
-    def encoders(self) -> tuple[str, ...]:
-        """Every network whose weights are read from files."""
-        return tuple(d for c in self.collections.values() if c.weights for d in c.domains)
 
     def cut_domains(self) -> tuple[str, ...]:
         """Every domain that also comes as a subset of its release."""
@@ -138,88 +133,120 @@ class Manifest:
 
     def collection(self, domain: str) -> Collection:
         """The collection a domain belongs to."""
-        for collection in self.collections.values():
-            if domain in collection.domains:
-                return collection
-        raise FedReproError(f"unknown domain {domain!r}; choose from {', '.join(self.domains())}")
+        return next(c for c in self.collections.values() if domain in c.domains)
 
     def locate(self, domain: str, root: Path) -> Located:
         """The first complete source under root, else the one with the most files found."""
         collection = self.collection(domain)
         found = [_search(collection, domain, source, root) for source in collection.sources]
-        for located in found:
-            if located.complete:
-                return located
         # max keeps the first of equals, so that with nothing present the full release is named
-        return max(found, key=lambda located: len(located.found))
+        return max(found, key=lambda one: 1000 if one.complete else len(one.found))
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
     """Look for each role of a source in the places of its collection."""
     found: dict[str, tuple[FileEntry, Path]] = {}
     wanted: dict[str, FileEntry] = {}
-    for entry in source.files:
-        if entry.role in found:
-            continue
-        wanted.setdefault(entry.role, entry)
-        path = _first(collection, domain, entry, root)
-        if path is not None:
-            found[entry.role] = (_with_list_hash(collection, entry, path), path)
-    needed = [entry for role, entry in wanted.items() if role not in found and not entry.optional]
-    some = [e for role, e in wanted.items() if role not in found and e.optional]
-    # optional files come together: some of them without the others is a cut set, not a choice
-    if any(wanted[role].optional for role in found):
-        needed += some
-    return Located(domain, source, found, tuple(needed), collection.domains[domain].folders[0])
-
-
-def _with_list_hash(collection: Collection, entry: FileEntry, path: Path) -> FileEntry:
-    """Split lists carry one hash per domain, kept apart from the entry they share."""
-    known = collection.list_sha256.get(path.name)
-    return entry if known is None else entry.model_copy(update={"sha256": known})
-
-
-def expanded(collection: Collection, domain: str, entry: FileEntry) -> tuple[str, ...]:
-    """The names of an entry for one domain."""
     folders = collection.domains[domain].folders
-    return tuple(
-        name.replace("{domain}", folder)
-        for name in entry.names
-        for folder in (folders if "{domain}" in name else ("",))
-    )
+    for entry in source.files:
+        wanted.setdefault(entry.role, entry)
+        path = None if entry.role in found else _first(collection.places, folders, entry, root)
+        if path is not None:
+            # split lists carry one hash per domain, kept apart from the entry they share
+            known = collection.list_sha256.get(path.name)
+            entry = entry.model_copy(update={"sha256": known}) if known else entry
+            found[entry.role] = entry, path
+    # optional files come together: some of them without the others is a cut set, not a choice
+    every = any(wanted[role].optional for role in found)
+    lacking = [entry for role, entry in wanted.items() if role not in found]
+    needed = sorted((e for e in lacking if every or not e.optional), key=lambda e: e.optional)
+    return Located(domain, source, found, tuple(needed), folders[0])
 
 
-def _first(collection: Collection, domain: str, entry: FileEntry, root: Path) -> Path | None:
-    for place in collection.places:
-        for name in expanded(collection, domain, entry):
-            path = root / place / name
-            if (path.is_dir() if entry.folder else path.is_file()) and _exact(path):
-                return path
+def _first(
+    places: tuple[str, ...], folders: tuple[str, ...], entry: FileEntry, root: Path
+) -> Path | None:
+    names = [name.replace("{domain}", folder) for name in entry.names for folder in folders]
+    for path in (root / place / name for place in places for name in names):
+        # names differ by case too (PACS.tar, pacs.tar), also where the file system ignores it
+        if path.is_dir() if entry.folder else path.is_file():
+            with suppress(OSError):
+                if path.name not in os.listdir(path.parent):
+                    continue
+            return path
     return None
 
 
-def _exact(path: Path) -> bool:
-    """Names differ by case too (PACS.tar, pacs.tar), also where the file system ignores it."""
-    try:
-        return path.name in os.listdir(path.parent)
-    except OSError:
-        return True
-
-
 def parse_manifest(text: str) -> Manifest:
-    """A manifest from TOML; a mistake in it is one line naming the entry."""
-    try:
-        raw = tomllib.loads(text)
-        return Manifest({name: Collection.model_validate(body) for name, body in raw.items()})
-    except tomllib.TOMLDecodeError as error:
-        raise FedReproError(f"the manifest is not TOML ({error}); correct it") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise FedReproError(f"manifest entry {where}: {first['msg']}; correct it") from None
+    """A manifest from TOML."""
+    raw = tomllib.loads(text)
+    return Manifest({name: Collection.model_validate(body) for name, body in raw.items()})
 
 
 @cache
 def default_manifest() -> Manifest:
     """The manifest that comes with the package."""
     return parse_manifest((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+
+
+def file_hash(path: Path, cache: Path, algorithm: str = "sha256") -> str:
+    """A file's hash, hex; a folder's is over the sorted (relative name, size, content's sha256) of
+    its pictures. Computed once for as long as sizes and times stay."""
+    pictures = list_pictures(path) if path.is_dir() else [path]
+    with reading(path):
+        stats = [(str(p.relative_to(path)), p.stat()) for p in pictures]
+        stamp = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in stats]
+        key = hashlib.sha256(f"{path.resolve()} {algorithm}".encode()).hexdigest()[:32]
+        note = cache / "verified" / f"{key}.json"
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            known = json.loads(note.read_text("utf-8"))
+            if known["stamp"] == stamp:
+                return str(known["hash"])
+        digest = hashlib.new(algorithm, usedforsecurity=False)
+        for picture in pictures:
+            with picture.open("rb") as file:
+                own = hashlib.file_digest(file, algorithm)
+            if path.is_dir():
+                name = picture.relative_to(path).as_posix()
+                digest.update(f"{name}\0{picture.stat().st_size}\0{own.hexdigest()}\n".encode())
+            else:
+                digest = own
+        found = digest.hexdigest()
+    with suppress(FedReproError):  # a cache that cannot be written only costs time
+        files.write_json(note, {"path": str(path), "stamp": stamp, "hash": found})
+    return found
+
+
+def verify_file(entry: FileEntry, path: Path, domain: str, cache: Path) -> tuple[str, HashState]:
+    """A found file's sha256 and whether it is the manifest's (bad raises FedReproError)."""
+    algorithm, _, expected = (entry.known() or "sha256:").partition(":")
+    found = file_hash(path, cache, algorithm)
+    if found == expected or not expected:
+        return file_hash(path, cache), "good" if expected else "unknown"
+    size = path.stat().st_size
+    length = f" ({size} bytes, expected {entry.bytes})" if entry.bytes not in (None, size) else ""
+    raise FedReproError(
+        f"{path}: {algorithm} is {found}, expected {expected}{length}; the file is cut or altered: "
+        f"`fedrepro data fetch {domain}` gets it again"
+    )
+
+
+def verify(located: Located, root: Path, cache: Path) -> tuple[dict[str, str], HashState]:
+    """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
+
+    A missing, cut or altered file raises FedReproError.
+    """
+    if located.missing:
+        entry = located.missing[0]
+        name = entry.names[0].replace("{domain}", located.folder) + "/" * entry.folder
+        raise FedReproError(
+            f"{located.domain}: {name} is missing under {root} (expected hash "
+            f"{entry.known() or 'not published'}, found none); run `fedrepro data fetch "
+            f"{located.domain}`"
+        )
+    checked = {
+        role: verify_file(entry, path, located.domain, cache)
+        for role, (entry, path) in located.found.items()
+    }
+    good = all(state == "good" for _, state in checked.values())
+    return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,7 @@ from numpy.typing import NDArray
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import AllocationSpec
 from fedrepro.base.rng import numpy_stream
-from fedrepro.data.dealing import every_class, parts, skewed_owners
-from fedrepro.data.splits import Indices, Split, divide, domain_key, update_with
+from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
 
 POOLED = "pooled"  # the one domain that several domains become under label skew
 _SMALLEST_CLIENT = 2  # BatchNorm cannot train on fewer
@@ -23,7 +23,12 @@ _DIRICHLET_TRIES = 100
 # rounds of the allocation stream, one per kind of draw, so that none shifts another
 _ORDER, _VALIDATION, _SKEW, _MIX, _CUT, _EVERY_CLASS, _MIX_TEST, _MIX_VALIDATION = range(8)
 
-Pieces = tuple[tuple[str, Indices], ...]
+Pieces = tuple[tuple[str, Indices], ...]  # source domains and indices there
+
+
+def _need(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise FedReproError(otherwise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +44,7 @@ class ClientShare:
 
 
 @dataclass(frozen=True, eq=False)
-class Allocation:
+class Partition:
     """Clients in order; per domain the validation images no client holds (absent where there are
     none) and the test images."""
 
@@ -50,8 +55,8 @@ class Allocation:
 
     @property
     def hash(self) -> str:
-        """sha256 over the rule, every client's name, domain and indices, and validation. Tests
-        count where they are mixed; a domain's own are hashed with its split."""
+        """sha256 over rule, clients, validation, and tests where they are mixed: a domain's own
+        are hashed with its split."""
         digest = hashlib.sha256(self.rule.encode())
         for client in self.clients:
             digest.update(f"|{client.name}|{client.domain}".encode())
@@ -69,53 +74,54 @@ class Allocation:
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain that anyone trains, validates or tests on, ascending."""
-        all_of = (c.train for c in self.clients), self.validation.values(), self.tests.values()
-        pieces = [piece for some in all_of for given in some for piece in given]
-        used = [indices for source, indices in pieces if source == domain]
-        return np.unique(np.concatenate([np.empty(0, dtype=np.int64), *used]))
+        trained = (client.train for client in self.clients)
+        given = [*trained, *self.validation.values(), *self.tests.values()]
+        return np.unique(taken(given, domain))
 
 
-def make_allocation(
+def taken(given: Iterable[Pieces], domain: str) -> Indices:
+    """The images of a source domain in some pieces, in order."""
+    found = [indices for pieces in given for source, indices in pieces if source == domain]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def make_partition(
     splits: Mapping[str, Split],
     labels: Mapping[str, NDArray[np.int64]],
     spec: AllocationSpec,
     seed: int,
     validation: int | float,
     shared: Mapping[str, Indices] | None = None,
-) -> Allocation:
+) -> Partition:
     """Give the training images of all splits to clients, no image twice but under ``cut_tests``.
 
-    labels: per domain, of all its images. validation: a count, at most so many images per domain,
-    drawn from the training images that no client holds (none where nothing is left); or a share
-    of the training images, by class, set aside before clients get theirs. shared: of domains with
+    labels: per domain, of all its images. validation: as in DataSpec. shared: of domains with
     images of the same things, which thing each of its images shows, for ``disjoint``.
-
-    Raises:
-        FedReproError: a specification that cannot be met, naming what is there.
+    FedReproError for a specification that cannot be met, naming what is there.
     """
+    labels = {name: np.asarray(of) for name, of in labels.items()}
+    dealer = _Dealer(splits, labels, spec, seed, validation)
     if spec.cut_tests:
-        return _cut(splits, labels, spec, seed, validation)
-    aside = _set_aside(splits, labels, seed, validation)
-    rules = {"domain": _per_domain, "table": _table, "dirichlet": _dirichlet, "mixed": _mixed}
-    given = _Allocator(splits, labels, spec, seed, aside)
-    clients = rules[spec.rule](given)
+        return dealer.cut()
+    rules = {"domain": dealer.domain, "table": dealer.table, "mixed": dealer.mixed}
+    clients = {**rules, "dirichlet": dealer.dirichlet}[spec.rule]()
     tests = {name: split.test for name, split in splits.items()}
     if spec.disjoint:
         clients = [_untested(client, tests, shared or {}) for client in clients]
     for client in clients:
-        if len(client) < _SMALLEST_CLIENT:
-            raise FedReproError(
-                f"allocation leaves client {client.name} {len(client)} image(s); every client "
-                f"needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
-            )
-    held_out = aside or _left_over(splits, clients, seed, int(validation))
+        _need(
+            len(client) >= _SMALLEST_CLIENT,
+            f"allocation leaves client {client.name} {len(client)} image(s); every client needs "
+            f"{_SMALLEST_CLIENT} or more: raise per_client or lower the clients",
+        )
+    held = dealer.aside or dealer.left_over(clients)
     if spec.rule == "mixed":
-        mixed = _mix(given, held_out, _MIX_VALIDATION)
+        mixed = dealer.mix(held, _MIX_VALIDATION)
         some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
-        after = some, _mix(given, tests, _MIX_TEST)
+        after = some, dealer.mix(tests, _MIX_TEST)
     else:
-        after = _alone(held_out), _alone(tests)
-    return Allocation(tuple(clients), *after, spec.model_dump_json())
+        after = {d: ((d, i),) for d, i in held.items()}, {d: ((d, i),) for d, i in tests.items()}
+    return Partition(tuple(clients), *after, spec.model_dump_json())
 
 
 def _untested(
@@ -131,63 +137,169 @@ def _untested(
     return replace(client, train=tuple(kept))
 
 
-def _alone(parts: Mapping[str, Indices]) -> dict[str, Pieces]:
-    return {name: ((name, indices),) for name, indices in parts.items()}
-
-
-def _set_aside(
-    splits: Mapping[str, Split],
-    labels: Mapping[str, NDArray[np.int64]],
-    seed: int,
-    validation: int | float,
-) -> dict[str, Indices]:
-    """The share of each domain's training images that is kept for validation, if it is a share."""
-    if not isinstance(validation, float) or validation == 0:
-        return {}
-    if not 0 < validation < 1:
-        raise FedReproError(
-            f"validation = {validation}: a share lies between 0 and 1; a count has no point"
-        )
-    return {
-        name: np.sort(divide(name, split.train, labels[name], validation, seed)[1])
-        for name, split in splits.items()
-    }
-
-
 @dataclass(frozen=True)
-class _Allocator:
-    """The inputs of a rule. aside: training images no client may get. orders: the others, in the
-    order they are given out."""
+class _Dealer:
+    """The inputs of `make_partition`; a method for each rule, and what they share."""
 
     splits: Mapping[str, Split]
     labels: Mapping[str, NDArray[np.int64]]
     spec: AllocationSpec
     seed: int
-    aside: Mapping[str, Indices]
-    orders: dict[str, Indices] = field(init=False)
+    validation: int | float
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def aside(self) -> dict[str, Indices]:
+        """The share of each domain's training images that is kept for validation, if it is one."""
+        share = self.validation
+        if not isinstance(share, float) or share == 0:
+            return {}
+        _need(
+            0 < share < 1,
+            f"validation = {share}: a share lies between 0 and 1; a count has no point",
+        )
+        return {
+            name: np.sort(divide(name, split.train, self.labels[name], share, self.seed)[1])
+            for name, split in self.splits.items()
+        }
+
+    @cached_property
+    def orders(self) -> dict[str, Indices]:
+        """The training images that clients may get, in the order they are given out."""
         orders = {}
         for name, split in self.splits.items():
-            free = split.train
-            if name in self.aside:
-                free = free[~np.isin(free, self.aside[name])]
-            random = self.spec.draw == "random"
-            orders[name] = self.stream(name, _ORDER).permutation(free) if random else free
-        object.__setattr__(self, "orders", orders)
+            orders[name] = split.train[~np.isin(split.train, self.aside.get(name, ()))]
+            if self.spec.draw == "random":
+                orders[name] = self.stream(name, _ORDER).permutation(orders[name])
+        return orders
 
     def stream(self, name: str, round: int) -> np.random.Generator:
         """A domain's own draws of one kind."""
         return numpy_stream(self.seed, "allocation", domain_key(name), round)
 
-    def labels_of(self, name: str, indices: Indices) -> NDArray[np.int64]:
-        return np.asarray(self.labels[name])[indices]
+    def left_over(self, clients: list[ClientShare]) -> dict[str, Indices]:
+        """Up to ``validation`` training images of each domain that no client holds."""
+        rest = {}
+        for name, split in self.splits.items():
+            free = np.setdiff1d(split.train, taken((c.train for c in clients), name))
+            drawn = self.stream(name, _VALIDATION).permutation(free)[: int(self.validation)]
+            if len(drawn):
+                rest[name] = np.sort(drawn)
+        return rest
 
-    def places(self, name: str, indices: Indices) -> list[Indices]:
+    def domain(self) -> list[ClientShare]:
+        """One client per domain."""
+        chunks = self.chunks(dict.fromkeys(self.splits, 1))
+        return [ClientShare(name, name, ((name, own),)) for name, (own,) in chunks.items()]
+
+    def table(self) -> list[ClientShare]:
+        """So many clients of each domain."""
+        table = self.spec.clients
+        known = ", ".join(self.splits)
+        for name, count in table.items():
+            _need(name in self.splits, f"allocation table names {name!r}; the domains are {known}")
+            _need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
+        wanted = {name: table[name] for name in self.splits if table.get(name)}
+        _need(bool(wanted), "allocation rule table has no client; set allocation.clients")
+        return [
+            ClientShare(name if len(chunks) == 1 else f"{name}-{i}", name, ((name, chunk),))
+            for name, chunks in self.chunks(wanted).items()
+            for i, chunk in enumerate(chunks, start=1)
+        ]
+
+    def mixed(self) -> list[ClientShare]:
+        """Client i hands a random share of its images to client i - 1 and gets client i + 1's."""
+        rule, several = "allocation rule mixed needs", len(self.splits) > 1
+        _need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
+        _need(several, f"{rule} two domains or more; use rule domain")
+        own = {client.name: client.train[0][1] for client in self.domain()}
+        return [ClientShare(name, name, train) for name, train in self.mix(own, _MIX).items()]
+
+    def mix(self, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
+        """Each domain's images less a random share ``ratio``, and that share of the next's."""
+        kept, away, names = {}, {}, list(self.splits)
+        for name in names:
+            part = parts.get(name, np.empty(0, dtype=np.int64))
+            rng, chosen = self.stream(name, round), np.zeros(len(part), dtype=bool)
+            for places in self._places(name, part):
+                count = math.floor((self.spec.ratio or 0.0) * len(places) + 1e-9)
+                chosen[rng.permutation(places)[:count]] = True
+            kept[name], away[name] = part[~chosen], part[chosen]
+        following = zip(names, names[1:] + names[:1], strict=True)
+        return {name: ((name, kept[name]), (other, away[other])) for name, other in following}
+
+    def dirichlet(self) -> list[ClientShare]:
+        """Label skew (ADCOL B.8): for each class k, p_k ~ Dir_N(alpha), client j gets the share
+        p_kj. All domains are pooled first; a draw that leaves a client fewer than two images is
+        repeated; then ``per_client`` cuts every client's own images."""
+        spec, names, rule = self.spec, list(self.splits), "allocation rule dirichlet"
+        alpha, count = spec.alpha or 0.0, spec.count or 0
+        _need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
+        for name in ("by_class", "every_class", "remainder"):
+            _need(not getattr(spec, name), f"{rule} deals by itself; {name} is not for it")
+        source = np.repeat(np.arange(len(names)), [len(self.orders[n]) for n in names])
+        index = np.concatenate([self.orders[n] for n in names])
+        label = np.concatenate([self.labels[n][self.orders[n]] for n in names])
+        rng = numpy_stream(self.seed, "allocation", round=_SKEW)
+        for _ in range(_DIRICHLET_TRIES):
+            owners = _skewed_owners(label, count, alpha, rng)
+            full = np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT
+            if full:
+                break
+        _need(
+            full,
+            f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
+            f"{_DIRICHLET_TRIES} draws; raise alpha or lower count",
+        )
+        members = self._cut_members([np.flatnonzero(owners == j) for j in range(count)])
+        domain = names[0] if len(names) == 1 else POOLED
+        shares = []
+        for j, own in enumerate(members, start=1):
+            pieces = ((n, index[own[source[own] == i]]) for i, n in enumerate(names))
+            pieces = (piece for piece in pieces if len(piece[1]))
+            shares.append(ClientShare(f"{domain}-{j}", domain, tuple(pieces)))
+        return shares
+
+    def _cut_members(self, members: list[Indices]) -> list[Indices]:
+        per = self.spec.per_client
+        if per == "all":
+            return members
+        if isinstance(per, dict):
+            raise FedReproError("allocation rule dirichlet pools the domains; give one per_client")
+        smallest, cut = min(len(own) for own in members), []
+        for j, own in enumerate(members):
+            size = smallest if isinstance(per, str) else _amount(per, len(own))
+            _need(
+                size <= len(own),
+                f"allocation wants {size} images per client; client {j + 1} drew {len(own)}: "
+                "lower per_client or raise alpha",
+            )
+            rng = numpy_stream(self.seed, "allocation", j, _CUT)
+            cut.append(np.sort(rng.permutation(own)[:size]))
+        return cut
+
+    def cut(self) -> Partition:
+        """Training and test images of each domain in parts, a client and a domain for each."""
+        table, share = self.spec.clients, self.validation
+        fits = self.spec.rule == "table" and isinstance(share, float)
+        _need(fits, "cut_tests needs rule table and a share of images for validation")
+        clients: list[ClientShare] = []
+        held: dict[str, Pieces] = {}
+        tests: dict[str, Pieces] = {}
+        for domain, split in ((d, split) for d, split in self.splits.items() if table.get(d)):
+            label = self.labels[domain]
+            both = (parts(i, label, table[domain]) for i in (split.train, split.test))
+            for number, (train, test) in enumerate(zip(*both, strict=True), start=1):
+                name = f"{domain}-{number}"
+                kept, away = divide(name, train, label, share, self.seed)
+                clients.append(ClientShare(name, name, ((domain, kept),)))
+                held[name], tests[name] = ((domain, np.sort(away)),), ((domain, test),)
+        return Partition(tuple(clients), held, tests, self.spec.model_dump_json())
+
+    def _places(self, name: str, indices: Indices) -> list[Indices]:
         """Positions in ``indices`` that are dealt out together: all, or class by class."""
         if not self.spec.by_class:
             return [np.arange(len(indices))]
-        label = self.labels_of(name, indices)
+        label = self.labels[name][indices]
         return [np.flatnonzero(label == k) for k in np.unique(label)]
 
     def chunks(self, clients: Mapping[str, int]) -> dict[str, list[Indices]]:
@@ -201,38 +313,36 @@ class _Allocator:
         return {name: self._runs(name, row) for name, row in sizes.items()}
 
     def _divided(self, name: str, clients: int) -> list[Indices]:
-        if self.spec.per_client != "all":
-            raise FedReproError("by_class divides whole domains; set per_client to all")
+        whole = self.spec.per_client == "all"
+        _need(whole, "by_class divides whole domains; set per_client to all")
         order = self.orders[name]
-        dealt = [np.array_split(order[places], clients) for places in self.places(name, order)]
-        return [np.concatenate([parts[i] for parts in dealt]) for i in range(clients)]
+        dealt = [np.array_split(order[places], clients) for places in self._places(name, order)]
+        return [np.concatenate(pieces) for pieces in zip(*dealt, strict=True)]
 
     def _sizes(self, name: str, clients: int) -> list[int]:
         per, available = self.spec.per_client, len(self.orders[name])
         if isinstance(per, str):  # all, smallest: even parts, the first ones longer by at most one
             return [available // clients + (i < available % clients) for i in range(clients)]
         if isinstance(per, dict):
-            if name not in per:
-                raise FedReproError(f"per_client says nothing of {name}; add it")
+            _need(name in per, f"per_client says nothing of {name}; add it")
             per = per[name]
         size = _amount(per, available)
         if self.spec.remainder and size * (clients - 1) < available:
             return [size] * (clients - 1) + [min(size, available - size * (clients - 1))]
-        if size * clients > available or (isinstance(per, float) and per * clients > 1 + 1e-9):
-            wanted = (
-                f"{clients} client(s) of {per} each" if isinstance(per, float) else size * clients
-            )
-            raise FedReproError(
-                f"allocation wants {wanted} training images of {name}, which has {available}; "
-                "lower per_client or the number of clients"
-            )
+        share = isinstance(per, float)
+        wanted = f"{clients} client(s) of {per} each" if share else size * clients
+        _need(
+            size * clients <= available and not (share and per * clients > 1 + 1e-9),
+            f"allocation wants {wanted} training images of {name}, which has {available}; lower "
+            "per_client or the number of clients",
+        )
         return [size] * clients
 
     def _runs(self, name: str, sizes: list[int]) -> list[Indices]:
         order, borders = self.orders[name], np.cumsum(sizes)
         if self.spec.every_class:
             owner = np.searchsorted(borders, np.arange(len(order)), side="right")
-            label, rng = self.labels_of(name, order), self.stream(name, _EVERY_CLASS)
+            label, rng = self.labels[name][order], self.stream(name, _EVERY_CLASS)
             order = order[every_class(name, label, owner, len(sizes), rng)]
         return np.split(order, borders)[:-1]
 
@@ -240,156 +350,50 @@ class _Allocator:
 def _amount(per: int | float, available: int) -> int:
     """A count as it is; a fraction rounded down, as every script of the papers does."""
     if isinstance(per, float):
-        if not 0 < per <= 1:
-            raise FedReproError(
-                f"per_client = {per}: a fraction lies above 0 and up to 1; a count has no point"
-            )
+        fits = 0 < per <= 1
+        _need(
+            fits, f"per_client = {per}: a fraction lies above 0 and up to 1; a count has no point"
+        )
         return math.floor(per * available + 1e-9)
-    if per < 1:
-        raise FedReproError(f"per_client = {per}: give each client at least 1 image")
+    _need(per >= 1, f"per_client = {per}: give each client at least 1 image")
     return per
 
 
-def _per_domain(given: _Allocator) -> list[ClientShare]:
-    chunks = given.chunks(dict.fromkeys(given.splits, 1))
-    return [ClientShare(name, name, ((name, chunk),)) for name, (chunk,) in chunks.items()]
+def every_class(
+    name: str, label: NDArray[np.int64], owner: Indices, clients: int, rng: np.random.Generator
+) -> Indices:
+    """The order in which images must lie so that every client has each class of the domain.
 
-
-def _table(given: _Allocator) -> list[ClientShare]:
-    table = given.spec.clients
-    for name, count in table.items():
-        if name not in given.splits:
-            raise FedReproError(
-                f"allocation table names {name!r}; the domains are {', '.join(given.splits)}"
+    label, owner: of the image at each position; an owner from ``clients`` on is nobody. A client
+    that lacks a class gives away an image of one it has twice, for one that nobody has, or whose
+    owner comes later or has another (RethinkFL's sampler, which may also take an image kept)."""
+    order, label, classes = np.arange(len(label)), label.copy(), int(label.max()) + 1
+    for client in range(clients):
+        for k in np.unique(label):
+            mine = owner == client
+            if (label[mine] == k).any():
+                continue
+            spare = np.flatnonzero(mine & (np.bincount(label[mine], minlength=classes) >= 2)[label])
+            several = np.bincount(owner[label == k], minlength=clients + 1)[owner] >= 2
+            offered = np.flatnonzero((label == k) & ((owner > client) | several))
+            _need(
+                len(spare) > 0 and len(offered) > 0,
+                f"not every client of {name} can have an image of each class; raise per_client, "
+                "lower the clients or set every_class to false",
             )
-        if count < 0:
-            raise FedReproError(f"allocation table: {name} = {count}; a number of clients is >= 0")
-    wanted = {name: table[name] for name in given.splits if table.get(name)}
-    if not wanted:
-        raise FedReproError("allocation rule table has no client; set allocation.clients")
-    shares = []
-    for name, chunks in given.chunks(wanted).items():
-        for i, chunk in enumerate(chunks, start=1):
-            label = name if len(chunks) == 1 else f"{name}-{i}"
-            shares.append(ClientShare(label, name, ((name, chunk),)))
-    return shares
+            swap = [rng.choice(spare), rng.choice(offered)]
+            order[swap], label[swap] = order[swap[::-1]], label[swap[::-1]]
+    return order
 
 
-def _cut(
-    splits: Mapping[str, Split],
-    labels: Mapping[str, NDArray[np.int64]],
-    spec: AllocationSpec,
-    seed: int,
-    validation: int | float,
-) -> Allocation:
-    """Training and test images of each domain in parts, a client and a domain for each."""
-    if spec.rule != "table" or not isinstance(validation, float):
-        raise FedReproError("cut_tests needs rule table and a share of images for validation")
-    clients: list[ClientShare] = []
-    held: dict[str, Pieces] = {}
-    tests: dict[str, Pieces] = {}
-    for domain in (name for name in splits if spec.clients.get(name)):
-        split, count = splits[domain], spec.clients[domain]
-        train, test = (parts(i, labels[domain], count) for i in (split.train, split.test))
-        for number in range(count):
-            name = f"{domain}-{number + 1}"
-            kept, away = divide(name, train[number], labels[domain], validation, seed)
-            clients.append(ClientShare(name, name, ((domain, kept),)))
-            held[name], tests[name] = ((domain, np.sort(away)),), ((domain, test[number]),)
-    return Allocation(tuple(clients), held, tests, spec.model_dump_json())
-
-
-def _mixed(given: _Allocator) -> list[ClientShare]:
-    """Client i hands a random share of its images to client i - 1 and gets client i + 1's."""
-    names = list(given.splits)
-    if given.spec.ratio is None:
-        raise FedReproError("allocation rule mixed needs a share; set allocation.ratio")
-    if len(names) < 2:
-        raise FedReproError("allocation rule mixed needs two domains or more; use rule domain")
-    chunks = given.chunks(dict.fromkeys(names, 1))
-    own = {name: chunk for name, (chunk,) in chunks.items()}
-    return [ClientShare(name, name, train) for name, train in _mix(given, own, _MIX).items()]
-
-
-def _mix(given: _Allocator, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
-    """Each domain's images less a random share ``ratio``, and that share of the next domain's."""
-    kept, away, names = {}, {}, list(given.splits)
-    for name in names:
-        part = parts.get(name, np.empty(0, dtype=np.int64))
-        rng, chosen = given.stream(name, round), np.zeros(len(part), dtype=bool)
-        for places in given.places(name, part):
-            count = math.floor((given.spec.ratio or 0.0) * len(places) + 1e-9)
-            chosen[rng.permutation(places)[:count]] = True
-        kept[name], away[name] = part[~chosen], part[chosen]
-    following = dict(zip(names, names[1:] + names[:1], strict=True))
-    return {name: ((name, kept[name]), (other, away[other])) for name, other in following.items()}
-
-
-def _dirichlet(given: _Allocator) -> list[ClientShare]:
-    """Label skew: for each class k, p_k ~ Dir_N(alpha), client j gets the share p_kj (ADCOL B.8).
-
-    All domains are pooled first. A draw that leaves a client fewer than two images is repeated.
-    ``per_client`` then cuts every client's own images: to a fraction of them, a count, or the
-    smallest client's number.
-    """
-    spec, names = given.spec, list(given.splits)
-    if spec.alpha is None or spec.count is None:
-        raise FedReproError("allocation rule dirichlet needs allocation.alpha and allocation.count")
-    for name in ("by_class", "every_class", "remainder"):
-        if getattr(spec, name):
-            raise FedReproError(f"allocation rule dirichlet deals by itself; {name} is not for it")
-    source = np.concatenate([np.full(len(given.orders[n]), i) for i, n in enumerate(names)])
-    index = np.concatenate([given.orders[n] for n in names])
-    label = np.concatenate([np.asarray(given.labels[n])[given.orders[n]] for n in names])
-    rng = numpy_stream(given.seed, "allocation", round=_SKEW)
-    for _ in range(_DIRICHLET_TRIES):
-        owners = skewed_owners(label, spec.count, spec.alpha, rng)
-        if np.bincount(owners, minlength=spec.count).min() >= _SMALLEST_CLIENT:
-            break
-    else:
-        raise FedReproError(
-            f"dirichlet alpha = {spec.alpha} leaves one of {spec.count} clients without images in "
-            f"{_DIRICHLET_TRIES} draws; raise alpha or lower count"
-        )
-    members = _cut_members([np.flatnonzero(owners == j) for j in range(spec.count)], given)
-    domain = names[0] if len(names) == 1 else POOLED
-    shares = []
-    for j, own in enumerate(members, start=1):
-        pieces = ((n, index[own[source[own] == i]]) for i, n in enumerate(names))
-        shares.append(ClientShare(f"{domain}-{j}", domain, tuple(p for p in pieces if len(p[1]))))
-    return shares
-
-
-def _cut_members(members: list[Indices], given: _Allocator) -> list[Indices]:
-    per = given.spec.per_client
-    if per == "all":
-        return members
-    if isinstance(per, dict):
-        raise FedReproError("allocation rule dirichlet pools the domains; give one per_client")
-    smallest = min(len(own) for own in members)
-    cut = []
-    for j, own in enumerate(members):
-        size = smallest if isinstance(per, str) else _amount(per, len(own))
-        if size > len(own):
-            raise FedReproError(
-                f"allocation wants {size} images per client; client {j + 1} drew {len(own)}: "
-                "lower per_client or raise alpha"
-            )
-        rng = numpy_stream(given.seed, "allocation", j, _CUT)
-        cut.append(np.sort(rng.permutation(own)[:size]))
-    return cut
-
-
-def _left_over(
-    splits: Mapping[str, Split], clients: list[ClientShare], seed: int, limit: int
-) -> dict[str, Indices]:
-    """Up to ``limit`` training images of each domain that no client holds."""
-    rest = {}
-    for name, split in splits.items():
-        held = [i for client in clients for domain, i in client.train if domain == name]
-        free = np.setdiff1d(split.train, np.concatenate(held)) if held else np.sort(split.train)
-        rng = numpy_stream(seed, "allocation", domain_key(name), _VALIDATION)
-        chosen = np.sort(rng.permutation(free)[:limit])
-        if len(chosen):
-            rest[name] = chosen
-    return rest
+def _skewed_owners(
+    label: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
+) -> Indices:
+    """The client of each image, each class given out by shares of its own."""
+    owners = np.empty(len(label), dtype=np.int64)
+    for k in np.unique(label):
+        members = rng.permutation(np.flatnonzero(label == k))
+        shares = rng.dirichlet(np.full(clients, alpha))
+        borders = np.floor(np.cumsum(shares)[:-1] * len(members)).astype(np.int64)
+        owners[members] = np.searchsorted(borders, np.arange(len(members)), side="right")
+    return owners

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fedrepro.data.domains import DomainArrays
 
 Indices = NDArray[np.int64]
+Sides = tuple[Indices, Indices]  # training and test images
 
 
 LEAKY = ("official-leaky", "pooled-leaky")  # the rules that test on training images
@@ -54,94 +56,57 @@ class Split:
         return digest.hexdigest()
 
 
-@dataclass
-class _Rule:
-    """What a rule may look at; each rule returns (train, test)."""
+RULES = (
+    *("pooled-stratified", "official", "pooled-leaky", "official-leaky", "random-fifth"),
+    *("class-first", "class-first-floor", "every-tenth"),
+)
 
-    domain: DomainArrays
-    seed: int
-    test_share: float | None
-    n: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.n = len(self.domain.labels)
-
-    def pooled_stratified(self) -> tuple[Indices, Indices]:
-        """Official parts merged, then divided by class, a fifth of them test unless told otherwise
-        (FedBN's and FedPall's scripts: a fifth, seed 0)."""
-        share = 0.2 if self.test_share is None else self.test_share
-        everything = np.arange(self.n)
-        return divide(self.domain.name, everything, self.domain.labels, share, self.seed)
-
-    def pooled_leaky(self) -> tuple[Indices, Indices]:
-        """The training images of that rule, tested on the whole domain (MPFT's files of PACS)."""
-        return self.pooled_stratified()[0], np.arange(self.n)
-
-    def official(self) -> tuple[Indices, Indices]:
-        """The release's own parts. Validation images belong to training, or are the test set where
-        the release has no test part apart from its training images (PACS)."""
-        part = np.asarray(self.domain.part)
-        if not (part >= 0).any():
+def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
+    """The training and the test images of a domain under a rule of `RULES`."""
+    labels, part = np.asarray(domain.labels), np.asarray(domain.part)
+    every, n = np.arange(len(labels)), len(labels)
+    if rule.startswith("pooled-"):
+        # Official parts merged (FedBN's and FedPall's scripts: a fifth is test, seed 0); leaky:
+        # tested on the whole domain (MPFT's files of PACS)
+        train, test = divide(domain.name, every, labels, share, seed)
+        return train, every if rule in LEAKY else test
+    if rule == "random-fifth":  # rounded up: the sizes of ADCOL's Table 3
+        order = numpy_stream(seed, "split", domain_key(domain.name)).permutation(n)
+        return order[-(-n // 5) :], order[: -(-n // 5)]
+    if rule == "every-tenth":  # FPL family
+        return every[every % 10 < 8], every[every % 10 >= 8]
+    if rule.startswith("class-first"):
+        # FedPall's scripts round 0.8 n on Office-Caltech-10 and cut it down to a whole number on
+        # PACS; whole-number arithmetic: no float decides which side an image falls
+        more = 0 if rule.endswith("floor") else 5
+        members = [np.flatnonzero(labels == k) for k in np.unique(labels)]
+        cut = [np.split(m, [(8 * len(m) + more) // 10]) for m in members]
+        train, test = (np.concatenate(side) for side in zip(*cut, strict=True))
+        return train, test
+    own, train_part, held = part >= 0, part == 0, part == 2
+    has_test = (part == 1).any()
+    if rule == "official-leaky":
+        # the official test list of PACS names every image, and the FPL family reads it as it is
+        if not train_part.any() or not held.any() or has_test:
             raise FedReproError(
-                f"{self.domain.name} has no official parts; use another split, e.g. random-fifth"
+                f"{domain.name} has no official test list that names the whole domain; use split "
+                "official"
             )
-        test_part = 1 if (part == 1).any() else 2
-        return np.flatnonzero((part >= 0) & (part != test_part)), np.flatnonzero(part == test_part)
-
-    def official_leaky(self) -> tuple[Indices, Indices]:
-        """The official training list, tested on the whole domain: the official test list of PACS
-        names every image, and the FPL family reads it as it is."""
-        part = np.asarray(self.domain.part)
-        if not (part == 0).any() or not (part == 2).any() or (part == 1).any():
-            raise FedReproError(
-                f"{self.domain.name} has no official test list that names the whole domain; use "
-                "split official"
-            )
-        return np.flatnonzero(part == 0), np.flatnonzero(part >= 0)
-
-    def random_fifth(self) -> tuple[Indices, Indices]:
-        """A random fifth, rounded up, is test (the sizes of ADCOL's Table 3)."""
-        order = numpy_stream(self.seed, "split", domain_key(self.domain.name)).permutation(self.n)
-        test = -(-self.n // 5)
-        return order[test:], order[:test]
-
-    def class_first(self, whole: bool = False) -> tuple[Indices, Indices]:
-        """Class by class, the first 0.8 n images train. FedPall's scripts round 0.8 n on
-        Office-Caltech-10 and cut it down to a whole number on PACS (``whole``)."""
-        labels = np.asarray(self.domain.labels)
-        train, test = [], []
-        for k in np.unique(labels):
-            members = np.flatnonzero(labels == k)
-            # whole-number arithmetic: no float decides which side an image falls
-            first = (8 * len(members) + (0 if whole else 5)) // 10
-            train.append(members[:first])
-            test.append(members[first:])
-        return np.concatenate(train), np.concatenate(test)
-
-    def class_first_floor(self) -> tuple[Indices, Indices]:
-        return self.class_first(whole=True)
-
-    def every_tenth(self) -> tuple[Indices, Indices]:
-        """Index over the whole domain mod 10: 8 and 9 are test (FPL family)."""
-        index = np.arange(self.n)
-        return index[index % 10 < 8], index[index % 10 >= 8]
-
-
-_RULES = {
-    "pooled-stratified": _Rule.pooled_stratified,
-    "official": _Rule.official,
-    "pooled-leaky": _Rule.pooled_leaky,
-    "official-leaky": _Rule.official_leaky,
-    "random-fifth": _Rule.random_fifth,
-    "class-first": _Rule.class_first,
-    "class-first-floor": _Rule.class_first_floor,
-    "every-tenth": _Rule.every_tenth,
-}
+        return np.flatnonzero(train_part), np.flatnonzero(own)
+    if not own.any():
+        raise FedReproError(
+            f"{domain.name} has no official parts; use another split, e.g. random-fifth"
+        )
+    # Validation images belong to training, or are the test set where the release has no test part
+    # apart from its training images (PACS)
+    tested = part == 1 if has_test else held
+    return np.flatnonzero(own & ~tested), np.flatnonzero(tested)
 
 
 def divide(
     name: str, indices: Indices, labels: NDArray[np.int64], share: float, seed: int
-) -> tuple[Indices, Indices]:
+) -> Sides:
     """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle
     with this seed as its random state. labels: of all the domain's images."""
     try:
@@ -155,6 +120,18 @@ def divide(
     return first, second
 
 
+def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
+    """So many parts of one size, rounded up class by class; the last one ends with its class, and
+    so shares a few images with the one before (MPFT's code). labels: of all the domain's images."""
+    dealt: list[list[Indices]] = [[] for _ in range(count)]
+    for members in (indices[labels[indices] == k] for k in np.unique(labels[indices])):
+        size = -(-len(members) // count)
+        for number in range(count):
+            start = number * size if number < count - 1 else len(members) - size
+            dealt[number].append(members[start : start + size])
+    return [np.concatenate(pieces) for pieces in dealt]
+
+
 def make_split(
     domain: DomainArrays, rule: str, seed: int, test_share: float | None = None
 ) -> Split:
@@ -166,8 +143,8 @@ def make_split(
     Raises:
         FedReproError: unknown rule, a rule the domain cannot follow, an empty side.
     """
-    if rule not in _RULES:
-        raise FedReproError(f"no split is called {rule!r}; choose one of {', '.join(_RULES)}")
+    if rule not in RULES:
+        raise FedReproError(f"no split is called {rule!r}; choose one of {', '.join(RULES)}")
     if test_share is not None and not rule.startswith("pooled-"):
         raise FedReproError(
             f"split {rule} has a test share of its own; test_share = {test_share} goes with "
@@ -183,16 +160,14 @@ def make_split(
             )
         train, test = np.arange(end), np.arange(start, len(domain.labels))
     else:
-        train, test = _RULES[rule](_Rule(domain, seed, test_share))
-        if test_share is not None:
-            rule = f"{rule}, test share {test_share}"
+        train, test = _sides(domain, rule, seed, 0.2 if test_share is None else test_share)
+        rule += "" if test_share is None else f", test share {test_share}"
     if not len(train) or not len(test):
         raise FedReproError(
             f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test "
             "images; use another split"
         )
-    both = train.astype(np.int64), test.astype(np.int64)
-    return Split(domain.name, *both, rule, leaky=leaky)
+    return Split(domain.name, train.astype(np.int64), test.astype(np.int64), rule, leaky=leaky)
 
 
 def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
@@ -204,14 +179,11 @@ def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -
         return split
     rng = numpy_stream(seed, "split", domain_key(split.domain), round=1)
     shuffled = rng.permutation(split.test)
-    label = np.asarray(labels)[shuffled]
     # Each image's place within its class, as a share of the class: cutting all classes at the same
     # share keeps their proportions, and the shuffle settles ties.
-    share = np.empty(len(shuffled))
-    for k in np.unique(label):
-        members = np.flatnonzero(label == k)
-        share[members] = (np.arange(len(members)) + 0.5) / len(members)
-    kept = np.sort(shuffled[np.argsort(share, kind="stable")[:limit]])
+    classes = pd.Series(shuffled).groupby(np.asarray(labels)[shuffled])
+    share = (classes.cumcount() + 0.5) / classes.transform("size")
+    kept = np.sort(shuffled[np.argsort(share.to_numpy(), kind="stable")[:limit]])
     return replace(split, test=kept, rule=f"{split.rule}, {limit} test images")
 
 

@@ -1,31 +1,42 @@
-"""What is here, how to get the rest, and turning it into arrays: the commands behind
+"""What is here, getting the rest, and turning it into arrays: the functions behind
 ``fedrepro data status|fetch|prepare``."""
 
 from __future__ import annotations
 
+import logging
+import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
-from fedrepro.base.errors import FedReproError
-from fedrepro.data.cache import open_arrays
+import pooch
+import requests
+from tqdm import tqdm
+
+from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.data.cache import cache_root, data_root, is_whole
 from fedrepro.data.domains import (
-    ALL_ENCODERS,
     DATASETS,
     GENERATED,
     STANDINS,
     SUBSETS,
-    check_size,
     domain_names,
-    fill_cache,
     generator,
     make_plan,
 )
-from fedrepro.data.encoders import ENCODERS, convert, encoder_plan, opened
-from fedrepro.data.manifest import Collection, Located, Manifest, default_manifest
-from fedrepro.data.roots import cache_root, data_root
-from fedrepro.data.verify import HashState, verify
+from fedrepro.data.encoders import ENCODERS
+from fedrepro.data.manifest import (
+    FileEntry,
+    HashState,
+    Manifest,
+    default_manifest,
+    verify,
+    verify_file,
+)
 
 SIZES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),
@@ -34,21 +45,21 @@ SIZES: dict[str, tuple[int, ...]] = {
     "domainnet": (64,),
     **dict.fromkeys(SUBSETS, (224,)),
 }
-Report = Callable[[str], None]
+RETRIES = 3
+TIMEOUT = 60  # seconds without a byte
+BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
 class DomainStatus:
     """A row of ``fedrepro data status``: a domain or an encoder.
 
-    datasets: the data sets it belongs to; source: which of the manifest's sources was found;
-    hash: good, bad, unknown (none published, checked by content), missing or generated;
-    images: as the manifest counts them, None where only reading would tell; note: what is wrong,
-    or the deviations of the source.
+    source: which of the manifest's sources was found; hash: good, bad, unknown (none published,
+    checked by content), missing or generated; images: as the manifest counts them, None where only
+    reading would tell; note: what is wrong, or the deviations of the source.
     """
 
     domain: str
-    datasets: tuple[str, ...]
     present: bool
     path: Path | None
     source: str
@@ -56,20 +67,6 @@ class DomainStatus:
     images: int | None
     licence: str
     note: str
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A row of ``fedrepro data prepare``; fresh is False where the arrays were there already. An
-    encoder has the size of its input and no images."""
-
-    domain: str
-    size: int
-    path: Path
-    images: int
-    bytes: int
-    fresh: bool
-    seconds: float
 
 
 def status(
@@ -80,38 +77,29 @@ def status(
 ) -> list[DomainStatus]:
     """One row per domain. A bad or missing file is a row, not an error."""
     domains = domain_names(names)
-    manifest = manifest or default_manifest()
     folder = data_root(root) if any(name not in GENERATED for name in domains) else Path()
-    return [_status(name, folder, cache_root(cache), manifest) for name in domains]
+    store = cache_root(cache)
+    return [_status(name, folder, store, manifest or default_manifest()) for name in domains]
 
 
 def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainStatus:
-    sets = {**DATASETS, ALL_ENCODERS: tuple(ENCODERS)}
-    datasets = tuple(dataset for dataset, domains in sets.items() if name in domains)
-    state: HashState
-    images: int | None
     if name in GENERATED:
-        found, images = True, len(generator().labels_and_parts(name)[0])
-        path, source, state, note = None, "generator", "generated", STANDINS.get(name, "")
+        drawn, note = len(generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
-    else:
-        collection, located = manifest.collection(name), manifest.locate(name, root)
-        found, path, licence = located.complete, located.path, collection.licence
-        source = located.source.name if located.found else ""
-        images = _images(located, collection) if found else None
-        note = "; ".join(located.source.deviations)
-        try:
-            state = verify(located, root, cache)[1]
-        except FedReproError as error:
-            state, note = ("bad" if found else "missing"), str(error)
-    return DomainStatus(name, datasets, found, path, source, state, images, licence, note)
-
-
-def _images(located: Located, collection: Collection) -> int | None:
-    counts, totals = collection.domains[located.domain].counts, located.source.totals
-    if counts is not None:
-        return sum(counts)
-    return sum(totals[0]) if len(totals) == 1 else None
+        return DomainStatus(name, True, None, "generator", "generated", drawn, licence, note)
+    collection, located = manifest.collection(name), manifest.locate(name, root)
+    here, source = located.complete, located.source
+    counts, totals = collection.domains[name].counts, source.totals
+    known = sum(counts) if counts else sum(totals[0]) if len(totals) == 1 else None
+    note = "; ".join(source.deviations)
+    state: HashState
+    try:
+        state = verify(located, root, cache)[1]
+    except FedReproError as error:
+        state, note = ("bad" if here else "missing"), str(error)
+    path = next((path for _, path in located.found.values()), None)
+    told, images = source.name if located.found else "", known if here else None
+    return DomainStatus(name, here, path, told, state, images, collection.licence, note)
 
 
 def prepare(
@@ -120,56 +108,160 @@ def prepare(
     root: Path | str | None = None,
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
-    report: Report | None = None,
-) -> list[Prepared]:
-    """Turn files into array files, encoders' into tensor files. Sizes: those given, else the ones
-    the papers use (``SIZES``).
+    report: Callable[[str], None] = lambda line: None,
+) -> list[str]:
+    """Turn files into array files. Sizes: those given, else the ones the papers use (``SIZES``).
+    An encoder's file is used as it is.
 
     With no names, every domain whose files are present is prepared; a named one that is missing
-    is an error. report gets one line a domain as it is done.
+    is an error. Returns one line per domain and size; report gets each as it is done.
     """
-    names, sizes, rows = list(names), list(sizes), []
-    for size in sizes:
-        check_size(size)
-    here = None if names else {r.domain for r in status((), root, cache, manifest) if r.present}
-    domains = [name for name in domain_names(names) if here is None or name in here]
+    names, sizes, lines = list(names), list(sizes), []
+    rows = status(names, root, cache, manifest)
+    domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
+    for row in rows:
+        if row.domain in ENCODERS and (names or row.present):
+            if row.hash in ("bad", "missing"):
+                raise FedReproError(row.note)
+            lines.append(f"{row.domain}: weights, used as released")
+            report(lines[-1])
     for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
-        path, images, fresh = _prepare(name, size, root, cache, manifest)
-        seconds = time.perf_counter() - started
-        rows.append(Prepared(name, size, path, images, path.stat().st_size, fresh, seconds))
-        if report is not None:
-            what = "prepared" if fresh else "already there"
-            kind = "weights" if name in ENCODERS else f"{images} images"
-            report(f"{name} {size}x{size}: {kind}, {what}, {seconds:.1f} s")
-    return rows
-
-
-def _prepare(
-    name: str,
-    size: int,
-    root: Path | str | None,
-    cache: Path | str | None,
-    manifest: Manifest | None,
-) -> tuple[Path, int, bool]:
-    """The file, its images, and whether it was made now."""
-    if name in ENCODERS:
-        weights = encoder_plan(name, root, cache, manifest)
-        fresh = opened(weights) is None
-        if fresh:
-            convert(weights)
-        return weights.path, 0, fresh
-    plan = make_plan(name, size, root, cache, manifest)
-    found = open_arrays(plan.path, plan.hash)
-    images = fill_cache(plan) if found is None else len(found[0].labels)
-    return plan.path, images, found is None
+        plan = make_plan(name, size, root, cache, manifest)
+        fresh = not is_whole(plan.path)
+        images = len(plan.load().labels)
+        what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started
+        lines.append(f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s")
+        report(lines[-1])
+    return lines
 
 
 def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
     """The sizes given, else those of the data sets that were asked for, or of all that hold the
-    domain; an encoder has its own."""
-    if name in ENCODERS:
-        return [ENCODERS[name].size]
+    domain."""
     holding = [dataset for dataset in DATASETS if name in DATASETS[dataset]]
     sets = [dataset for dataset in holding if dataset in asked] or holding
     return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """What fetch did for a domain: files downloaded, already there, to be got by hand (text is
+    the paragraph that says how), or made by the generator."""
+
+    domain: str
+    outcome: Literal["downloaded", "present", "manual", "generated"]
+    text: str
+
+
+def fetch(
+    names: Iterable[str] = (),
+    root: Path | str | None = None,
+    cache: Path | str | None = None,
+    manifest: Manifest | None = None,
+    progress: bool | None = None,
+) -> list[Fetched]:
+    """Get the full release of each domain, keeping files that are there with the right hash.
+
+    A download goes to a temporary file that is renamed once its hash fits, is tried again three
+    times and then at the next mirror. One that broke off goes on where it stopped.
+    progress: draw a bar (default: on a terminal). Raises FedReproError where all mirrors fail.
+    """
+    bar = sys.stderr.isatty() if progress is None else progress
+    rows, notes = [], cache_root(cache)
+    for name in domain_names(names):
+        if name in GENERATED:
+            rows.append(Fetched(name, "generated", "made by the generator, nothing to fetch"))
+            continue
+        folder = data_root(root, create=True)
+        rows.append(_fetch(name, folder, notes, manifest or default_manifest(), bar))
+    return rows
+
+
+def _fetch(name: str, root: Path, cache: Path, manifest: Manifest, bar: bool) -> Fetched:
+    collection = manifest.collection(name)
+    full, wanted = collection.sources[0], dict[str, FileEntry]()
+    for entry in full.files:
+        if entry.mirrors:
+            wanted.setdefault(entry.role, entry)
+    if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
+        return _by_hand(name, root, cache, manifest)
+    places = [root / place for place in collection.places]
+    new = [e for e in wanted.values() if not _here(e, places, name, cache)]
+    for entry in new:
+        _download(entry, places[0], name, bar)
+    text = f"{name}: {len(new)} files downloaded, {len(wanted) - len(new)} already there"
+    return Fetched(name, "downloaded" if new else "present", text)
+
+
+def _here(entry: FileEntry, places: list[Path], domain: str, cache: Path) -> bool:
+    """Whether a file of that name with the right hash is in any of its places."""
+    for path in (place / entry.names[0] for place in places):
+        with suppress(FedReproError):
+            if path.is_file() and verify_file(entry, path, domain, cache):
+                return True
+    return False
+
+
+def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> Fetched:
+    """No mirror: say how, after saying whether something usable is here already."""
+    row, manual = _status(name, root, cache, manifest), manifest.collection(name).manual
+    if row.hash in ("bad", "missing"):
+        wrong = f"{row.note}. " if row.present else ""
+        return Fetched(name, "manual", f"{name}: {wrong}{manual} The data root is {root}.")
+    if row.note:  # not the full release
+        return Fetched(name, "manual", f"{name}: {row.source} present ({row.note}). {manual}")
+    return Fetched(name, "present", f"{name}: {row.source} present")
+
+
+def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> None:
+    """One file from the first mirror that gives the right bytes."""
+    target, problems = entry.names[0], []
+    pooch.get_logger().setLevel(logging.ERROR)  # its notes on stderr repeat the bar
+    for url in entry.mirrors:
+        known, urls = {target: entry.known()}, {target: url}
+        store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=RETRIES)
+        try:
+            store.fetch(target, downloader=Resuming(folder / f".{target}.part", bar))
+            return
+        except (requests.RequestException, ValueError) as error:
+            problems.append(f"{url}: {one_line(error)}")
+        except OSError as error:
+            raise FedReproError(
+                f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
+                "may write to with --root or FEDREPRO_DATA"
+            ) from error
+    raise FedReproError(
+        f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try "
+        f"again, what has come is kept; or put the file into {folder} by hand"
+    )
+
+
+@dataclass(frozen=True)
+class Resuming:
+    """A downloader for pooch, whose own cannot resume. What has come is kept in `part`, also
+    across processes, and only the rest is asked for; a server that cannot send a part sends all.
+    pooch checks the hash of the whole, so that no wrong beginning can stay."""
+
+    part: Path
+    bar: bool
+
+    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
+        have = self.part.stat().st_size if self.part.exists() else 0
+        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+            if answer.status_code == requests.codes.requested_range_not_satisfiable:
+                self.part.unlink()  # as long as the file or longer: it was no beginning of it
+            answer.raise_for_status()
+            going_on = answer.status_code == requests.codes.partial_content
+            have *= going_on
+            total = int(answer.headers.get("Content-Length", 0)) + have
+            with (
+                self.part.open("ab" if going_on else "wb") as file,
+                tqdm.wrapattr(
+                    file, "write", total, initial=have, desc=url, disable=not self.bar
+                ) as shown,
+            ):
+                for block in answer.iter_content(BLOCK):
+                    shown.write(block)
+        shutil.move(self.part, output_file)

@@ -14,8 +14,6 @@ from torch.nn import functional
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, DataSpec
 
-__all__ = ["Augmentation", "Draws", "augment", "draw", "normalise", "prepare_batch", "together"]
-
 # mean, std per channel on the [0, 1] scale
 _NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -23,7 +21,6 @@ _NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
-
 
 # random erasing as torchvision's RandomErasing has it by default
 _ERASED_AREA = (0.02, 0.33)  # of the image
@@ -53,27 +50,22 @@ def draw(n: int, how: Augmentation | DataSpec, generator: torch.Generator) -> Dr
 
     They depend on the generator, n and the augmentation alone, not on the images' size.
     """
-    shifts = flips = degrees = patches = corners = None
+    drawn: dict[str, Tensor] = {}
     if how.crop:
-        shifts = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
+        drawn["shifts"] = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
     if how.flip:
-        flips = torch.rand(n, generator=generator) < 0.5
+        drawn["flips"] = torch.rand(n, generator=generator) < 0.5
     if how.rotate:
-        degrees = (2 * torch.rand(n, generator=generator) - 1) * how.rotate
+        drawn["degrees"] = (2 * torch.rand(n, generator=generator) - 1) * how.rotate
     if how.erase:
-        patches, corners = _draw_patches(n, how.erase, generator)
-    return Draws(shifts, flips, degrees, patches, corners)
-
-
-def _draw_patches(n: int, chance: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    spared = torch.rand(n, generator=generator) >= chance
-    tries = (n, _ERASING_TRIES)
-    area = torch.empty(tries).uniform_(*_ERASED_AREA, generator=generator)
-    low, high = (math.log(aspect) for aspect in _ERASED_ASPECT)
-    aspect = torch.empty(tries).uniform_(low, high, generator=generator).exp()
-    patches = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=2)
-    patches[spared] = _NEVER_FITS
-    return patches, torch.rand(n, 2, generator=generator)
+        spared, tries = torch.rand(n, generator=generator) >= how.erase, (n, _ERASING_TRIES)
+        area = torch.empty(tries).uniform_(*_ERASED_AREA, generator=generator)
+        low, high = (math.log(aspect) for aspect in _ERASED_ASPECT)
+        aspect = torch.empty(tries).uniform_(low, high, generator=generator).exp()
+        drawn["patches"] = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=2)
+        drawn["patches"][spared] = _NEVER_FITS
+        drawn["corners"] = torch.rand(n, 2, generator=generator)
+    return Draws(**drawn)
 
 
 def together(draws: Sequence[Draws]) -> Draws:
@@ -111,11 +103,7 @@ def prepare_batch(
     With a (CPU) generator, as in training: ``spec.augmentation``, each image by its own draws, as
     torchvision's RandomCrop (with padding), RandomHorizontalFlip, RandomRotation (nearest pixel)
     and RandomErasing one after another; black wherever no pixel is left. Without one, as in
-    evaluation: nothing of it. Then pixel values go to [0, 1] and are normalised by
-    ``spec.normalise``.
-
-    The draws depend on the generator, b and the settings alone, not on device or dtype; the pixels
-    chosen are the same for every dtype.
+    evaluation: nothing of it. Then normalised; the pixels chosen are the same for every dtype.
     """
     if generator is not None:
         images = augment(images, draw(len(images), spec, generator))
@@ -155,12 +143,10 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     Each output pixel takes the nearest input pixel about the image's centre; 0 outside.
     """
     a = degrees * (math.pi / 180)
-    zero = torch.zeros_like(a)
-    # rows of the matrix that leads from an output position back to its input position; y points
-    # down in an image, so that this is the turn by +a
-    top = torch.stack([a.cos(), -a.sin(), zero], dim=1)
-    low = torch.stack([a.sin(), a.cos(), zero], dim=1)
-    theta = torch.stack([top, low], dim=1)
+    cos, sin, zero = a.cos(), a.sin(), torch.zeros_like(a)
+    # the matrix that leads from an output position back to its input position; y points down in an
+    # image, so that this is the turn by +a
+    theta = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).view(-1, 2, 3)
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     return functional.grid_sample(
         images, grid, mode="nearest", padding_mode="zeros", align_corners=False

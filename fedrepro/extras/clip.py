@@ -6,8 +6,6 @@ import hashlib
 import importlib
 import json
 import pickle
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +16,9 @@ from torch import Tensor
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data.roots import cache_root, data_root
-from fedrepro.data.verify import file_hashes
+from fedrepro.data.cache import cache_root, data_root
+from fedrepro.data.embeddings import EMBEDDERS, Embedder, enlarged
+from fedrepro.data.manifest import file_hash
 
 MODELS = {  # open_clip's architecture and the release of its weights
     "clip-vit-b-32": ("ViT-B-32", "laion2b_s34b_b79k"),
@@ -58,19 +57,7 @@ PROMPTS = {
 STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # PACS's domains
 
 
-@dataclass(frozen=True)
-class Clip:
-    """images: float (b, 3, H, W) in [0, 1] -> (b, size), not normalised. text: the head (K, size)
-    of a domain's prompts. hash: of weights and prompts. side: of its images in pixels."""
-
-    size: int
-    hash: str
-    images: Callable[[Tensor], Tensor]
-    text: Callable[[str, tuple[str, ...]], Tensor]
-    side: int
-
-
-def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Clip:
+def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Embedder:
     """The encoder with the weights under the data root.
 
     Raises:
@@ -86,12 +73,17 @@ def load(name: str, root: Path | None, cache: Path | None, device: torch.device)
         raise FedReproError(
             f"{path} does not hold the weights of {architecture} ({one_line(error)}); get {release}"
         ) from None
-    key = json.dumps([name, file_hashes(path, cache_root(cache)).sha256, PROMPT_VERSION])
+    key = json.dumps([name, file_hash(path, cache_root(cache)), PROMPT_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
-    return wrap(model, package.get_tokenizer(architecture), hash, device)
+    return wrap(model, package.get_tokenizer(architecture), hash, device, name)
 
 
-def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
+EMBEDDERS |= dict.fromkeys(MODELS, load)
+
+
+def wrap(
+    model: Any, tokenize: Any, hash: str, device: torch.device, name: str = "clip"
+) -> Embedder:
     """An open_clip model as the embeddings need it."""
     model = model.requires_grad_(False).to(device).eval()
     visual = model.visual
@@ -102,10 +94,7 @@ def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
     )
 
     def images(x: Tensor) -> Tensor:
-        x = x.to(device)
-        if x.shape[-1] != size:
-            x = F.interpolate(x, size=(size, size), mode="bicubic", antialias=True).clamp(0, 1)
-        found: Tensor = model.encode_image((x - mean) / std)
+        found: Tensor = model.encode_image((enlarged(x.to(device), size) - mean) / std)
         return found.cpu()
 
     def text(domain: str, classes: tuple[str, ...]) -> Tensor:
@@ -118,7 +107,7 @@ def wrap(model: Any, tokenize: Any, hash: str, device: torch.device) -> Clip:
         return head
 
     width = images(torch.zeros(1, 3, size, size)).shape[1]
-    return Clip(width, hash, images, text, size)
+    return Embedder(name, width, hash, images, text=text, side=size)
 
 
 def prompts_of(domain: str) -> tuple[str, ...]:

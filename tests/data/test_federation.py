@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import DataSpec
+from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.data import federation
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.federation import Federation, build_federation
+from fedrepro.data.partition import make_partition
+from fedrepro.data.splits import Split
 
 SIZE = 4
 # images, channels, cut
@@ -75,21 +78,14 @@ def test_one_client_per_domain_with_its_own_images_and_test_set() -> None:
         n = MADE[client.name][0]
         assert {p[0] for p in train + test} == {d}
         assert client.validation is None
+        assert (client.train.images.dtype, client.train.labels.dtype) == (torch.uint8, torch.int64)
+        third = [0, 0, 7] if client.name in ("colour", "cutdown") else [7, 7, 7]
+        assert client.train.images[:, :, 0, 2].tolist() == [third] * len(client.train)
         if client.name == "cutdown":
             assert sorted(train) == [(d, i) for i in range(90)]
             assert test == [(d, i) for i in range(95, 120)]
         else:
             assert sorted(train + test) == [(d, i) for i in range(n)]
-
-
-def test_samples_are_uint8_with_three_channels_and_int64_labels() -> None:
-    fed = build()
-    for client in fed.clients:
-        assert client.train.images.dtype == torch.uint8
-        assert client.train.images.shape == (len(client.train), 3, SIZE, SIZE)
-        assert client.train.labels.dtype == torch.int64
-        third = [0, 0, 7] if client.name in ("colour", "cutdown") else [7, 7, 7]
-        assert client.train.images[:, :, 0, 2].tolist() == [third] * len(client.train)
 
 
 def test_marks_and_hashes_come_through() -> None:
@@ -173,14 +169,6 @@ def test_a_test_limit_cuts_every_test_set_by_class() -> None:
     assert fed.hashes["split/grey"] != full.hashes["split/grey"]
 
 
-def test_class_first_rounds_as_the_scripts_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federation, "DATASETS", {"office10": ("grey",), "pacs": ("grey",)})
-    # classes of 33, 32 and 32 images, 0.8 n = 26.4, 25.6, 25.6
-    monkeypatch.setitem(MADE, "grey", (97, 1, None))
-    assert len(build("office10", split="class-first").clients[0].train) == 26 + 26 + 26
-    assert len(build("pacs", split="class-first").clients[0].train) == 26 + 25 + 25
-
-
 def test_what_cannot_be_built_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FedReproError, match="'digits6'; choose one of made, one"):
         build("digits6")
@@ -236,7 +224,7 @@ def test_mpfts_shares_of_train_validation_and_test() -> None:
 
 @pytest.mark.parametrize(
     "split",
-    ["pooled-stratified", "official", "random-fifth", "class-first", "every-tenth"],
+    ["pooled-stratified", "official", "class-first"],
 )
 @pytest.mark.parametrize(
     "allocation",
@@ -260,3 +248,47 @@ def test_no_image_is_in_two_places(
     held += [i for _, i in identity(fed.tests["grey"])]
     assert len(held) == len(set(held))
     assert fed.deviations == {}
+
+
+# Six digits; the copy holds the first five of them in falling order, "other" holds none.
+SHARED = {"mnist": np.arange(6), "mnistm": np.array([4, 3, 2, 1, 0])}
+SPLITS = {
+    "mnist": Split("mnist", np.array([0, 1, 2, 3]), np.array([4, 5]), "r"),
+    "mnistm": Split("mnistm", np.array([0, 1, 2]), np.array([3, 4]), "r"),  # 4, 3, 2 and 1, 0
+    "other": Split("other", np.array([0, 1]), np.array([2, 3]), "r"),
+}
+
+
+def test_disjoint_leaves_out_what_another_domain_tests() -> None:
+    labels = {name: np.zeros(6, dtype=np.int64) for name in SPLITS}
+    plain, cut = (
+        make_partition(SPLITS, labels, AllocationSpec(disjoint=on), 0, 0, SHARED)
+        for on in (False, True)
+    )
+    # the copy tests digits 1 and 0, both trained on; MNIST tests 4 and 5, of which 4
+    held = {c.name: sorted(i for _, part in c.train for i in part) for c in cut.clients}
+    assert held == {"mnist": [2, 3], "mnistm": [1, 2], "other": [0, 1]}
+    assert cut.hash != plain.hash and "disjoint" not in AllocationSpec().model_dump()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_digits_are_numbered_as_in_the_release(packed: bool, tmp_path: Path) -> None:
+    """The test part's numbers follow MNIST's three training images."""
+    place = tmp_path / "digits/mnistm"
+    place.mkdir(parents=True)
+    if packed:
+        numbers = {"train_index": np.array([2, 0]), "test_index": np.array([1])}
+        np.savez(place / "mnistm_subset_train12000_test4000.npz", **numbers)
+    else:
+        for part, text in (("train", "00000002.png 7\n00000000.png 5\n"), ("test", "1.png 9\n")):
+            (place / f"mnist_m_{part}").mkdir()
+            (place / f"mnist_m_{part}_labels.txt").write_text(text)
+
+    def made(labels: list[int], part: list[int]) -> Any:
+        return SimpleNamespace(labels=np.array(labels), part=np.array(part, dtype=np.int8))
+
+    arrays = {"mnist": made([5, 6, 7, 8, 9], [0, 0, 0, 1, 1]), "mnistm": made([7, 5, 9], [0, 0, 1])}
+    assert federation.originals(arrays, tmp_path)["mnistm"].tolist() == [2, 0, 4]
+    assert federation.originals({"mnist": arrays["mnist"]}) == {}
+    with pytest.raises(FedReproError, match="not numbered"):
+        federation.originals({**arrays, "mnistm": made([7, 5, 8], [0, 0, 1])}, tmp_path)

@@ -9,7 +9,7 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
-from fedrepro.data.dealing import parts
+from fedrepro.data.splits import parts
 from tests.data.test_federation import MADE, build, identity, made_domains
 
 assert made_domains  # the fixture under which every domain is made here

@@ -144,7 +144,8 @@ def test_an_image_cache(tmp_path: Path) -> None:
     images = np.arange(6 * 3 * 64, dtype=np.uint8).reshape(6, 3, 8, 8)
     arrays = Decoded(images, np.arange(6), np.zeros(6, dtype=np.int8))
     path = tmp_path / "a.safetensors"
-    cache.write_arrays(path, arrays, {"hash": "h", "deviations": '["a \\"word\\""]'})
+    facts = {"hash": "h", "deviations": '["a \\"word\\""]'}
+    cache.write_signed(path, vars(arrays), facts)
     for place in flips(path):
         assert cache.open_arrays(path, "h") is None, place
     found = cache.open_arrays(path, "h")

@@ -1,14 +1,19 @@
-"""What all readers share: the decoded form, resizing, and turning any broken file into one line."""
+"""What readers share: input, output and registry; files of a folder or an archive; pictures."""
 
 from __future__ import annotations
 
+import re
+import stat
+import tarfile
 import warnings
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +24,15 @@ from fedrepro.base.errors import FedReproError, one_line
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 Parts = npt.NDArray[np.int8]
+Opened = Callable[[], Any]  # a binary file, or None
 
 TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
 PARTS = (("train", TRAIN), ("test", TEST))
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
 MAX_PIXELS = 50_000_000  # a picture of more is no data set picture but an attack or a mistake
 MAX_FILE_BYTES = 64 * 2**20
+MAX_ARCHIVE_BYTES = 16 * 2**30
+MAX_MEMBERS = 200_000
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,21 @@ class ReadSpec:
     all_classes: tuple[str, ...] = ()
 
 
-Reader = Callable[[ReadSpec], Decoded]
+Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
+READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
+
+
+def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
+    """Registers what yields a domain's images, block by block, as a reader: ReadSpec -> Decoded.
+
+    The names are part of the hash of what is read: they stay where readers became one.
+    """
+
+    def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
+        READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
+        return blocks
+
+    return register
 
 
 @contextmanager
@@ -78,27 +101,88 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
     check(raw.size > 0, path, "holds no images")
     labels = raw.reshape(-1).astype(np.int64)
     check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
-    low, high = int(labels.min()), int(labels.max())
+    low, high = labels.min(), labels.max()
     fits = low >= 0 and high < classes
     check(fits, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
     return labels
+
+
+class TreeFile(NamedTuple):
+    """A file: its path in the folder or archive, lower folders last. Read it before the next."""
+
+    parts: tuple[str, ...]
+    read: Callable[[], bytes]
+
+
+def list_pictures(folder: Path) -> list[Path]:
+    """Every picture file below a folder, sorted by its relative path."""
+    with reading(folder):
+        found = [p for p in folder.rglob("*") if is_picture(p.name) and not p.is_dir()]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def is_picture(name: str) -> bool:
+    """By suffix, hidden files (macOS leaves ._x.png) left out."""
+    return not name.startswith(".") and name.lower().endswith(PICTURES)
+
+
+def files_in(
+    where: Path, wanted: Callable[[str], bool] = is_picture, limit: int | None = None
+) -> Iterator[TreeFile]:
+    """The files with a wanted name in a zip, a tar or a folder (its pictures; paths start with its
+    own name), in the archive's order. limit: of a file's bytes, else 64 MiB.
+
+    Nothing is extracted, and every member is checked before anything of it is read. (tarfile's
+    data filter guards what is extracted, and mends or allows some of what is refused here.)
+    """
+    limit, total = limit or MAX_FILE_BYTES, 0
+    with reading(where):
+        for count, (name, size, ordinary, opened) in enumerate(_members(where)):
+            path, total = PurePosixPath(name), total + size
+            outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name
+            check(not outside, where, f"member {name!r} leaves the archive")
+            check(ordinary, where, f"member {name!r} is a link or a device, or locked")
+            check(size <= limit, where, f"member {name!r} is {size} bytes long")
+            much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
+            check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
+            if wanted(path.name):
+                yield TreeFile(path.parts, partial(_content, where, size, opened))
+
+
+def _content(where: Path, size: int, opened: Opened) -> bytes:
+    """One member's bytes, all of them; neither library reads more than the member claims."""
+    with reading(where), opened() or BytesIO() as file:
+        content = file.read()
+    check(len(content) == size, where, f"a member is cut to {len(content)} of {size} bytes")
+    return content
+
+
+def _members(where: Path) -> Iterator[tuple[str, int, bool, Opened]]:
+    """Each file's name, its size, whether it is an ordinary one, and what opens it."""
+    if where.is_dir():
+        for file in list_pictures(where):
+            name = f"{where.name}/{file.relative_to(where).as_posix()}"
+            yield name, file.stat().st_size, True, partial(file.open, "rb")
+    elif where.suffix in (".zip", ".npz"):
+        with zipfile.ZipFile(where) as packed:
+            for entry in (e for e in packed.infolist() if not e.is_dir()):
+                ordinary = not (stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1)
+                yield entry.filename, entry.file_size, ordinary, partial(packed.open, entry)
+    else:
+        with tarfile.open(where, "r:*") as tar:
+            for info in (m for m in tar if not m.isdir()):
+                yield info.name, info.size, info.isreg(), partial(tar.extractfile, info)
+
+
+def plain(name: str) -> str:
+    """A folder name without case, leading numbers and separators: 007.Back-Pack -> backpack."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+\.", "", name.lower()))
 
 
 def resized(image: Image.Image, size: int) -> Images:
     """Bilinear with antialiasing to uint8 (C, size, size), as torchvision's Resize of a picture."""
     array = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)
     return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
-
-
-def resize_stack(stack: Images, size: int) -> Images:
-    """(n, H, W) grey or (n, H, W, 3) colour -> (n, C, size, size) uint8."""
-    channels = 1 if stack.ndim == 3 else stack.shape[3]
-    if stack.shape[1:3] == (size, size):
-        return np.ascontiguousarray(stack[:, None] if channels == 1 else np.moveaxis(stack, 3, 1))
-    out = np.empty((len(stack), channels, size, size), np.uint8)
-    for index, picture in enumerate(stack):
-        out[index] = resized(Image.fromarray(np.ascontiguousarray(picture)), size)
-    return out
 
 
 def decode_image(content: bytes, name: str, size: int) -> Images:
@@ -110,23 +194,25 @@ def decode_image(content: bytes, name: str, size: int) -> Images:
             return resized(image.convert("L" if image.mode in ("L", "1") else "RGB"), size)
 
 
-def stack_images(images: Iterable[Images], path: Path | str) -> Images:
-    """(C, s, s) pictures -> (n, C, s, s); C = 1 only where all of them are grey."""
-    pictures = list(images)
-    check(len(pictures) > 0, path, "holds no images")
-    channels = max(picture.shape[0] for picture in pictures)
-    out = np.empty((len(pictures), channels, *pictures[0].shape[1:]), np.uint8)
-    for index, picture in enumerate(pictures):
-        out[index] = picture  # a grey picture among coloured ones is repeated over the channels
-    return out
+def stack(pictures: Iterable[Images]) -> Images:
+    """(C, s, s) pictures -> (n, C, s, s); grey ones among coloured ones get equal channels."""
+    found = list(pictures)
+    channels = max(len(picture) for picture in found)
+    return np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in found])
 
 
-def join(blocks: list[tuple[Images, Labels, int]]) -> Decoded:
-    """(images, labels, part number) blocks, in order -> one Decoded; grey blocks among coloured
-    ones are repeated over the channels."""
-    channels = max(images.shape[1] for images, _, _ in blocks)
+def resize_stack(arrays: Images, size: int) -> Images:
+    """(n, H, W) grey or (n, H, W, 3) colour -> (n, C, size, size) uint8."""
+    return stack(resized(Image.fromarray(one), size) for one in arrays)
+
+
+def join(blocks: Iterable[Block]) -> Decoded:
+    """Blocks in order -> one Decoded; channels as above."""
+    images, labels, parts = zip(*blocks, strict=True)
+    channels = max(block.shape[1] for block in images)
+    sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
     return Decoded(
-        np.concatenate([np.repeat(i, channels // i.shape[1], 1) for i, _, _ in blocks]),
-        np.concatenate([labels for _, labels, _ in blocks]),
-        np.concatenate([np.full(len(labels), part, np.int8) for _, labels, part in blocks]),
+        np.concatenate([np.repeat(block, channels // block.shape[1], 1) for block in images]),
+        np.concatenate(labels),
+        np.concatenate(sized).astype(np.int8),
     )

@@ -2,62 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedrepro.data.readers import common
 from fedrepro.data.readers.common import (
-    NO_PART,
     PARTS,
-    TEST,
-    TRAIN,
-    VALIDATION,
-    Decoded,
+    Block,
     Images,
     Labels,
-    Parts,
     ReadSpec,
     check,
-    check_labels,
     decode_image,
-    join,
-    reading,
-    stack_images,
+    plain,
+    reader,
 )
-from fedrepro.data.readers.trees import folder_files, plain, tree_files
 
 
-def read_list(path: Path) -> list[tuple[str, int]]:
-    """Lines of ``file label``, in order."""
-    rows = []
-    with reading(path):
-        text = path.read_text("utf-8")
-    for number, line in enumerate(text.splitlines(), start=1):
-        if line.strip():
-            name, _, label = line.strip().rpartition(" ")
-            check(bool(name) and label.isdigit(), path, f"line {number} is not 'file label'")
-            rows.append((name.strip(), int(label)))
-    check(len(rows) > 0, path, "is empty")
-    check(len({name for name, _ in rows}) == len(rows), path, "names a file twice")
+def read_list(path: Path) -> dict[str, int]:
+    """Lines of ``file label``, in order: file -> label."""
+    with common.reading(path):
+        lines = [line.strip().rpartition(" ") for line in path.read_text("utf-8").splitlines()]
+        rows = {name.strip(): int(label) for name, _, label in lines if name or label}
+    check(len(rows) == sum(any(line) for line in lines) > 0, path, "is empty or repeats a file")
     return rows
 
 
-def read_mnistm_folders(spec: ReadSpec) -> Decoded:
+@reader("mnistm-folders")
+def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
     """mnist_m_train/ and mnist_m_test/, ordered and labelled by their list files."""
-    blocks = []
     for name, part in PARTS:
         folder, listing = spec.files[name], spec.files[f"{name}-labels"]
         rows = read_list(listing)
-        pictures = {file.parts[-1]: file for file in folder_files(folder)}
-        missing = sorted({file for file, _ in rows} - set(pictures))
-        surplus = len(pictures) - (len(rows) - len(missing))
-        check(not missing, folder, f"{len(missing)} listed pictures are missing: {missing[:1]}")
-        check(not surplus, folder, f"holds {surplus} pictures that {listing.name} does not name")
-        labels = check_labels(np.array([label for _, label in rows]), 10, listing)
-        decoded = (decode_image(pictures[f].read(), f"{folder}/{f}", spec.size) for f, _ in rows)
-        blocks.append((stack_images(decoded, folder), labels, part))
-    return join(blocks)
+        pictures = {file.parts[-1]: file for file in common.files_in(folder)}
+        odd = sorted(rows.keys() ^ pictures.keys())
+        check(not odd, folder, f"{len(odd)} pictures are only here or in {listing.name}: {odd[:1]}")
+        labels = common.check_labels(np.array([*rows.values()]), 10, listing)
+        decoded = (decode_image(pictures[f].read(), f"{folder}/{f}", spec.size) for f in rows)
+        yield common.stack(decoded), labels, part
 
 
 def lookup(classes: Iterable[str], spec: ReadSpec) -> dict[str, int]:
@@ -86,8 +70,10 @@ def collect(
     Returns images (n, C, size, size), labels (n,), and ``<class label>/<file>`` keys.
     """
     names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
+    if where.is_dir():
+        names = {plain(where.name)}
     found: list[tuple[int, str, Images]] = []
-    for file in tree_files(where):
+    for file in common.files_in(where):
         label = locate(file.parts, names, classes)
         if label is not None:
             name = "/".join((str(where), *file.parts))
@@ -97,23 +83,15 @@ def collect(
     keys = [f"{label}/{name}" for label, name, _ in found]
     check(len(set(keys)) == len(keys), where, f"holds {spec.domain} twice")
     labels = np.array([label for label, _, _ in found], np.int64)
-    return stack_images((image for _, _, image in found), where), labels, keys
+    return common.stack(image for _, _, image in found), labels, keys
 
 
-def read_part_folders(spec: ReadSpec) -> Decoded:
+@reader("digit-folders", "cifar-jpeg-tar")
+def part_folders(spec: ReadSpec) -> Iterator[Block]:
     """``<class>/<file>`` in a train and a test folder (SYN), or both in one archive (CIFAR-10)."""
-    blocks = []
     for name, part in PARTS:
         where = spec.files.get("archive") or spec.files[name]
-        images, labels, _ = collect(spec, where, [where.name if where.is_dir() else name])
-        blocks.append((images, labels, part))
-    return join(blocks)
-
-
-def _domain(spec: ReadSpec) -> tuple[Images, Labels, list[str]]:
-    """``<domain>/[images/]<class>/<file>`` on disk or in an archive."""
-    where = spec.files["images"]
-    return collect(spec, where, [where.name] if where.is_dir() else spec.folders)
+        yield *collect(spec, where, [name])[:2], part
 
 
 def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
@@ -124,7 +102,7 @@ def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
     path, keys = spec.files[role], set()
     folders, kept = {plain(folder) for folder in spec.folders}, lookup(spec.classes, spec)
     numbers = lookup(spec.all_classes or spec.classes, spec)
-    for name, label in read_list(path):
+    for name, label in read_list(path).items():
         parts = name.split("/")
         fits = locate(parts, folders, numbers) == label - first
         check(fits, path, f"label {label} does not fit {name}")
@@ -134,34 +112,36 @@ def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
     return keys
 
 
-def read_classes(spec: ReadSpec) -> Decoded:
+def _parts(keys: list[str], lists: dict[int, set[str]]) -> common.Parts:
+    number = {key: part for part, listed in lists.items() for key in listed}
+    return np.array([number.get(key, common.NO_PART) for key in keys], np.int8)
+
+
+@reader("class-folders", "class-tar")
+def class_folders(spec: ReadSpec) -> Iterator[Block]:
     """Office-Caltech-10 and PACS, with parts from the official lists where they are there.
 
     The test list of PACS names the whole domain, so that train and crossval decide the part, and
     the test list is only held against them.
     """
-    images, labels, keys = _domain(spec)
-    train, crossval, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
+    images, labels, keys = collect(spec, spec.files["images"], spec.folders)
+    train, held, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
     if both:
         path = spec.files["test-list"]
-        check(not train & crossval, path, "the train and crossval lists share files")
-        check(train | crossval == both, path, "is not the train and crossval lists together")
+        check(not train & held, path, "the train and crossval lists share files")
+        check(train | held == both, path, "is not the train and crossval lists together")
         check(both == set(keys), path, f"does not name the {len(keys)} pictures that are here")
-    return Decoded(images, labels, _parts(keys, {TRAIN: train, VALIDATION: crossval}))
+    yield images, labels, _parts(keys, {common.TRAIN: train, common.VALIDATION: held})
 
 
-def read_domainnet(spec: ReadSpec) -> Decoded:
+@reader("domainnet-folders", "domainnet-zip")
+def domainnet(spec: ReadSpec) -> Iterator[Block]:
     """DomainNet, of which a data set keeps some classes. Its archives hold pictures that neither
     list names, duplicates mostly; those have no part."""
-    images, labels, keys = _domain(spec)
+    images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
-    if train & test:
-        check(False, spec.files["test-list"], "names pictures of the other list too")
+    where = spec.files.get("test-list", spec.files["images"])
+    check(not train & test, where, "names pictures of the other list too")
     missing = sorted((train | test) - set(keys))
     check(not missing, spec.files["images"], f"lacks {len(missing)} listed pictures: {missing[:1]}")
-    return Decoded(images, labels, _parts(keys, {TRAIN: train, TEST: test}))
-
-
-def _parts(keys: list[str], lists: dict[int, set[str]]) -> Parts:
-    number = {key: part for part, listed in lists.items() for key in listed}
-    return np.array([number.get(key, NO_PART) for key in keys], np.int8)
+    yield images, labels, _parts(keys, {common.TRAIN: train, common.TEST: test})

@@ -1,0 +1,317 @@
+"""The manifest, finding files, hashes, status, and fetching from a server of the test's own."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from fedrepro.base.errors import FedReproError
+from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
+from fedrepro.data.domains import GENERATED, all_domains, domain_names
+from fedrepro.data.manifest import Manifest, default_manifest, file_hash, parse_manifest
+from fedrepro.data.readers import READERS
+from fedrepro.data.status import SIZES
+from tests.data.conftest import TinyMnist
+
+IMAGES = "train-images-idx3-ubyte.gz"
+MANIFEST = default_manifest()
+
+
+def test_the_manifest_knows_every_domain_and_every_entry_is_complete() -> None:
+    kinds = {True: set[str](), False: set[str]()}
+    for collection in MANIFEST.collections.values():
+        kinds[collection.weights] |= set(collection.domains)
+        assert collection.licence and collection.citation and collection.manual
+        for name, domain in collection.domains.items():
+            assert domain.counts is None or len(domain.counts) == len(collection.classes_of(name))
+        for source in collection.sources:
+            assert source.reader in READERS or collection.weights
+            # what can be downloaded must be recognisable
+            assert all(entry.known() for entry in source.files if entry.mirrors)
+    assert kinds == {True: set(ENCODERS), False: set(all_domains()) - set(GENERATED)}
+    assert set(SIZES) == set(DATASETS)
+    with pytest.raises(ValidationError, match="licence"):
+        parse_manifest("[mnist]\n")
+
+
+def test_domainnets_classes_and_published_sizes() -> None:
+    """FedBN's ten classes, or the first of all; ADCOL, Table 3: a fifth of each domain is test."""
+    net = MANIFEST.collections["domainnet"]
+    assert net.classes_of("real-10") == (
+        *("bird", "feather", "headphones", "ice_cream", "teapot"),
+        *("tiger", "whale", "windmill", "wine_glass", "zebra"),
+    )
+    for count in (50, 100, 150):
+        assert net.classes_of(f"sketch-{count}") == net.classes[:count]
+    printed = {
+        "clipart-10": (2103, 526),
+        "infograph-10": (2626, 657),
+        "painting-10": (2472, 619),
+        "quickdraw-10": (4000, 1000),
+        "real-10": (4864, 1217),
+        "sketch-10": (2213, 554),
+    }
+    for name in DATASETS["domainnet"]:
+        published = net.domains[name].published
+        assert published == sum(printed[name]) and -(-published // 5) == printed[name][1]
+
+
+def found(root: Path, domain: str, *files: str) -> str:
+    """The source found once these files, or folders (with a slash at the end), are there."""
+    for name in files:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).mkdir() if name.endswith("/") else (root / name).touch()
+    located = MANIFEST.locate(domain, root)
+    return located.source.name if located.complete else f"{located.missing[0].role} missing"
+
+
+def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_path: Path) -> None:
+    assert found(tmp_path, "usps", "usps.t.bz2", "usps_train_rebuilt.bz2").startswith("rebuilt")
+    assert found(tmp_path, "usps", "usps.bz2") == "official"
+    assert found(tmp_path, "caltech", "office_caltech_10/caltech10/") == "folders"
+    # both releases have a folder called sketch
+    assert found(tmp_path, "sketch-10", "DomainNet/sketch/") == "folders"
+    assert found(tmp_path, "sketch") == "images missing"
+    # some split lists without the others are a cut set
+    assert found(tmp_path, "photo", "pacs.tar") == "128-pixel tar"
+    assert found(tmp_path, "photo", "photo_train_kfold.txt") == "crossval-list missing"
+    assert not MANIFEST.locate("svhn", tmp_path).source.subset
+    found(tmp_path, "svhn", "digits/svhn/test_32x32_first10000.mat")
+    source = MANIFEST.locate("svhn", tmp_path).source
+    assert source.cut == (8000, 8010) and "first 10,000" in source.deviations[0]
+    assert source.subset and set(MANIFEST.cut_domains()) == {"svhn", "mnistm"}
+
+
+@pytest.mark.parametrize("place", ["mnist", "MNIST/raw", "."])
+def test_mnist_is_found_in_each_layout_packed_or_not(tmp_path: Path, place: str) -> None:
+    names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"]
+    names += ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"]
+    assert found(tmp_path, "mnist", *(f"{place}/{name}" for name in names)) == "official"
+
+
+def test_a_file_is_hashed_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, cache = tmp_path / "file", tmp_path / "cache"
+    path.write_bytes(b"abc")
+    assert file_hash(path, cache) == hashlib.sha256(b"abc").hexdigest()
+    assert file_hash(path, cache, "md5") == hashlib.md5(b"abc").hexdigest()
+    opened: list[Path] = []
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda s, *a, **k: (opened.append(s), real(s, *a, **k))[1])
+    file_hash(path, cache)
+    assert path not in opened
+    before = path.stat()
+    path.write_bytes(b"abd")  # same length, and the old time put back
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file_hash(path, cache) == hashlib.sha256(b"abd").hexdigest()
+
+
+def test_a_folder_hash_sees_names_and_contents(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "f", tmp_path / "cache"
+    folder.mkdir()
+    (folder / "a.png").write_bytes(b"1")
+    first = file_hash(folder, cache)
+    assert first == file_hash(folder, cache)
+    listing = f"a.png\0{1}\0{hashlib.sha256(b'1').hexdigest()}\n".encode()
+    assert first == hashlib.sha256(listing).hexdigest()
+    (folder / "a.png").rename(folder / "b.png")
+    second = file_hash(folder, cache)
+    (folder / "b.png").write_bytes(b"2")
+    assert len({first, second, file_hash(folder, cache)}) == 3
+
+
+def break_file(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(content[:-10] if how == "cut" else content[:-1] + b"\xee")
+
+
+@pytest.mark.parametrize("how", ["missing", "cut", "altered"])
+def test_broken_files_are_one_line_with_both_hashes_and_the_command(
+    tiny_mnist: TinyMnist, how: str
+) -> None:
+    path = tiny_mnist.root / "mnist" / IMAGES
+    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    break_file(path, how)
+    seen = "none" if how == "missing" else hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(FedReproError) as caught:
+        load_domain("mnist", 28, tiny_mnist.root, manifest=tiny_mnist.manifest)
+    text = str(caught.value)
+    for part in (IMAGES, expected, seen, "`fedrepro data fetch mnist`"):
+        assert part in text
+    assert "\n" not in text
+    (row,) = status(["mnist"], tiny_mnist.root, manifest=tiny_mnist.manifest)
+    assert row.hash == ("missing" if how == "missing" else "bad")
+    assert row.present == (how != "missing") and row.note == text
+
+
+def test_status_of_good_files_and_of_generated_domains(tiny_mnist: TinyMnist) -> None:
+    rows = status(["mnist", "mini-font"], tiny_mnist.root, manifest=tiny_mnist.manifest)
+    facts = [(r.domain, r.present, r.hash, r.images) for r in rows]
+    assert facts == [("mnist", True, "good", 30), ("mini-font", True, "generated", 1800)]
+    assert rows[0].licence == "free"
+
+
+def test_names(tmp_path: Path) -> None:
+    with pytest.raises(FedReproError, match=r"'digit5'; choose from .*digits5"):
+        status(["digit5"])
+    with pytest.raises(FedReproError, match=r"'office11'; choose from .*amazon"):
+        load_domain("office11", 28)
+    everything = domain_names(())  # each file once
+    assert "clipart-10" in everything and "clipart-50" not in everything
+    assert "clipart-50" in domain_names(["domainnet-50"])
+    (tmp_path / "file").touch()
+    for call in (status, fetch, prepare):
+        with pytest.raises(FedReproError, match="is a file"):
+            call(["mnist"], root=tmp_path / "file")
+    with pytest.raises(FedReproError, match="does not exist"):
+        load_domain("mnist", 28, tmp_path / "absent")
+
+
+class Server:
+    """Serves given bytes by name; counts requests; can fail the first ones or cut the content."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.failures = 0
+        self.requests: list[str] = []
+        self.ranges: list[str | None] = []
+        self.cut: dict[str, int] = {}  # never send bytes from here on
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                name = self.path.lstrip("/")
+                server.requests.append(name)
+                if server.failures > 0:
+                    server.failures -= 1
+                    self.send_error(503)
+                    return
+                content, asked = server.files[name], self.headers.get("Range")
+                begin = int(asked[len("bytes=") : -1]) if asked else 0
+                if begin >= len(content):
+                    self.send_error(416)
+                    return
+                server.ranges.append(asked)
+                self.send_response(206 if asked else 200)
+                self.send_header("Content-Length", str(len(content) - begin))
+                self.end_headers()
+                self.wfile.write(content[begin : server.cut.get(name)])
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet."""
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}"
+
+
+@pytest.fixture
+def server(tiny_mnist: TinyMnist, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
+    made = Server()
+    made.files = dict(tiny_mnist.contents)
+    thread = threading.Thread(target=made.http.serve_forever, daemon=True)
+    thread.start()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def mirrored(tiny_mnist: TinyMnist, server: Server) -> Manifest:
+    """The made-up MNIST's manifest with the server as mirror."""
+    collection = tiny_mnist.manifest.collections["mnist"]
+    source = collection.sources[0]
+    files = tuple(
+        e.model_copy(update={"mirrors": (f"{server.url}/{e.names[0]}",)}) for e in source.files
+    )
+    source = source.model_copy(update={"files": files})
+    return Manifest({"mnist": collection.model_copy(update={"sources": (source,)})})
+
+
+def test_fetch_gets_only_what_is_missing_or_wrong(
+    tiny_mnist: TinyMnist, server: Server, mirrored: Manifest
+) -> None:
+    folder = tiny_mnist.root / "mnist"
+    break_file(folder / IMAGES, "cut")
+    break_file(folder / "t10k-labels-idx1-ubyte.gz", "missing")
+    (row,) = fetch(["mnist"], tiny_mnist.root, manifest=mirrored)
+    assert row.outcome == "downloaded"
+    assert sorted(server.requests) == ["t10k-labels-idx1-ubyte.gz", IMAGES]
+    assert {p.name: p.read_bytes() for p in folder.iterdir()} == tiny_mnist.contents
+    (again,) = fetch(["mnist"], tiny_mnist.root, manifest=mirrored)
+    assert again.outcome == "present" and len(server.requests) == 2
+
+
+def test_fetch_makes_the_root_tries_again_and_throws_a_wrong_beginning_away(
+    server: Server, mirrored: Manifest, tmp_path: Path
+) -> None:
+    server.failures = 2
+    fetch(["mnist"], tmp_path / "new", manifest=mirrored)
+    assert len(server.requests) == 6  # four files, two of the requests failed
+    assert load_domain("mnist", 28, tmp_path / "new", manifest=mirrored).images.shape[0] == 30
+    place = tmp_path / "newer" / "mnist"
+    place.mkdir(parents=True)
+    (place / f".{IMAGES}.part").write_bytes(b"not the beginning of it")
+    fetch(["mnist"], tmp_path / "newer", manifest=mirrored)
+    assert (place / IMAGES).read_bytes() == server.files[IMAGES]
+
+
+def test_a_download_that_broke_off_goes_on(
+    server: Server, mirrored: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("fedrepro.data.status")
+    monkeypatch.setattr(module, "BLOCK", 1)  # what is less than a block is lost
+    whole, cut = server.files[IMAGES], len(server.files[IMAGES]) // 3
+    server.cut = {IMAGES: cut}
+    with pytest.raises(FedReproError, match="what has come is kept"):
+        fetch(["mnist"], tmp_path, manifest=mirrored)
+    assert next(tmp_path.rglob(f".{IMAGES}.part")).read_bytes() == whole[:cut]
+    server.cut, server.ranges = {}, []
+    (row,) = fetch(["mnist"], tmp_path, manifest=mirrored)
+    assert row.outcome == "downloaded" and f"bytes={cut}-" in server.ranges
+    assert next((tmp_path / "mnist").glob(IMAGES)).read_bytes() == whole
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_fetch_keeps_nothing_of_wrong_bytes(
+    server: Server, mirrored: Manifest, tmp_path: Path
+) -> None:
+    server.files[IMAGES] = b"an error page"
+    with pytest.raises(FedReproError, match=rf"{IMAGES} could not be fetched") as caught:
+        fetch(["mnist"], tmp_path / "new", manifest=mirrored)
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "new/mnist").iterdir()) == []
+
+
+def test_fetch_without_a_mirror_says_what_to_do(tmp_path: Path) -> None:
+    (row,) = fetch(["synthdigits"], tmp_path)
+    assert row.outcome == "manual" and "synth_train_32x32.mat" in row.text
+    assert str(tmp_path) in row.text and "\n" not in row.text
+    (row,) = fetch(["mini-font"], tmp_path / "not-made")
+    assert row.outcome == "generated" and not (tmp_path / "not-made").exists()
+
+
+def test_fetch_into_a_read_only_root(mirrored: Manifest, tmp_path: Path) -> None:
+    folder = Path("/sys/kernel")  # even an administrator cannot write there
+    if os.geteuid() != 0:
+        folder = tmp_path / "closed"
+        folder.mkdir(mode=0o555)
+    elif not folder.is_dir():
+        pytest.skip("an administrator can write everywhere here")
+    with pytest.raises(FedReproError, match="cannot be written") as caught:
+        fetch(["mnist"], folder, manifest=mirrored)
+    assert "\n" not in str(caught.value)
