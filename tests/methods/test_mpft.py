@@ -119,7 +119,7 @@ def test_a_client_adapts_the_adapter_it_received_to_a_few_images_of_each_class()
     run = embedded.start("MPFT", fields=fields, rounds=1)
     run.one_round()
     assert run.judged == ("personal",)
-    job = run._adaptation(run.clients[0], 1, run._before_test(1))
+    job = run._adaptation(run.clients[0], 1, run.method.before_test(run.protocol, True))
     assert job.samples.labels.tolist() == [0, 1, 2, 0, 1, 2] and job.batch_size == 8
     assert torch.equal(job.samples.images, run.clients[0].data.train.images[:6])
     for client, (_, adapted) in zip(run.clients, run.tested_networks(1), strict=True):
