@@ -21,7 +21,7 @@ from fedrepro.commands import app as records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
-    from fedrepro.execute import Job
+    from fedrepro.sweep import Job
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -225,6 +225,7 @@ def run(
     from fedrepro import papers
     from fedrepro.quantities.paper_run import study
     from fedrepro.records.environment import pick_device
+    from fedrepro.report.printout import result
     from fedrepro.sweep import default_datasets
 
     loaded = papers.load(paper)
@@ -247,7 +248,7 @@ def run(
             f"nothing to run for {experiment} on {', '.join(asked)}; see `fedrepro experiments`"
         )
     for one, name in todo:
-        typer.echo(text.result(one, name))
+        typer.echo(result(one, name))
 
 
 @app.command("sweep")
@@ -331,11 +332,13 @@ def verdicts(
     ] = None,
 ) -> None:
     """Every published cell: theirs, ours, the verdict, why."""
+    from fedrepro.report.printout import cell_lines, published_cells
+
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or mend --notebooks")
     places = [CHECKOUT / "book" / "runs" / "notebooks", Path("runs") / "notebooks"]
-    rows = text.published_cells([notebooks] if notebooks is not None else places)
-    typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else text.cell_lines(rows))
+    rows = published_cells([notebooks] if notebooks is not None else places)
+    typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
 
 @app.command()
@@ -350,7 +353,7 @@ def book(
 
     Prints the path of its first page.
     """
-    from fedrepro.book import build_book
+    from fedrepro.pages import build_book
 
     own = Path("runs")
     page = build_book(runs or (own if own.is_dir() else None), report=_say)

@@ -18,7 +18,7 @@ from fedrepro.quantities import figure_arrays
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.records import federation_of
 from fedrepro.records.embedding import with_prototypes
-from fedrepro.report import prototypes
+from fedrepro.report import images
 
 MPFT = papers.load("mpft")
 
@@ -121,8 +121,8 @@ def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
         role: int((figure.arrays["role"] == index).sum())
         for index, role in enumerate(figure.facts["roles"])
     }
-    assert prototypes.plane(points).png() == prototypes.plane(points).png()
-    (legend,) = prototypes.plane(points).legends
+    assert images.plane(points).png() == images.plane(points).png()
+    (legend,) = images.plane(points).legends
     domains = figure.facts["domains"][:-1]
     assert [text.get_text() for text in legend.get_texts()] == [
         *(*domains, *figure.facts["classes"], "mean of prototypes"),
@@ -131,7 +131,7 @@ def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
 
 def test_the_attacked_images_are_the_ones_shown(smoke: Study) -> None:
     figure = smoke.figure("figure-9")
-    drawn = prototypes.inversions(figure)
+    drawn = images.inversions(figure, smoke.cells("figure-9"))
     assert len(drawn.axes) == 3 * len(figure.facts["rows"])
     for row in range(len(figure.facts["rows"])):
         for column, key in enumerate(("found", "behind", "another")):
@@ -140,7 +140,7 @@ def test_the_attacked_images_are_the_ones_shown(smoke: Study) -> None:
             np.testing.assert_array_equal(shown, figure.arrays[key][row])
     ratio, alike = likeness(figure.arrays["found"][0], figure.arrays["behind"][0])
     assert drawn.axes[0].get_xlabel() == f"{ratio:.1f} dB, SSIM {alike:.2f}"
-    assert drawn.png() == prototypes.inversions(figure).png()
+    assert drawn.png() == images.inversions(figure, smoke.cells("figure-9")).png()
 
 
 def test_what_cannot_be_had_is_one_line(smoke: Study, tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def test_what_cannot_be_had_is_one_line(smoke: Study, tmp_path: Path) -> None:
     with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):
         figure_arrays.obtain(attack, protocol.changed(**{"data.encoder": None}), 0, tmp_path)
     with pytest.raises(FedReproError, match="no attack to draw"):
-        prototypes.inversions(smoke.figure("figure-5"))
+        images.inversions(smoke.figure("figure-5"), [])
     with pytest.raises(FedReproError, match="no plane of prototypes to draw"):
-        prototypes.plane(pd.DataFrame())
+        images.plane(pd.DataFrame())

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 
 from fedrepro import cli, sweep
 from fedrepro.base.errors import FedReproError
-from fedrepro.execute import Job
-from fedrepro.report.scraps import SENTINEL, finished
+from fedrepro.report.results import SENTINEL, finished
+from fedrepro.sweep import Job
 
 PARAMETERS = """experiment = "all"
 dataset = "minidigits"
@@ -40,12 +40,16 @@ def glue(name, value):
     about = {"name": name, "data": True, "display": False}
     display({kind: scrap}, metadata={"scrapbook": about}, raw=True)"""
 
-CELLS = [
-    {"table": "table-1", "method": "FedAvg", "column": "avg", "value": 31.0},
-    {"table": "table-1", "method": "ADCOL", "column": "mini-font", "value": 1.0},
-    {"table": "table-1", "method": "ADCOL", "column": "avg", "value": 42.5},
+ROWS = [
+    {"method": "FedAvg", "column": "avg", "value": 31.0},
+    {"method": "ADCOL", "column": "mini-font", "value": 1.0},
+    {"method": "ADCOL", "column": "avg", "value": 42.5},
 ]
-END = f"glue('cells', {CELLS!r})\nglue({SENTINEL!r}, True)"
+STUDY = {"paper": "adcol", "dataset": "minidigits", "scale": "smoke", "experiments": ["made"]}
+GLUED = {"runs": [], "trials": [], "diverged": [], "counted": {"made": ROWS}, SENTINEL: True}
+END = f"glue('study', {{**{STUDY!r}, 'seed': seed}})\n" + "\n".join(
+    f"glue({name!r}, {value!r})" for name, value in GLUED.items()
+)
 
 
 def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> None:

@@ -33,12 +33,17 @@ PROBES = {"leakage": Probe("leakage", leakage)}  # by kind of experiment
 
 @dataclass(frozen=True)
 class Result:
-    """One arm's finished run. tries: where a setting was tuned, its values in words and their mean
-    validation accuracies in percent."""
+    """One arm's finished run. trials: where a setting was tuned, the runs of its values in
+    words."""
 
     arm: Arm
     record: Record
-    tries: Mapping[str, float] = field(default_factory=dict)
+    trials: Mapping[str, Record] = field(default_factory=dict)
+
+    @property
+    def tries(self) -> dict[str, float]:
+        """Mean validation accuracy in percent of each value of a tuned setting."""
+        return {value: metrics.validated(run.curve) for value, run in self.trials.items()}
 
     @property
     def label(self) -> str:
@@ -181,18 +186,18 @@ class Study:
             Diverged: its training did.
         """
         probe = PROBES.get(self.paper.experiment(experiment).kind)
-        tuned, tries = self._tuned(experiment, arm)
-        return Result(tuned, self._record(tuned, probe), tries)
+        tuned, trials = self._tuned(experiment, arm)
+        return Result(tuned, self._record(tuned, probe), trials)
 
-    def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, float]]:
-        """An arm with its tuned setting, and what each value was worth; as it is without one.
+    def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
+        """An arm with its tuned setting, and the run of each value; as it is without one.
 
         A value under which training diverges is not among them, unless all do: then Diverged.
         """
         tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}
-        tried, tries = {}, {}
+        tried, trials = {}, {}
         short = {"rounds": tuning.rounds} if tuning.rounds else {}
         diverged: Diverged | None = None
         for value in tuning.values[arm.protocol.scale]:
@@ -203,10 +208,10 @@ class Study:
             except Diverged as error:
                 diverged = error
                 continue
-            tried[str(value)], tries[str(value)] = trial, metrics.validated(record.curve)
-        if diverged is not None and not tries:
+            tried[str(value)], trials[str(value)] = trial, record
+        if diverged is not None and not trials:
             raise diverged
-        return tried[metrics.best_value(tries)], tries
+        return tried[metrics.best_value(Result(arm, record, trials).tries)], trials
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)

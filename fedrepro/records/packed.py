@@ -74,14 +74,25 @@ class Pack:
         return {name: np.frombuffer(values, dtype) for name, dtype, values in columns}
 
     def _rows(self, run: str, kind: str) -> pd.DataFrame:
-        path = self.root / f"{self.runs[run]['file']}{kind}.parquet"
-        if not path.exists():
-            return pd.DataFrame()
-        try:
-            rows = pd.read_parquet(path, filters=[("run", "==", run)])
-        except (OSError, ValueError) as error:
-            raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
-        return rows.reset_index(drop=True)
+        name = f"{self.runs[run]['file']}{kind}.parquet"
+        if name not in self._tables:
+            self._tables[name] = _by_run(self.root / name)
+        return self._tables[name].get(run, pd.DataFrame()).reset_index(drop=True)
+
+    @cached_property
+    def _tables(self) -> dict[str, dict[str, pd.DataFrame]]:
+        return {}
+
+
+def _by_run(path: Path) -> dict[str, pd.DataFrame]:
+    """The rows of a packed file by run; none where there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        rows = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
+    return {str(run): part for run, part in rows.groupby("run", sort=False)}
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrepro.campaign import Run, status
 from fedrepro.models import build_model
 from fedrepro.papers import Arm
 from fedrepro.report import text
 
+if TYPE_CHECKING:
+    from fedrepro.campaign import Run
+
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
 
 
-def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
-    """A line a run and one of totals. Hours come from the speed of what was trained here."""
-    said = {run.key: status(run, folder) for run in runs}
+def table(runs: Sequence[Run], said: Mapping[str, dict[str, Any]], jobs: int) -> str:
+    """One line per run and one of totals. Hours come from the speed of what was trained here.
+
+    said: `campaign.status` of each run by its key."""
     sizes = _sizes(runs, said)
     hours = sum(said[run.key].get("seconds", 0.0) for run in runs if sizes[run.key]) / 3600
     trained = sum(_trained(said[run.key], sizes[run.key] or 0.0) for run in runs)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.report.plots import Picture
+from fedrepro.report.picture import Picture
 
 with pytest.MonkeyPatch.context() as patched:
     patched.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))

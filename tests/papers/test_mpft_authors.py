@@ -10,8 +10,10 @@ from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers.authors import contradicts
-from fedrepro.report import ablations, recorded, verdicts
+from fedrepro.report import figures, verdicts, views
+from fedrepro.report.results import Results
 from fedrepro.report.tables import beside_table, plain
+from tests.report.made import Made
 
 MPFT = papers.load("mpft")
 FILED = MPFT.filed
@@ -82,15 +84,13 @@ def test_the_files_stand_beside_printed_cells_also_without_runs() -> None:
 
 
 def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers() -> None:
-    row = {"table": "table-2-mixed-0.3", "method": "FedAvg", "column": "out of domain",
-           "value": 0.5, "seed": 0, "dataset": "pacs-mixed-0.3", "scale": "reduced"}  # fmt: skip
-    study = {"paper": "mpft", "dataset": "pacs-mixed-0.3", "scale": "reduced", "seed": 0}
-    found = recorded.Found([{"study": study, "cells": [row], "runs": []}], "mpft")
-    shown = recorded.table(found, "table-2-mixed-0.3").html
+    cells = {"table-2-mixed-0.3": {("FedAvg", "out of domain"): 0.5}}
+    made = Made("mpft", "pacs-mixed-0.3", "reduced", 0, cells)
+    shown = views.table(Results([(made, list(cells))]), "table-2-mixed-0.3").html
     assert shown.count("<details>") == 1 and "0.797" in shown and "0.500" in shown
 
 
 def test_a_figure_of_the_files() -> None:
-    assert ablations.filed("mpft", "table-1-pacs", without=["local"])
+    assert figures.filed("mpft", "table-1-pacs", without=["local"])
     with pytest.raises(FedReproError, match="no file of adcol's authors"):
-        ablations.filed("adcol", "table-1")
+        figures.filed("adcol", "table-1")
