@@ -21,6 +21,7 @@ from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +37,11 @@ NOTEBOOKS = ROOT / "notebooks"
 SMOKE_DATASET = "minidigits"
 ROOM = 4 << 30  # bytes of free memory a notebook is given; ADCOL with digit CNNs holds 1.8 GiB
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
+GRACE = 5.0  # seconds to shut a kernel down
+SPAWN = multiprocessing.get_context("spawn")
+
+
+_stopping = [SPAWN.Event()]  # set in all processes of a sweep once it is cut short
 State = Literal["done", "kept", "failed"]
 
 
@@ -217,8 +223,9 @@ def sweep(
         except BaseException:
             for future in futures:
                 future.cancel()
+            _stopping[0].set()
             for child in multiprocessing.active_children():
-                child.terminate()  # `_begin` makes it shut its kernel down
+                child.terminate()  # it shuts its kernel down
             raise
     return [ended[index] for index in range(len(jobs))]
 
@@ -268,13 +275,14 @@ def cores() -> int:
 
 def pool(workers: int) -> ProcessPoolExecutor:
     """Processes that execute notebooks. They end when this one does, however that ends."""
-    spawned = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, spawned, _begin)
+    _stopping[0].clear()
+    return ProcessPoolExecutor(workers, SPAWN, _begin, (_stopping[0],))
 
 
-def _begin() -> None:
+def _begin(stopping: Event) -> None:
     """What a process of the pool does first: it will be silent, shut its kernel down where it is
-    asked to end, and end when the process that started it does, however that ends."""
+    asked to end, and end when the process that started it does."""
+    _stopping[0] = stopping
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
@@ -285,7 +293,10 @@ def _begin() -> None:
     def follow() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
+            stopping.set()
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE)
+            os._exit(1)  # it would wait for work for ever
 
     threading.Thread(target=follow, daemon=True).start()
 
@@ -306,6 +317,9 @@ def execute(job: Job, resume: bool = False, threads: int = 1) -> Outcome:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)
             reason = papermill_complaint(job.source, job.running, job.parameters)
+            if _stopping[0].is_set():  # a notebook cut short has not failed
+                job.running.unlink(missing_ok=True)
+                return Outcome(job, "failed", 0.0, "interrupted")
             if not reason and not finished(job.running):
                 reason = "it ended before its last cell, where the results are glued"
             outcome = _keep(job, reason)
@@ -353,13 +367,14 @@ def _keep(job: Job, reason: str) -> Outcome:
     facts = notebook.metadata.papermill
     for key in ("input_path", "output_path"):
         facts[key] = Path(facts[key]).name
-    places = [name for name in PLACES if facts.parameters.pop(name, None) is not None]
+    for name in PLACES:
+        facts.parameters.pop(name, None)
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):
-            starts = tuple(f"{name} =" for name in (*places, *PLACES))
-            lines = cell.source.splitlines()
-            cell.source = "\n".join(line for line in lines if not line.startswith(starts))
+            starts = tuple(f"{name} =" for name in PLACES)
+            kept = [line for line in cell.source.splitlines() if not line.startswith(starts)]
+            cell.source = "\n".join(kept)
     nbformat.write(notebook, job.running)
     os.replace(job.running, job.output)
     job.failed.unlink(missing_ok=True)

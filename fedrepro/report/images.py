@@ -197,9 +197,9 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         _bare(ax)
         label_axes(ax, title=str(label))
     if rows * cols > len(panels):
-        handles, labels = axes[0, 0].get_legend_handles_labels()
         shape = {"loc": "center", "ncols": 2 if by == "class" else 1, "markerscale": 1.5}
-        axes.flat[-1].legend(handles, labels, fontsize=SMALL, title=by, **shape)
+        texts = axes[0, 0].get_legend_handles_labels()
+        axes.flat[-1].legend(*texts, fontsize=SMALL, title=by, **shape)
     else:
         legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
     return figure

@@ -3,7 +3,7 @@ to be so."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import pandas as pd
@@ -23,6 +23,7 @@ from fedrepro.report.tables import Html, beside_table, prose
 NOTHING = "No run is recorded yet for this."
 OPTIMISTIC = {"best-test": "best-test (optimistic)"}
 Shown = Picture | Html
+Draw = Callable[[list[dict[str, Any]]], Picture]
 
 
 def nothing(printed: str = "") -> Html:
@@ -46,13 +47,6 @@ def _last(things: Sequence[Any]) -> Any:
     """The last of several things, as a cell's value; those before it are displayed."""
     show(things[:-1])
     return things[-1] if things else nothing()
-
-
-def points(*lines: str) -> Any:
-    """A list of sentences in Markdown, whose numbers the cell has computed."""
-    from IPython.display import Markdown
-
-    return Markdown("\n".join(f"- {line}" for line in lines))
 
 
 # Tables.
@@ -122,27 +116,11 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
     return _last(shown) if shown else table(found, experiment)
 
 
-def headline(found: Results, experiments: dict[str, str], scale: str = "reduced") -> str:
-    """The mean column of some tables as Markdown, ours of one scale beside the paper's: for the
-    README, which a test holds to this. experiments: a heading by experiment id."""
-    parts = []
-    for experiment, heading in experiments.items():
-        rows = built(found.where(scale=scale), experiment)
-        rows = rows[(rows.column == "avg") & rows.ours.notna()].set_index("method")
-        paper = [f"{row.published:.1f} ± {row.published_std:.1f}" for row in rows.itertuples()]
-        ours = [f"{row.ours:.1f} ± {row.ours_std:.1f}" for row in rows.itertuples()]
-        parts.append(pd.DataFrame({f"{heading}: paper": paper, "re-run": ours}, index=rows.index))
-    whole = pd.concat(parts, axis=1)
-    lines = [["method", *whole.columns], ["---"] * (1 + whole.shape[1])]
-    lines += [[str(name), *row] for name, row in zip(whole.index, whole.to_numpy(), strict=True)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def place(
-    found: Results, experiment: str, dataset: str, own: str, *others: str, column: str = "avg"
+    found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
     """Where a row stands in one column by its mean over seeds, who is first, where the paper has
-    it, and what some other rows have, as a sentence."""
+    it, and what another row has, as a sentence."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     ours = wide([row for row in rows if row["column"] == column])[column].dropna()
     named = found.paper.experiment(experiment).table
@@ -158,32 +136,19 @@ def place(
     parts = [f"{own} is {stands(ours)}"]
     first = [name for name in (ours.idxmax(),) if name != own]
     parts += [f"{name} is first with {number(ours[name], unit)}" for name in first]
-    parts += [f"{name} has {number(ours[name], unit)}" for name in others if name not in first]
+    if other and other not in first:
+        parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed.astype(float))}")
     return "; ".join(parts) + "."
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:
-    """A list of such sentences: each row is a title and what `place` takes."""
-    return points(*(f"**{title}:** {place(found, *rest)}" for title, *rest in rows))
+    """A list of such sentences in Markdown: each row is a title and what `place` takes, a column
+    last where it is not the mean."""
+    from IPython.display import Markdown
 
-
-def across(
-    found: Results, experiment: str, datasets: Sequence[str], column: str = "avg"
-) -> pd.DataFrame | Html:
-    """Our means of one column on two data sets side by side, and the second less the first: what a
-    reading of the data is worth. Only methods and scales that both have."""
-    rows = built(found, experiment)
-    rows = rows[(rows.column == column) & rows.ours.notna() & rows.dataset.isin(datasets)]
-    rows = rows.astype({"ours": float})
-    pair = rows.pivot_table(
-        index=["scale", "method"], columns="dataset", values="ours", sort=False
-    ).reindex(columns=list(datasets))
-    if pair.dropna().empty:
-        return nothing()
-    pair = pair.dropna().assign(difference=lambda both: both[datasets[1]] - both[datasets[0]])
-    return pair.round(1).rename_axis(columns=None)
+    return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
 
 
 def by_rule(result: Result) -> dict[str, dict[str, float]]:
@@ -270,16 +235,12 @@ def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
     return nothing() if frame.empty else figures.heat_map(frame, known)
 
 
-def by_domain(found: Results, experiment: str, dataset: str) -> Shown:
-    """Accuracy of each arm domain by domain, side by side."""
+def by_domain(
+    found: Results, experiment: str, dataset: str, draw: Draw = figures.by_domain
+) -> Shown:
+    """Accuracy of each arm domain by domain, side by side or by another figure."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    return figures.by_domain(rows) if rows else nothing()
-
-
-def radar(found: Results, experiment: str, dataset: str) -> Shown:
-    """Accuracy of each arm domain by domain around a centre."""
-    rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    return figures.radar(rows) if rows else nothing()
+    return draw(rows) if rows else nothing()
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:
@@ -335,16 +296,10 @@ def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     ).rename_axis(columns=None)
 
 
-def drift() -> pd.DataFrame | Html:
-    """Accuracy of a network trained on one embedded domain and tested on another."""
-    path = FOLDER / "drift.json"
-    return pd.read_json(path, orient="index").round(1) if path.exists() else nothing()
-
-
-def shared_digits() -> pd.DataFrame | Html:
-    """Test images of one domain whose digit another trains on, in a protocol's data."""
-    path = FOLDER / "shared-digits.json"
-    return pd.read_json(path).set_index("protocol") if path.exists() else nothing()
+def measured(name: str, **how: Any) -> pd.DataFrame | Html:
+    """A table that a benchmark left beside the records."""
+    path = FOLDER / f"{name}.json"
+    return pd.read_json(path, **how).round(1) if path.exists() else nothing()
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:

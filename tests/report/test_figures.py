@@ -230,16 +230,6 @@ def test_beside_draws_both_sides_of_every_cell() -> None:
     assert legend(figure) == ["paper, mean ± std", "ours, mean ± std"]
 
 
-def test_methods_that_share_a_rank_stand_in_lines_beside_the_axis() -> None:
-    ours = {"FedAvg": 70.0, "PartialFed": 75.0, "FedProx": 75.0, "SOLO": 60.0}
-    frame = built("table-1", {(m, "avg"): [v] * 3 for m, v in ours.items()}, scale="reduced")
-    figure = figures.order(verdicts.order(frame))  # printed 78.6, 78.6, 78.6 and 69.5
-    assert "FedAvg\nPartialFed\nFedProx" in texts(figure) and "PartialFed\nFedProx" in texts(figure)
-    figure.draw_without_rendering()
-    ax = figure.axes[0]
-    assert all(text.get_window_extent().x0 > ax.bbox.x0 for text in ax.texts)
-
-
 def test_order_joins_the_ranks() -> None:
     ours = {"ADCOL": 70.0, "FedBN": 75.0, "SOLO": 60.0}
     frame = built("table-1", {(m, "avg"): [v] * 3 for m, v in ours.items()}, scale="reduced")
@@ -305,36 +295,6 @@ def test_a_sweep_of_several_methods_is_a_line_each() -> None:
     assert lines == {"FedAvg": [20.5, 30.5], "ADCOL": [30.5, 40.5]}
 
 
-def test_shares_of_the_classes_are_percent_of_a_client() -> None:
-    figure = images.counts_chart(toys.federation((20, 10)), shares=True)
-    (ax,) = figure.axes
-    shown = [text.get_text() for text in ax.texts]
-    assert shown[:3] == ["35", "35", "30"]  # 7, 7 and 6 of 20
-    assert shown.count("100") == 2
-
-
-def test_round_0_has_sent_nothing_and_is_left_out_over_bytes():
-    frame = pd.DataFrame(
-        {
-            "label": ["A", "A", "A", "B", "B"],
-            "seed": [0] * 5,
-            "round": [0, 1, 2, 0, 1],
-            "avg": [10.0, 20.0, 30.0, 10.0, 50.0],
-            "bytes": [0.0, 1e6, 2e6, 0.0, 0.0],
-        }
-    )
-    ax = figures.curves(frame, x="bytes").axes[0]
-    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
-    assert lines == {"A": [20.0, 30.0], "B (sends nothing)": [50.0, 50.0]}
-
-
-def test_a_legend_has_as_many_columns_as_fit():
-    names = [f"MPFT (Random, rate=0.{i})" for i in range(6)]
-    frame = pd.DataFrame({"label": names, "seed": 0, "round": 1, "avg": 1.0, "bytes": 1.0})
-    assert figures.curves(frame).legends[0]._ncols == 2
-    assert figures.curves(frame.assign(label=list("abcdef"))).legends[0]._ncols == 3
-
-
 def grid(places: dict[tuple[float, float], list[float]]) -> pd.DataFrame:
     rows = [
         {"label": f"mu={mu}, delta={delta}", "seed": seed, "value": value}
@@ -355,17 +315,6 @@ def test_a_heat_map_has_the_mean_of_the_seeds_in_each_place() -> None:
     assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "1"]
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("delta", "mu")
     assert set(texts(figure)) == {"61.0", "50.0", "70.0\n(paper 68.6)", "40.0"}
-
-
-def test_a_heat_map_needs_labels_of_two_settings() -> None:
-    with pytest.raises(FedReproError, match="labels of a grid read"):
-        figures.heat_map(pd.DataFrame([{"label": "mu=0.1", "seed": 0, "value": 1.0}]))
-    mixed = pd.concat([grid({(0.1, 0.1): [1.0]}), grid({(0.2, 0.1): [1.0]})])
-    mixed["label"] = ["mu=0.1, delta=0.1", "mu=0.2, tau=0.1"]
-    with pytest.raises(FedReproError, match="same two names"):
-        figures.heat_map(mixed)
-    with pytest.raises(FedReproError, match="is empty"):
-        figures.heat_map(pd.DataFrame(columns=["label", "seed", "value"]))
 
 
 def test_variants_by_domain_stand_side_by_side() -> None:

@@ -75,23 +75,6 @@ def test_a_cell_shows_paper_ours_difference_and_verdict() -> None:
     assert "verdict-not-run" in shown.html
 
 
-@pytest.mark.parametrize(
-    ("ours", "word"),
-    [
-        ([94.0, 94.1, 94.2], "reproduced"),
-        ([80.0, 90.0, 100.0], "within noise"),
-        ([98.0, 98.1, 98.2], "higher"),
-        ([80.0, 80.1, 80.2], "lower"),
-        ([94.0], "inconclusive"),
-    ],
-)
-def test_each_verdict_has_its_class_and_its_word(ours: list[float], word: str) -> None:
-    shown = tables.beside_table(table({("ADCOL", "mnist"): ours}))
-    assert row_of(shown.html, "ADCOL")[4] == word
-    assert f'class="verdict verdict-{word.replace(" ", "-")}"' in shown.html
-    assert re.search(rf"^ADCOL .* {word}$", tables.plain(table({("ADCOL", "mnist"): ours})), re.M)
-
-
 def test_marks_are_letters_explained_below() -> None:
     values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, marks=(SUBSET,))
@@ -189,12 +172,6 @@ def test_a_target_that_no_seed_reached_is_no_number() -> None:
 )
 def test_numbers_as_printed(value: float | None, unit: str, signed: bool, text: str) -> None:
     assert number(value, unit, signed) == text
-
-
-def test_the_plain_form_of_html_has_no_numbers_of_runs() -> None:
-    one, two = (tables.beside_table(table({("ADCOL", "mnist"): [v] * 3})) for v in (80.0, 90.0))
-    assert repr(one) == repr(two) == "<table-1 beside the paper's: digits5 paper>"
-    assert one._repr_html_() == one.html != two.html
 
 
 def test_empty_and_foreign_frames_are_one_clear_line() -> None:

@@ -80,13 +80,6 @@ def test_within_noise() -> None:
     assert wide.interval is not None and wide.interval[0] < 0 < wide.interval[1]
 
 
-def test_few_seeds_are_inconclusive_however_close() -> None:
-    one = judge(80.0, 1.0, 3, [80.0], scale="paper")
-    assert (one.verdict, one.interval, one.difference) == ("inconclusive", None, 0.0)
-    two = judge(80.0, 1.0, 3, [80.0, 80.1], scale="paper")
-    assert two.verdict == "inconclusive" and two.interval is not None
-
-
 def test_a_seed_that_missed_the_target_is_inconclusive() -> None:
     missed = judge(11.0, None, 3, [11.0, 12.0, math.nan], scale="paper", unit="rounds")
     assert missed.verdict == "inconclusive" and "1 of 3" in missed.why
@@ -194,19 +187,6 @@ def test_scales_and_data_sets_are_never_pooled() -> None:
     assert ran.loc["reduced", "verdict"] == "not comparable"
 
 
-def test_a_method_without_a_printed_row_keeps_its_numbers() -> None:
-    table = build_table(ADCOL, "table-2-rounds", rows("ADCOL", {"mnist": [19.0, 20.0, None]}))
-    cell = table[table.method == "ADCOL"].iloc[0]
-    assert cell.verdict == "no verdict" and cell.ours == pytest.approx(19.5)
-
-
-def test_training_time_is_compared_as_a_ratio() -> None:
-    table = build_table(ADCOL, "table-13", rows("ADCOL", {"hours": [1.6, 1.7, 1.8]}))
-    cell = table[table.method == "ADCOL"].iloc[0]
-    assert cell.published == pytest.approx(11 / 6.5) and cell.unit == "ratio"
-    assert cell.verdict == "within noise"
-
-
 def test_order_ranks_and_kendalls_tau() -> None:
     # Published MNIST: ADCOL 94.7, FedBN 94.1, SOLO 87.9. Ours swaps the first two: of three pairs
     # two agree and one does not, tau = (2 - 1) / 3.
@@ -219,16 +199,6 @@ def test_order_ranks_and_kendalls_tau() -> None:
     assert ranked.loc["FedBN", ["rank_ours", "rank_published"]].tolist() == [1.0, 2.0]
     assert ranked.loc["SOLO", ["rank_ours", "rank_published"]].tolist() == [3.0, 3.0]
     assert ranked.tau.tolist() == pytest.approx([1 / 3] * 3)
-
-
-def test_order_of_rounds_puts_the_fewest_first() -> None:
-    mine = [
-        row
-        for method, value in {"FedAvg": 5.0, "FedProx": 9.0}.items()
-        for row in rows(method, {"mnist": [value] * 3}, scale="reduced")
-    ]
-    ranked = order(build_table(ADCOL, "table-2-rounds", mine)).set_index("method")
-    assert ranked.loc["FedAvg", "rank_ours"] == 1.0 and ranked.tau.iloc[0] == pytest.approx(1.0)
 
 
 def test_a_client_that_trains_alone_is_not_marked_beside_a_standin() -> None:
