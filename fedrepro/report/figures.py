@@ -256,14 +256,12 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
     )
 
 
-def traffic(
-    frame: pd.DataFrame, log: bool = False, xlabel: str = "traffic of the run, all clients"
-) -> Picture:
-    """What travelled: one bar per label, one part per kind of payload, the sum at its end.
+def traffic(frame: pd.DataFrame) -> Picture:
+    """What travelled: one row per label, one marker per kind of payload on a logarithmic axis.
+    Downloads are full and stand above, uploads are hollow.
 
     frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed where there
-    are several (their mean is drawn). Uploads are hatched. log: one marker per kind on a
-    logarithmic axis, for a stack has no meaning there.
+    are several (their mean is drawn).
     """
     frame = checked(frame, ("label", "kind", "bytes"), "traffic")
     table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
@@ -272,31 +270,23 @@ def traffic(
     unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
     payloads = list(dict.fromkeys(str(kind).partition("/")[2] for kind in table.columns))
     figure, axes = picture(1.3 + 0.42 * len(table) + 0.22 * math.ceil(len(table.columns) / 2))
-    ax, start, rows = axes[0, 0], np.zeros(len(table)), np.arange(len(table))
+    ax, rows = axes[0, 0], np.arange(len(table))
     for kind in table.columns:
         way, _, payload = str(kind).partition("/")
-        place, values, up = payloads.index(payload), table[kind].to_numpy() / size, way == "up"
-        colour, label = COLOURS[place % 8], f"{payload} {way}"
-        if log:  # downloads full and above, uploads hollow and below
-            shift = 0.14 if up else -0.14
-            face, marker = "white" if up else colour, MARKERS[place % 12]
-            shown = np.where(values > 0, values, np.nan)
-            ax.plot(shown, rows + shift, marker, color=colour, markerfacecolor=face, label=label)
-            continue
-        style = {"color": colour, "edgecolor": "white", "linewidth": 0.5}
-        ax.barh(rows, values, 0.65, left=start, label=label, hatch="////" * up, **style)
-        start = start + values
-    if log:
-        logarithmic_x(ax)
-    else:
-        for row, value in enumerate(start):
-            near: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
-            ax.annotate(number(value, unit), (value, row), **near, va="center", size=SMALL)
-        ax.set_xlim(0, 1.16 * max(start.max(), 1e-9))
+        place, up = payloads.index(payload), way == "up"
+        ax.plot(
+            (table[kind] / size).where(table[kind] > 0),
+            rows + (0.14 if up else -0.14),
+            MARKERS[place % 12],
+            color=COLOURS[place % 8],
+            markerfacecolor="white" if up else COLOURS[place % 8],
+            label=f"{payload} {way}",
+        )
+    logarithmic_x(ax)
     ax.set_yticks(rows, [str(name) for name in table.index])
     ax.invert_yaxis()
     ax.grid(axis="x", color=GRID)
-    label_axes(ax, f"{xlabel} ({unit})")
+    label_axes(ax, f"traffic of the run, all clients ({unit})")
     legend_above(figure, ax, 2)
     return figure
 

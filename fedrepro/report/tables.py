@@ -66,7 +66,7 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> H
     frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
     frame.index = pd.Index([row[0] for row in texts])
     frame = frame.rename_axis(columns=head[0])
-    return Html(styled(frame, "protocol", summary), summary)
+    return Html(styled(frame, "protocol prose", summary), summary)
 
 
 # Printed numbers beside ours.

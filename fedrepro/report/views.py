@@ -250,7 +250,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
         for study, result in found.of_one_scale(dataset, experiment).runs(experiment)
         for kind, sent in metrics.traffic(result.record.curve).sum().items()
     ]
-    return figures.traffic(pd.DataFrame(rows), log=True) if rows else nothing()
+    return figures.traffic(pd.DataFrame(rows)) if rows else nothing()
 
 
 def embedding(found: Results, dataset: str, *by: Any) -> Shown:

@@ -195,16 +195,17 @@ def traffic_frame() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["label", "kind", "bytes"])
 
 
-def test_traffic_is_stacked_to_its_sum() -> None:
-    figure = figures.traffic(traffic_frame())
+def test_traffic_has_a_mark_for_each_kind_that_travelled() -> None:
+    one = traffic_frame()
+    twice = pd.concat([one.assign(seed=0), one.assign(seed=1, bytes=3 * one.bytes)])
+    figure = figures.traffic(twice)
     ax = figure.axes[0]
-    assert texts(figure) == ["6", "0.50"] and ax.get_xlabel().endswith("(MB)")
+    assert ax.get_xscale() == "log" and ax.get_xlabel().endswith("(MB)")
     assert ticks(ax.yaxis) == ["FedAvg", "ADCOL"]
     kinds = ["discriminator down", "model down", "model up", "representations up"]
     assert legend(figure) == kinds
-    model_up = ax.containers[2]
-    assert (model_up[0].get_x(), model_up[0].get_width()) == (3.0, 3.0)
-    assert model_up[0].get_hatch() and not ax.containers[1][0].get_hatch()
+    down = np.asarray(lines(figure)["model down"].get_xdata(), dtype=float)
+    assert down[0] == 6.0 and np.isnan(down[1])
 
 
 def test_beside_draws_both_sides_of_every_cell() -> None:
