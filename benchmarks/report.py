@@ -18,9 +18,9 @@ import pandas as pd
 from scipy.stats import t
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.report.notebook import show
 from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, legend_above, picture
 from fedrepro.report.tables import Html
+from fedrepro.report.views import show
 
 RESULTS = Path(__file__).resolve().parent / "results"
 NOTHING = "No measurement of this is stored yet."

@@ -42,9 +42,9 @@ class Run:
 
     def plot(self) -> Picture:
         """Mean accuracy over rounds."""
-        from fedrepro.report import plots
+        from fedrepro.report import figures
 
-        return plots.curves(self.study.curves_of([self.result]))
+        return figures.curves(self.study.curves_of([self.result]))
 
 
 def federation(

@@ -214,9 +214,13 @@ def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     told.say(state="done", run_id=result.record.run_id, accuracy=accuracy)
 
 
-def _main(facts: str, folder: str, root: str | None = None) -> None:
-    from fedrepro.execute import end_with_parent
+def end_with_parent() -> None:
+    """Wait for the end of standard input: the parent holds it open as long as it lives."""
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
+
+def _main(facts: str, folder: str, root: str | None = None) -> None:
     given = json.loads(facts)
     run = Run(**{**given, "entry": Entry(**given["entry"])})
     told = _Told(Path(folder) / FOLDER / f"{run.key}.json")

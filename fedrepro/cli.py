@@ -23,8 +23,8 @@ from fedrepro.commands import Root, Runs, data_app, records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
-    from fedrepro.execute import Job
     from fedrepro.papers import Paper
+    from fedrepro.sweep import Job
 
 
 class OneLine(TyperGroup):
@@ -221,6 +221,7 @@ def run(
     from fedrepro import papers
     from fedrepro.quantities.paper_run import study
     from fedrepro.records.environment import pick_device
+    from fedrepro.report.printout import result
     from fedrepro.sweep import default_datasets
 
     loaded = papers.load(paper)
@@ -243,7 +244,7 @@ def run(
             f"nothing to run for {experiment} on {', '.join(asked)}; see `fedrepro experiments`"
         )
     for one, name in todo:
-        typer.echo(text.result(one, name))
+        typer.echo(result(one, name))
 
 
 @app.command("sweep")
@@ -332,15 +333,16 @@ def verdicts(
 ) -> None:
     """Every published cell: theirs, ours, the verdict, why."""
     from fedrepro import papers
+    from fedrepro.report.printout import cell_lines, published_cells
 
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or mend --notebooks")
     places = [CHECKOUT / "book" / "runs" / "notebooks", RUNS / "notebooks"]
     if paper is not None:
         papers.load(paper)
-    rows = text.published_cells([notebooks] if notebooks is not None else places)
+    rows = published_cells([notebooks] if notebooks is not None else places)
     rows = [row for row in rows if paper in (None, row["paper"])]
-    typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else text.cell_lines(rows))
+    typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
 
 @app.command()
@@ -355,7 +357,7 @@ def book(
 
     Prints the path of its first page.
     """
-    from fedrepro.book import build_book
+    from fedrepro.pages import build_book
 
     own = RUNS
     page = build_book(runs or (own if own.is_dir() else None), report=_say)

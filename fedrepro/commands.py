@@ -71,19 +71,20 @@ def prepare(
 @records_app.command()
 def pack(runs: Runs = RUNS) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; of runs whose
-    features a notebook draws, t-SNE points are kept."""
-    from fedrepro.papers import load
+    features a notebook draws, t-SNE points are kept. What the notebooks glued is kept beside
+    them."""
     from fedrepro.records.packed import pack as packed
-    from fedrepro.report.scraps import collect
+    from fedrepro.report.results import collect, keep
 
-    books = collect(_there(runs) / "notebooks").notebooks
+    found = collect(_there(runs) / "notebooks")
     drawn = {
-        run["run_id"]
-        for book in books
-        for run in book["runs"]
-        for used, _ in run["used"]
-        if load(book["study"]["paper"]).experiment(used).kind == "features"
+        result.record.run_id
+        for study, names in found.studies
+        for name in names
+        if study.paper.experiment(name).kind == "features"
+        for result in study.results(name)
     }
+    keep(runs)
     typer.echo(f"{packed(runs, drawn)} runs packed in {runs}")
 
 

@@ -1,28 +1,86 @@
-"""Many notebooks: one papermill execution for each paper, data set and seed, side by side here or
-on a dask cluster."""
+"""Many notebooks: papermill executes a paper's notebook for each data set and seed, in a pool of
+processes or on a dask cluster.
+
+A notebook is written under a temporary name and renamed once it has ended, so that a name in
+`<runs>/notebooks` is a whole notebook; one that failed is `<name>.failed.ipynb`, with its
+traceback.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
+import signal
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor, as_completed
+from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import nbformat
 import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import make_folder
-from fedrepro.execute import Job, Outcome, allow, execute, stop
 from fedrepro.papers import Paper, load
 
-NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
 SMOKE_DATASET = "minidigits"
 ROOM = 4 << 30  # bytes of free memory a notebook is given; ADCOL with digit CNNs holds 1.8 GiB
+PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
+GRACE = 5.0  # seconds to shut a kernel down
+SPAWN = multiprocessing.get_context("spawn")
+
+
+_stopping = [SPAWN.Event()]  # set in all processes of a sweep once it is cut short
+State = Literal["done", "kept", "failed"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One notebook to execute: `source` with `parameters` gives `output`."""
+
+    paper: str
+    dataset: str
+    seed: int
+    source: Path
+    output: Path
+    parameters: dict[str, Any]
+
+    @property
+    def failed(self) -> Path:
+        """Where the notebook is kept if it fails."""
+        return self.output.with_suffix(".failed.ipynb")
+
+    @property
+    def running(self) -> Path:
+        """Where it is written meanwhile: beside `notebooks`, where nobody looks for results."""
+        return self.output.parent.parent / ".running" / self.output.name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended. kept: it was whole already. score: a label and its mean accuracy in
+    percent, from its first table. path: None where not even a failed notebook is."""
+
+    job: Job
+    state: State
+    seconds: float
+    reason: str = ""
+    score: str = ""
+    path: Path | None = None
+
+
+# A sweep: planned, then executed.
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
@@ -63,6 +121,8 @@ def plan(
 
     notebooks: the folder of `<paper>.ipynb`; default the checkout's.
     """
+    from fedrepro.quantities.paper_run import study  # torch comes with it
+
     folder = runs.expanduser().resolve()
     common = {
         "experiment": experiment,
@@ -77,32 +137,17 @@ def plan(
         paper, source = load(name), (notebooks or NOTEBOOKS) / f"{name}.ipynb"
         for dataset in datasets or default_datasets(paper, experiment, scale):
             for seed in dict.fromkeys(seeds):
-                _check(name, dataset, scale, seed, methods, experiment, runs)
+                asked = study(name, dataset, scale, seed, only=methods, runs_dir=runs)
+                if not any(asked.has_work(one) for one in asked.chosen(experiment)):
+                    raise FedReproError(
+                        f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
+                        f"methods; see `fedrepro experiments --paper {name}`"
+                    )
                 given = {**common, "dataset": dataset, "seed": seed}
                 output = folder / "notebooks" / file_name(name, given)
                 jobs.append(Job(name, dataset, seed, source, output, given))
         check_parameters(source, jobs[-1].parameters)
     return jobs
-
-
-def _check(
-    paper: str,
-    dataset: str,
-    scale: str,
-    seed: int,
-    methods: Sequence[str] | None,
-    experiment: str,
-    runs: Path,
-) -> None:
-    """Raise the one line a notebook would fail with: wrong names, or nothing left to run."""
-    from fedrepro.quantities.paper_run import study  # torch comes with it
-
-    asked = study(paper, dataset, scale, seed, only=methods, runs_dir=runs)
-    if not any(asked.has_work(name) for name in asked.chosen(experiment)):
-        raise FedReproError(
-            f"{asked.paper.short}: nothing to run for {experiment} on {dataset} with these "
-            f"methods; see `fedrepro experiments --paper {paper}`"
-        )
 
 
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
@@ -121,7 +166,7 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
     """FedReproError where the notebook is missing or lacks a parameter: papermill would only
     warn, and run with the defaults."""
-    import papermill  # costs a second, needed only here
+    import papermill  # costs a second
 
     if not notebook.is_file():
         raise FedReproError(
@@ -151,8 +196,8 @@ def sweep(
     """Execute the jobs, `workers` at a time, and return how they ended, in their order.
 
     workers: None for `usual_workers`, or one where a scheduler has others. resume: leave
-    notebooks that are whole. on: `local`, or `dask` with a scheduler's address or a cluster in
-    this process. report is called as each ends. KeyboardInterrupt stops the running notebooks (not
+    notebooks that are whole. on: `local`, or `dask` with a scheduler's address or a cluster of
+    this machine. report is called as each ends. KeyboardInterrupt stops the running notebooks (not
     those on other machines) and is raised again; finished rounds stay in the store.
     """
     if on not in ("local", "dask"):
@@ -162,8 +207,8 @@ def sweep(
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
     run = partial(execute, resume=resume, threads=max(1, cores() // workers))
     ended: dict[int, Outcome] = {}
-    _make_folders(jobs)
-    allow()
+    for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
+        make_folder(folder, "name a writable folder with --runs")
     with _executor(on, workers, scheduler) as executor:
         futures = {executor.submit(run, job): index for index, job in enumerate(jobs)}
         try:
@@ -178,7 +223,9 @@ def sweep(
         except BaseException:
             for future in futures:
                 future.cancel()
-            stop()
+            _stopping[0].set()
+            for child in multiprocessing.active_children():
+                child.terminate()  # it shuts its kernel down
             raise
     return [ended[index] for index in range(len(jobs))]
 
@@ -195,23 +242,11 @@ def usual_workers(jobs: Sequence[Job]) -> int:
     return max(1, min(len(jobs), cores(), fitting))
 
 
-def _make_folders(jobs: Sequence[Job]) -> None:
-    for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
-        make_folder(folder, "name a writable folder with --runs")
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 @contextlib.contextmanager
 def _executor(on: str, workers: int, scheduler: str | None) -> Iterator[Executor]:
     if on == "local":
-        with ThreadPoolExecutor(workers) as pool:
-            yield pool
+        with pool(workers) as processes:
+            yield processes
         return
     try:
         dask = import_module("distributed")
@@ -221,11 +256,8 @@ def _executor(on: str, workers: int, scheduler: str | None) -> Iterator[Executor
         ) from None
     with contextlib.ExitStack() as stack:
         if scheduler is None:
-            # Threads do: each notebook has a process of its own anyway.
-            local = dask.LocalCluster(
-                n_workers=1, threads_per_worker=workers, processes=False, dashboard_address=None
-            )
-            scheduler = stack.enter_context(local)
+            one_each = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+            scheduler = stack.enter_context(dask.LocalCluster(**one_each))
         try:
             client = stack.enter_context(dask.Client(scheduler, timeout=10))
         except (OSError, ValueError) as error:
@@ -234,3 +266,130 @@ def _executor(on: str, workers: int, scheduler: str | None) -> Iterator[Executor
                 "--scheduler"
             ) from None
         yield client.get_executor(pure=False)
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pool(workers: int) -> ProcessPoolExecutor:
+    """Processes that execute notebooks. They end when this one does, however that ends."""
+    _stopping[0].clear()
+    return ProcessPoolExecutor(workers, SPAWN, _begin, (_stopping[0],))
+
+
+def _begin(stopping: Event) -> None:
+    """What a process of the pool does first: it will be silent, shut its kernel down where it is
+    asked to end, and end when the process that started it does."""
+    _stopping[0] = stopping
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches it too; the sweep decides
+    # A plain SIGTERM would leave the kernel behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+    def follow() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            stopping.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE)
+            os._exit(1)  # it would wait for work for ever
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def execute(job: Job, resume: bool = False, threads: int = 1) -> Outcome:
+    """Execute one notebook, its kernel a process of its own, and put it where it belongs."""
+    from filelock import FileLock, Timeout
+
+    from fedrepro.report.results import finished
+
+    started = time.monotonic()
+    if resume and finished(job.output):
+        return Outcome(job, "kept", 0.0, "", _score(job), job.output)
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    asked = int(given) if given.isdigit() and int(given) else threads
+    os.environ["OMP_NUM_THREADS"] = str(min(threads, asked))  # the kernel's, too
+    try:
+        with FileLock(job.running.with_suffix(".lock"), timeout=0):
+            job.running.unlink(missing_ok=True)
+            reason = papermill_complaint(job.source, job.running, job.parameters)
+            if _stopping[0].is_set():  # a notebook cut short has not failed
+                job.running.unlink(missing_ok=True)
+                return Outcome(job, "failed", 0.0, "interrupted")
+            if not reason and not finished(job.running):
+                reason = "it ended before its last cell, where the results are glued"
+            outcome = _keep(job, reason)
+    except Timeout:
+        outcome = Outcome(job, "failed", 0.0, "another sweep is executing it; wait for its end")
+    return replace(outcome, seconds=time.monotonic() - started)
+
+
+def papermill_complaint(
+    source: Path, output: Path, given: Mapping[str, Any], cwd: Path | None = None
+) -> str:
+    """Execute a notebook; one line of what went wrong, empty where nothing did."""
+    import papermill
+    from nbclient.exceptions import DeadKernelError
+
+    try:
+        papermill.execute_notebook(
+            str(source),
+            str(output),
+            dict(given),
+            kernel_name="python3",
+            progress_bar=False,
+            shutdown_kernel="immediate",  # a busy kernel would keep an interrupted sweep waiting
+            cwd=str(cwd) if cwd else None,
+        )
+    except DeadKernelError:
+        return "the kernel died, perhaps for lack of memory"
+    except papermill.PapermillExecutionError as error:
+        kind = "" if error.ename == "FedReproError" else f"{error.ename}: "
+        return f"{kind}{(error.evalue.splitlines() or [''])[0]}"
+    except Exception as error:  # nbclient and zmq raise many kinds
+        return f"{type(error).__name__}: {one_line(error)}"
+    return ""
+
+
+def _keep(job: Job, reason: str) -> Outcome:
+    """Rename the notebook to what it turned out to be. A finished one loses this machine's folders:
+    they are no part of its results, and would be wrong wherever else it is read."""
+    if reason:
+        if not job.running.exists():
+            return Outcome(job, "failed", 0.0, reason)
+        os.replace(job.running, job.failed)
+        return Outcome(job, "failed", 0.0, reason, "", job.failed)
+    notebook = nbformat.read(job.running, as_version=4)
+    facts = notebook.metadata.papermill
+    for key in ("input_path", "output_path"):
+        facts[key] = Path(facts[key]).name
+    for name in PLACES:
+        facts.parameters.pop(name, None)
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        if "injected-parameters" in cell.metadata.get("tags", []):
+            starts = tuple(f"{name} =" for name in PLACES)
+            kept = [line for line in cell.source.splitlines() if not line.startswith(starts)]
+            cell.source = "\n".join(kept)
+    nbformat.write(notebook, job.running)
+    os.replace(job.running, job.output)
+    job.failed.unlink(missing_ok=True)
+    return Outcome(job, "done", 0.0, "", _score(job), job.output)
+
+
+def _score(job: Job) -> str:
+    """The mean accuracy of the paper's own method (else the first) in the first table."""
+    from fedrepro.report.results import collect
+
+    own = load(job.paper).short.lower()
+    for study, names in collect(job.output.parent, job.paper).studies:
+        if getattr(study, "name", "") == job.output.stem:
+            cells = [cell for name in names for cell in study.cells(name)]
+            means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
+            for cell in [c for c in means if c["method"].lower() == own] + means:
+                return f"{cell['method']} {cell['value']:.1f}"
+    return ""

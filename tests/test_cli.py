@@ -90,7 +90,7 @@ def test_methods() -> None:
     assert "mu = 1.0" in call("methods").stdout
     assert call("methods", "ADCOL").stdout.startswith("ADCOL  (")
     assert "\nFedAvg" not in call("methods", "ADCOL").stdout
-    assert "FedAvg" in refused("methods", "FedNone")
+    assert "FedAvg" in refused("methods", "FedAvgg")
 
 
 def test_experiments() -> None:
@@ -123,15 +123,16 @@ def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
 
 def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three seeds of one cell at paper scale, as notebooks glue them."""
-    from fedrepro.report import scraps
+    from fedrepro.report import printout
+    from fedrepro.report.results import Results
+    from tests.report.made import Made
 
-    cell = {"table": "table-1", "dataset": "digits5", "scale": "paper", "method": "SOLO"}
-    cell |= {"column": "mnist", "standin": False, "marks": [], "alternative": False}
-    books = [
-        {"study": {"paper": "adcol"}, "cells": [{**cell, "seed": seed, "value": 88.0 + seed}]}
-        for seed in range(3)
+    seeds = [
+        Made("adcol", "digits5", "paper", n, {"table-1": {("SOLO", "mnist"): 88.0 + n}})
+        for n in range(3)
     ]
-    monkeypatch.setattr(scraps, "collect", lambda folder: scraps.Collected(books))
+    found = Results([(one, ["table-1"]) for one in seeds])
+    monkeypatch.setattr(printout, "collect", lambda folder: found)
     rows = listed("verdicts", "--notebooks", str(tmp_path))
     (row,) = [row for row in rows if row["verdict"] != "not run"]
     assert (row["ours"], row["ours_std"], row["seeds"]) == (89.0, 1.0, 3)
@@ -276,7 +277,7 @@ def test_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_book_hands_on_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedrepro import book
+    from fedrepro import pages
 
     asked: list[Path | None] = []
 
@@ -284,7 +285,7 @@ def test_book_hands_on_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         asked.append(runs)
         return tmp_path / "index.html"
 
-    monkeypatch.setattr(book, "build_book", build)
+    monkeypatch.setattr(pages, "build_book", build)
     monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
     assert call("book").stdout.strip() == str(tmp_path / "index.html")
     (tmp_path / "runs").mkdir()

@@ -19,9 +19,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fedrepro import cli, sweep
-from fedrepro.base.errors import FedReproError
-from fedrepro.execute import Job
-from fedrepro.report.scraps import SENTINEL, finished
+from fedrepro.report.results import SENTINEL, finished
+from fedrepro.sweep import Job
 
 PARAMETERS = """experiment = "all"
 dataset = "minidigits"
@@ -40,12 +39,16 @@ def glue(name, value):
     about = {"name": name, "data": True, "display": False}
     display({kind: scrap}, metadata={"scrapbook": about}, raw=True)"""
 
-CELLS = [
-    {"table": "table-1", "method": "FedAvg", "column": "avg", "value": 31.0},
-    {"table": "table-1", "method": "ADCOL", "column": "mini-font", "value": 1.0},
-    {"table": "table-1", "method": "ADCOL", "column": "avg", "value": 42.5},
+ROWS = [
+    {"method": "FedAvg", "column": "avg", "value": 31.0},
+    {"method": "ADCOL", "column": "mini-font", "value": 1.0},
+    {"method": "ADCOL", "column": "avg", "value": 42.5},
 ]
-END = f"glue('cells', {CELLS!r})\nglue({SENTINEL!r}, True)"
+STUDY = {"paper": "adcol", "dataset": "minidigits", "scale": "smoke", "experiments": ["made"]}
+GLUED = {"runs": [], "trials": [], "diverged": [], "counted": {"made": ROWS}, SENTINEL: True}
+END = f"glue('study', {{**{STUDY!r}, 'seed': seed}})\n" + "\n".join(
+    f"glue({name!r}, {value!r})" for name, value in GLUED.items()
+)
 
 
 def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> None:
@@ -255,33 +258,6 @@ def test_no_notebook_and_no_folder(notebooks: Path, run: Sweep, tmp_path: Path) 
     assert taken.exit_code == 2 and "is a file" in taken.stderr
 
 
-def test_names_tell_a_part_from_the_whole() -> None:
-    whole = {"experiment": "all", "dataset": "office10", "scale": "paper", "methods": None}
-    part = {**whole, "experiment": "table-4", "methods": ["mu=0.1"]}
-    names = [sweep.file_name("adcol", {**given, "seed": 3}) for given in (whole, part)]
-    assert names == [
-        "adcol-office10-paper-seed3.ipynb",
-        "adcol-table-4-office10-paper-only-mu-0.1-seed3.ipynb",
-    ]
-
-
-def test_default_datasets() -> None:
-    from fedrepro.papers import load
-
-    paper = load("adcol")
-    assert sweep.default_datasets(paper, "all", "smoke") == ["minidigits"]
-    assert sweep.default_datasets(paper, "all", "reduced") == ["digits5", "office10"]
-    assert sweep.default_datasets(paper, "table-4", "paper") == ["office10"]
-    with pytest.raises(FedReproError, match="blocked"):
-        sweep.default_datasets(paper, "figure-1", "smoke")
-
-
-def test_dask_missing_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(FedReproError, match=r"fedrepro\[cluster\]"):
-        sweep.sweep([], on="dask")
-
-
 @pytest.mark.slow
 def test_dask_runs_the_same_notebooks(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
     pytest.importorskip("distributed")
@@ -308,23 +284,3 @@ def test_a_notebook_a_core_as_far_as_memory_goes(
     free = SimpleNamespace(available=gib << 30)
     monkeypatch.setattr(sweep.psutil, "virtual_memory", lambda: free)
     assert sweep.usual_workers(jobs) == workers
-
-
-@pytest.mark.slow
-def test_notebooks_run_at_once_where_nobody_says_how_many(
-    notebooks: Path, run: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each waits until the other has begun."""
-    meet = (
-        "import time, pathlib\n"
-        f"here = pathlib.Path({str(tmp_path)!r})\n"
-        "(here / f'begun{seed}').touch()\n"
-        "end = time.time() + 90\n"
-        "while not (here / f'begun{1 - seed}').exists():\n"
-        "    assert time.time() < end, 'alone'\n"
-        "    time.sleep(0.05)"
-    )
-    write_notebook(notebooks, GLUE, meet, END)
-    monkeypatch.setattr(sweep, "usual_workers", lambda jobs: len(jobs))
-    result = run("--seeds", "0,1")
-    assert result.exit_code == 0, result.output

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -21,6 +20,12 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.models import parameter_count
 
+TESTED = {
+    "global": "the server's network on every domain",
+    "personal": "each client's own network on its domain",
+    "trained": "each client's network, as local training left it, on its domain",
+    "twin": "each client's second network on its domain",
+}
 MODEL, SIZE, CLASSES, CLIENTS, IMAGES = "small-cnn", 28, 10, 5, 20
 
 
@@ -35,24 +40,34 @@ def write_pages(folder: Path) -> list[str]:
 def page(name: str) -> str:
     """A method's page as Markdown. FedReproError where a field has no source of its own."""
     cls = methods.get(name)
-    rows = cls.describe()
-    inherited = dataclasses.fields(Method)
+    rows, inherited = cls.describe(), dataclasses.fields(Method)
     for row, field in zip(rows, dataclasses.fields(cls), strict=True):
         if not row["source"] or field in inherited:
             raise FedReproError(f"{name}: field {row['name']} has no source; say where it is from")
+        row["others"] = ", ".join(f"`{value!r}`" for value in row["alternatives"])
+    fields = [
+        (f"`{r['name']}`", f"`{r['default']!r}`", r["others"] or "-", r["status"], r["source"])
+        for r in rows
+    ]
+    left_open = [
+        f"- `{r['name']}` is `{r['default']!r}`, elsewhere {r['others']}: {r['source']}."
+        for r in rows
+        if r["others"] and r["status"] != "stated"
+    ]
     parts = [
         f"# {name}\n",
         f"{_prose(cls)} {{cite}}`{cls.reference}`\n",
-        *_equations(cls),
+        *(["## Equations\n"] if cls.equations else []),
+        *(f"$$\n{equation}\n$$\n" for equation in cls.equations),
         "## What travels\n",
-        *_messages(cls),
+        _messages(cls),
         "## Hyper-parameters\n",
-        _table(("field", "value", "also read or tried", "status", "source"), map(_field, rows)),
+        _table(("field", "value", "also read or tried", "status", "source"), fields),
         "## What the papers leave open\n",
-        *_open(rows),
-        "## Where it is used\n",
-        *_uses(name),
-        "## Its code\n",
+        *(left_open or ["Nothing."]),
+        "\n## Where it is used\n",
+        *(_uses(name) or ["In no table of the five papers."]),
+        "\n## Its code\n",
         f"{', '.join(map(_file, cls.layers()))}, version {cls.version}.\n",
     ]
     return "\n".join(parts)
@@ -67,80 +82,45 @@ def _file(cls: type[Method]) -> str:
     return f"`{cls.__module__.replace('.', '/')}.py`"
 
 
-def _equations(cls: type[Method]) -> Iterator[str]:
-    if cls.equations:
-        yield "## Equations\n"
-        for equation in cls.equations:
-            yield f"$$\n{equation}\n$$\n"
-
-
-def _messages(cls: type[Method]) -> Iterator[str]:
+def _messages(cls: type[Method]) -> str:
     """Bytes counted in a second round (in the first there may be no prototypes yet)."""
     try:
         training = Training(cls(), _protocol(), _federation(), seed=0)
         curve = training.run(Silent())
     except FedReproError as error:  # it trains on something else than images
-        yield f"Not counted on images: {error}.\n"
-        return
+        return f"Not counted on images: {error}.\n"
     sent = traffic(curve[curve["round"] == 2])
+    rows = [
+        (arrow, str(kind).partition("/")[2], f"{value / CLIENTS:,.0f}")
+        for way, arrow in (("down", "server to client"), ("up", "client to server"))
+        for kind, value in (sent.loc[2].items() if len(sent) else ())
+        if str(kind).startswith(way) and value
+    ]
     size = parameter_count(training.engine.module)
-    yield (
+    return (
         f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
         f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
-        "their defaults. Per client and round:\n"
+        "their defaults. Per client and round:\n\n"
+        + (_table(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
+        + f"\nWhat is tested ({' and '.join(training.judged)}): "
+        + "; ".join(TESTED.get(kind, kind) for kind in training.judged)
+        + ".\n"
     )
-    rows = []
-    for way, arrow in (("down", "server to client"), ("up", "client to server")):
-        for kind, value in sent.loc[2].items() if len(sent) else ():
-            if str(kind).startswith(way) and value:
-                rows.append((arrow, str(kind).partition("/")[2], f"{value / CLIENTS:,.0f}"))
-    yield _table(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n"
-    judged = " and ".join(training.judged)
-    meaning = {
-        "global": "the server's network on every domain",
-        "personal": "each client's own network on its domain",
-        "trained": "each client's network, as local training left it, on its domain",
-        "twin": "each client's second network on its domain",
-    }
-    what = "; ".join(meaning.get(kind, kind) for kind in training.judged)
-    yield f"What is tested ({judged}): {what}.\n"
 
 
-def _field(row: dict[str, Any]) -> tuple[str, ...]:
-    others = ", ".join(f"`{value!r}`" for value in row["alternatives"])
-    said = row["status"], row["source"]
-    return f"`{row['name']}`", f"`{row['default']!r}`", others or "-", *said
-
-
-def _open(rows: list[dict[str, Any]]) -> Iterator[str]:
-    found = [row for row in rows if row["alternatives"] and row["status"] != "stated"]
-    for row in found:
-        others = ", ".join(f"`{value!r}`" for value in row["alternatives"])
-        yield f"- `{row['name']}` is `{row['default']!r}`, elsewhere {others}: {row['source']}."
-    yield "" if found else "Nothing.\n"
-
-
-def _uses(name: str) -> Iterator[str]:
-    found = False
+def _uses(name: str) -> list[str]:
+    lines = []
     for paper in map(papers.load, papers.list()):
-        used = [
-            experiment.id
-            for experiment in paper.experiments
-            if experiment.state == "runs"
-            and any(arm.method == name for arm in paper.arm_specs(experiment.id))
-        ]
-        if used:
-            found = True
-            yield f"- {paper.short}: {', '.join(used)}."
-    yield "" if found else "In no table of the five papers.\n"
+        runs = [e.id for e in paper.experiments if e.state == "runs"]
+        used = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
+        lines += [f"- {paper.short}: {', '.join(used)}."] if used else []
+    return lines
 
 
-def _table(head: tuple[str, ...], rows: Any) -> str:
-    def cells(values: tuple[str, ...]) -> str:
-        return "| " + " | ".join(value.replace("|", "\\|") for value in values) + " |"
-
-    lines = [cells(head), "|" + "---|" * len(head), *map(cells, rows)]
-    return "\n".join(lines) + "\n"
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [[v.replace("|", "\\|") for v in row] for row in (head, *rows)]
+    lines.insert(1, ["---"] * len(head))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _protocol() -> Protocol:

@@ -1,7 +1,7 @@
-"""What all figures share: size, colours, lines, markers, and how a figure shows itself.
+"""What all figures share: style, size, colours, lines, markers, and how a figure shows itself.
 
-Series differ in line, marker or hatch as well as in colour (seaborn's colour-blind palette), and
-text is sized so that it can still be read where a figure fills a narrow phone.
+Series differ in line, marker or hatch as well as in colour (seaborn's colour-blind palette), so
+that twenty rows can be told apart, and text can still be read where a figure fills a narrow phone.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
 WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
+MOST = 200_000  # bytes of a picture
 STYLE = sns.axes_style("ticks") | {
     "axes.axisbelow": True,
     "axes.grid": False,
@@ -59,11 +60,16 @@ class Picture(Figure):
     """A figure that knows how to show itself, with or without a plotting backend loaded."""
 
     def png(self) -> bytes:
-        """The picture with a palette of 256 colours, a third of the size of a full one."""
-        full, small = io.BytesIO(), io.BytesIO()
+        """The picture with a palette of 256 colours, a third of the size of a full one; with fewer
+        where it has more than `MOST` bytes."""
+        full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
-        image = Image.open(full).convert("RGB").quantize(256)
-        image.save(small, format="png", optimize=True)
+        image = Image.open(full).convert("RGB")
+        for colours in (256, 64, 32, 16):
+            small = io.BytesIO()
+            image.quantize(colours).save(small, format="png", optimize=True)
+            if small.tell() <= MOST:
+                break
         return small.getvalue()
 
     def _repr_png_(self) -> bytes:

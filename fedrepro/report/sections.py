@@ -190,34 +190,3 @@ def spread(mean: Any, std: Any, unit: str) -> str:
     """``87.9 ± 0.4``, without the second part where there is no deviation."""
     text = number(mean, unit)
     return text if std is None or pd.isna(std) else f"{text} ± {number(std, unit)}"
-
-
-def published(cell: Mapping[str, Any]) -> str:
-    return spread(cell["published"], cell["published_std"], str(cell["unit"]))
-
-
-def authors(cell: Mapping[str, Any]) -> str:
-    """The authors' own file, told apart where it contradicts the printed number."""
-    text = number(cell["authors"], str(cell["unit"]))
-    return f"{APART} {text}" if cell["contradicted"] else text
-
-
-def ours(cell: Mapping[str, Any]) -> str:
-    """Mean, deviation and number of seeds; *none* where no seed reached a value."""
-    if not cell["seeds"]:
-        return "not run"
-    seeds = f"(n={int(cell['seeds'])})"
-    if pd.isna(cell["ours"]):
-        return f"none {seeds}"
-    return f"{spread(cell['ours'], cell['ours_std'], str(cell['unit']))} {seeds}"
-
-
-def difference(cell: Mapping[str, Any]) -> tuple[str, str]:
-    """ours - paper, and its interval as ``[low, high]``; empty texts where there is none."""
-    if cell["difference"] is None or pd.isna(cell["difference"]):
-        return "–", ""
-    unit = str(cell["unit"])
-    text = number(cell["difference"], unit, signed=True)
-    if cell["low"] is None or pd.isna(cell["low"]):
-        return text, ""
-    return text, f"[{number(cell['low'], unit)}, {number(cell['high'], unit)}]"

@@ -1,4 +1,5 @@
-"""The tables a notebook, the book and the command line show: HTML and aligned text.
+"""The tables a notebook, the book and the command line show: HTML by pandas' Styler, and aligned
+text.
 
 Nothing is computed here: numbers, verdicts and ranks come from `verdicts`, settings from the
 paper's file. All text is escaped.
@@ -12,37 +13,20 @@ from html import escape
 from typing import Any
 
 import pandas as pd
+from pandas.io.formats.style import Styler
 
 from fedrepro import methods as registry
 from fedrepro.base.errors import FedReproError
-from fedrepro.report.sections import (
-    APART,
-    UNIT_SIGNS,
-    Section,
-    authors,
-    difference,
-    number,
-    ours,
-    published,
-    sections,
-)
+from fedrepro.report.sections import APART, UNIT_SIGNS, Section, number, sections, spread
 from fedrepro.report.text import aligned
 
-GROUPS = ("data", "training", "reporting")
 FILED = "authors’ file"
-LEFT = "text-align: left"
+PARTS = {  # what a column shows, by scale
+    "paper": ("paper", "ours", "difference", "verdict"),
+    "reduced": ("paper", "ours", "rank, paper", "rank, ours"),
+}
 # Stays in sight, and wraps, while the wide table under it is scrolled.
 CAPTION = "display: inline-block; position: sticky; left: 0; max-width: min(40rem, 82vw)"
-
-
-def _framed(label: str, kind: str, caption: str, rows: str) -> str:
-    """A table in a box of its own that scrolls, by keyboard too. caption, rows: HTML."""
-    return (
-        f'<div class="table-scroll" style="overflow-x: auto" tabindex="0" role="region" '
-        f'aria-label="{escape(label)}">\n<table class="{kind}">\n'
-        f'<caption style="{LEFT}; white-space: normal">'
-        f'<span style="{CAPTION}">{caption}</span></caption>\n{rows}</table>\n</div>\n'
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,127 +44,142 @@ class Html:
         return f"<{self.summary}>"
 
 
+def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str:
+    """A frame of HTML texts as a table in a box of its own that scrolls, by keyboard too. caption:
+    HTML."""
+    style = Styler(frame)
+    if caption:
+        style = style.set_caption(f'<span style="{CAPTION}">{caption}</span>')
+    head, body = style.to_html(exclude_styles=True).split("<tbody>")
+    head = head.replace("<table>", f'<table class="{kind}">').replace("<th ", '<th scope="col" ')
+    head = head.replace("<caption>", '<caption style="text-align: left; white-space: normal">')
+    body = body.replace("<th ", '<th scope="row" ')
+    return (
+        f'<div class="table-scroll" style="overflow-x: auto" tabindex="0" role="region" '
+        f'aria-label="{escape(label)}">\n{head}<tbody>{body}</div>\n'
+    )
+
+
+def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> Html:
+    """A table of sentences; the first column names a row."""
+    texts = [[escape(text) for text in row] for row in rows]
+    frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
+    frame.index = pd.Index([row[0] for row in texts])
+    frame = frame.rename_axis(columns=head[0])
+    return Html(styled(frame, "protocol prose", summary), summary)
+
+
 # Printed numbers beside ours.
 
 
 def beside_table(table: pd.DataFrame, caption: str = "") -> Html:
-    """A frame of `verdicts.build_table` as one table a data set and scale: methods downwards, per
+    """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
     column the paper's number, ours, their difference with its interval, and the verdict.
 
     At scale reduced ranks take the place of differences and verdicts, at smoke nothing does.
     Deviations are letters, explained under the table. FedReproError: an empty frame.
     """
     found = sections(table)
-    parts = [_section_html(section, caption or section.table) for section in found]
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
-    return Html("\n".join(parts), f"{found[0].table} beside the paper's: {where}")
+    html = "\n".join(_section_html(section, caption or section.table) for section in found)
+    return Html(html, f"{found[0].table} beside the paper's: {where}")
 
 
 def _section_html(section: Section, caption: str) -> str:
-    marks = section.marks()
-    parts = _parts(section)
-    head = "".join(
-        f'<th scope="colgroup" colspan="{len(parts)}">{escape(_heading(section, column))}</th>'
-        for column in section.columns
-    )
-    names = "".join(f'<th scope="col">{name}</th>' for name in parts) * len(section.columns)
-    ranks = section.ranks() if "rank, ours" in parts else None
-    body = "\n".join(
-        f'<tr><th scope="row">{escape(method)}</th>'
-        + "".join(_cell_html(section, method, column, marks, ranks) for column in section.columns)
-        + "</tr>"
-        for method in section.methods
-    )
-    rows = (
-        f'<thead>\n<tr><th scope="col" rowspan="2">method</th>{head}</tr>\n'
-        f"<tr>{names}</tr>\n</thead>\n<tbody>\n{body}\n</tbody>\n"
-        f"{_tau_html(section, ranks, len(parts))}"
-    )
-    label = f"{caption}, {section.dataset}"
-    kind = f"dataframe beside beside-{section.scale or 'none'}"
-    title = f"{escape(label)}. {_statement_html(section)}"
-    return _framed(label, kind, title, rows) + _notes_html(section, marks)
-
-
-def _parts(section: Section) -> tuple[str, ...]:
-    """What a column shows, by scale."""
-    if section.bare:
-        return ("ours",)
-    by_scale = {
-        "paper": ("paper", "ours", "difference", "verdict"),
-        "reduced": ("paper", "ours", "rank, paper", "rank, ours"),
-    }
-    shown = by_scale.get(section.scale, ("paper", "ours"))
-    return (shown[0], FILED, *shown[1:]) if section.filed else shown
-
-
-def _heading(section: Section, column: str) -> str:
-    unit = section.unit(column)
-    return f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})"
-
-
-def _statement_html(section: Section) -> str:
-    """What the scale lets the numbers say; the one word for all cells where they have none."""
+    marks, label = section.marks(), f"{caption}, {section.dataset}"
     words = {"reduced": "not comparable", "smoke": "no verdict"}
-    if section.scale not in words:
-        return f"{escape(section.statement)}."
-    return (
-        f"<strong>{escape(section.statement)}</strong>. Every cell: {_badge(words[section.scale])}."
-    )
+    said = f"{escape(section.statement)}."
+    if section.scale in words:
+        said = f"<strong>{said[:-1]}</strong>. Every cell: {_badge(words[section.scale])}."
+    kind = f"dataframe beside beside-{section.scale or 'none'}"
+    html = styled(_texts(section, marks, True), kind, label, f"{escape(label)}. {said}")
+    lines = [f"<li><sup>{letter}</sup> {escape(clause)}</li>" for clause, letter in marks.items()]
+    if lines:
+        html += f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
+    return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
+
+
+def plain(table: pd.DataFrame, caption: str = "") -> str:
+    """The same in aligned text: one block per column, one line per method; one block where there is
+    nothing to set beside our numbers."""
+    return "\n".join(_section_plain(section, caption) for section in sections(table))
+
+
+def _section_plain(section: Section, caption: str) -> str:
+    marks = section.marks()
+    texts = _texts(section, marks, False)
+    blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
+    if section.bare:
+        blocks.append(_aligned(texts.droplevel(1, axis=1)))
+    else:
+        for heading in dict.fromkeys(texts.columns.get_level_values(0)):
+            rows = texts[heading]
+            blocks.append(f"{heading}\n{_aligned(rows[rows.ne('').any(axis=1)])}")
+    notes = [f"  {letter}  {clause}" for clause, letter in marks.items()] + _notes(section)
+    return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
+
+
+def _aligned(frame: pd.DataFrame) -> str:
+    rows = zip(frame.index, *(frame[name] for name in frame), strict=True)
+    return aligned(("method", *frame), rows)
+
+
+def _texts(section: Section, marks: Mapping[str, str], html: bool) -> pd.DataFrame:
+    """What a section shows: a row per method and last Kendall's tau, columns (column, part)."""
+    parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
+    if section.filed:
+        parts = (parts[0], FILED, *parts[1:])
+    ranks = section.ranks() if "rank, ours" in parts else pd.DataFrame()
+    ranked = ranks.tau.groupby(level="column").first() if len(ranks) else pd.Series()
+    columns, taus = {}, {}
+    for column in section.columns:
+        unit = section.unit(column)
+        heading = f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})"
+        cells = {m: section.cells.get((m, column)) for m in section.methods}
+        texts = {m: _cell(cell, marks, ranks, html) for m, cell in cells.items()}
+        for part in parts:
+            key = (escape(heading) if html else heading, part)
+            columns[key] = [texts[m].get(part, "") for m in section.methods]
+        if column in ranked:
+            taus[key[0], parts[-1]] = number(ranked[column], "ratio")
+    frame = pd.DataFrame(columns, index=[escape(m) if html else m for m in section.methods])
+    frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
+    if taus:
+        frame.loc["Kendall’s tau"] = [taus.get(key, "") for key in columns]
+    return frame
+
+
+def _cell(
+    cell: Mapping[str, Any] | None, marks: Mapping[str, str], ranks: pd.DataFrame, html: bool
+) -> dict[str, str]:
+    """The parts of one cell of the printed table as texts."""
+    if cell is None:
+        return {"paper": "–", "ours": "–"} if html else {}
+    unit, letters = str(cell["unit"]), ", ".join(sorted(marks[c] for c in cell["marks"]))
+    seeds = f"(n={int(cell['seeds'])})"
+    ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
+    ours = f"{ours} {seeds}" if cell["seeds"] else "not run"
+    note = f'<sup class="mark">{letters}</sup>' if html else f" {letters}"
+    gap = number(cell["difference"], unit, signed=True)
+    if pd.notna(cell["low"]):
+        bounds = f"[{number(cell['low'], unit)}, {number(cell['high'], unit)}]"
+        gap += f"<br><small>{bounds}</small>" if html else f" {bounds}"
+    key = (cell["method"], cell["column"])
+    placed = ranks.loc[key] if key in ranks.index else {}
+    return {
+        "paper": spread(cell["published"], cell["published_std"], unit),
+        FILED: f"{APART} " * bool(cell["contradicted"]) + number(cell["authors"], unit),
+        "ours": ours + note * bool(letters),
+        "difference": gap,
+        "verdict": _badge(cell["verdict"], cell["why"]) if html else str(cell["verdict"]),
+        "rank, paper": f"{placed['rank_published']:g}" if len(placed) else "–",
+        "rank, ours": f"{placed['rank_ours']:g}" if len(placed) else "–",
+    }
 
 
 def _badge(word: str, why: str = "") -> str:
     title = f' title="{escape(why)}"' if why else ""
     return f'<span class="verdict verdict-{word.replace(" ", "-")}"{title}>{escape(word)}</span>'
-
-
-def _cell_html(
-    section: Section,
-    method: str,
-    column: str,
-    marks: Mapping[str, str],
-    ranks: pd.DataFrame | None,
-) -> str:
-    """The parts of one cell of the printed table."""
-    cell = section.cells.get((method, column))
-    if cell is None:
-        return "<td>–</td>" + "<td></td>" * (len(_parts(section)) - 1)
-    letters = ", ".join(sorted(marks[clause] for clause in cell["marks"]))
-    note = f'<sup class="mark">{letters}</sup>' if letters else ""
-    texts = [published(cell), ours(cell) + note][section.bare :]
-    texts[1:1] = [authors(cell)] * section.filed
-    if section.scale == "paper" and not section.bare:
-        text, bounds = difference(cell)
-        texts.append(f"{text}<br><small>{bounds}</small>" if bounds else text)
-        texts.append(_badge(cell["verdict"], cell["why"]))
-    elif ranks is not None:
-        texts += _ranks(ranks, method, column)
-    return "".join(f"<td>{text}</td>" for text in texts)
-
-
-def _ranks(ranks: pd.DataFrame, method: str, column: str) -> list[str]:
-    """The paper's rank and ours among the methods both have; an en dash where there is none."""
-    if (method, column) not in ranks.index:
-        return ["–", "–"]
-    return [f"{float(ranks[key][(method, column)]):g}" for key in ("rank_published", "rank_ours")]
-
-
-def _taus(section: Section, ranks: pd.DataFrame | None) -> dict[str, str]:
-    """Kendall's tau by column, where there are ranks."""
-    if ranks is None or ranks.empty:
-        return {}
-    found = ranks.reset_index().drop_duplicates("column").set_index("column").tau
-    return {c: number(found[c], "ratio") for c in section.columns if c in found.index}
-
-
-def _tau_html(section: Section, ranks: pd.DataFrame | None, width: int) -> str:
-    taus = _taus(section, ranks)
-    if not taus:
-        return ""
-    cells = "".join(
-        f'<td colspan="{width}">{taus.get(column, "–")}</td>' for column in section.columns
-    )
-    return f'<tfoot><tr><th scope="row">Kendall’s tau</th>{cells}</tr></tfoot>\n'
 
 
 def _notes(section: Section) -> list[str]:
@@ -199,55 +198,6 @@ def _notes(section: Section) -> list[str]:
     return notes
 
 
-def _notes_html(section: Section, marks: Mapping[str, str]) -> str:
-    lines = [f"<li><sup>{letter}</sup> {escape(clause)}</li>" for clause, letter in marks.items()]
-    listed = f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
-    notes = "".join(f'<p class="table-note">{escape(note)}</p>\n' for note in _notes(section))
-    return (listed if lines else "") + notes
-
-
-def plain(table: pd.DataFrame, caption: str = "") -> str:
-    """The same as `beside_table` in aligned text: a block a column, a line a method; one block
-    where there is nothing to set beside our numbers."""
-    return "\n".join(_section_plain(section, caption) for section in sections(table))
-
-
-def _section_plain(section: Section, caption: str) -> str:
-    marks, parts = section.marks(), _parts(section)
-    ranks = section.ranks() if "rank, ours" in parts else None
-    taus = _taus(section, ranks)
-    cells = {key: _cell_plain(section, cell, marks, ranks) for key, cell in section.cells.items()}
-    blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
-    if section.bare:
-        lines = [["method", *(_heading(section, column) for column in section.columns)]]
-        for method in section.methods:
-            found = [cells.get((method, column), ["–"]) for column in section.columns]
-            lines.append([method, *(texts[0] for texts in found)])
-        blocks.append(aligned(lines[0], lines[1:]))
-    for column in () if section.bare else section.columns:
-        lines = [["method", *parts]]
-        lines += [[m, *cells[m, column]] for m in section.methods if (m, column) in cells]
-        tau = f"; Kendall's tau {taus[column]}" if column in taus else ""
-        blocks.append(f"{_heading(section, column)}{tau}\n{aligned(lines[0], lines[1:])}")
-    notes = [f"  {letter}  {clause}" for clause, letter in marks.items()] + _notes(section)
-    return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
-
-
-def _cell_plain(
-    section: Section, cell: Mapping[str, Any], marks: Mapping[str, str], ranks: pd.DataFrame | None
-) -> list[str]:
-    letters = ",".join(sorted(marks[clause] for clause in cell["marks"]))
-    texts = [published(cell), f"{ours(cell)} {letters}".rstrip()][section.bare :]
-    texts[1:1] = [authors(cell)] * section.filed
-    if section.bare:
-        return texts
-    if section.scale == "paper":
-        texts += [" ".join(difference(cell)).rstrip(), str(cell["verdict"])]
-    elif ranks is not None:
-        texts += _ranks(ranks, cell["method"], cell["column"])
-    return texts
-
-
 # Settings and their sources.
 
 
@@ -257,40 +207,33 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
 
     sources: a frame of `Paper.sources`. FedReproError: an empty frame, an unknown method.
     """
-    wanted = ("setting", "value", "status", "source", "alternatives")
+    wanted = ["setting", "value", "status", "source", "alternatives"]
     if sources.empty or any(name not in sources for name in wanted):
         raise FedReproError("no settings in this frame; give one of Paper.sources")
-    names = list(dict.fromkeys(methods))
-    rows = [tuple(str(row[key]) for key in wanted) for row in sources.to_dict("records")]
-    given = {row[0]: row for row in rows}
+    given = {row[0]: row[1:] for row in sources[wanted].astype(str).itertuples(index=False)}
     known = tuple(f"{name}." for name in registry.names())
-    groups: dict[str, list[tuple[str, ...]]] = {group: [] for group in GROUPS}
-    for setting, *rest in rows:
+    names = {"data": "data", "report": "reporting"}
+    rows: dict[tuple[str, str], tuple[str, ...]] = {}
+    for setting, rest in given.items():
+        head, _, tail = setting.partition(".")
         if not setting.startswith(known):
-            head, _, tail = setting.partition(".")
-            group = {"data": "data", "report": "reporting"}.get(head, "training")
-            groups[group].append((tail if group != "training" else setting, *rest))
-    for name in names:
-        groups[name] = [_field(name, field, given) for field in registry.get(name).describe()]
-    body = "\n".join(_group_html(group, rows) for group, rows in groups.items() if rows)
-    head = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in wanted)
+            rows[names.get(head, "training"), tail if head in names else setting] = rest
+    groups = ("data", "training", "reporting")
+    rows = {key: rows[key] for key in sorted(rows, key=lambda key: groups.index(key[0]))}
+    for name in dict.fromkeys(methods):
+        for field in registry.get(name).describe():
+            others = ", ".join(_text(other) for other in field["alternatives"])
+            own = (_text(field["default"]), field["status"], field["source"], others)
+            rows[name, field["name"]] = given.get(f"{name}.{field['name']}", own)
+    frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
+    frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
+    frame.columns = pd.Index(wanted[1:], name="setting")
     title = (
         "Every setting, where its value comes from (stated: in the paper; code: in public code; "
         "inferred: from other facts; decided: by us), and what else it could have been."
     )
-    html = _framed("Protocol", "protocol", title, f"<thead><tr>{head}</tr></thead>\n{body}\n")
-    return Html(html, f"protocol: {', '.join(groups)}")
-
-
-def _field(
-    method: str, field: Mapping[str, Any], given: Mapping[str, tuple[str, ...]]
-) -> tuple[str, ...]:
-    """One field of a method as setting, value, status, source, alternatives."""
-    own = given.get(f"{method}.{field['name']}")
-    if own is not None:
-        return (field["name"], *own[1:])
-    others = ", ".join(_text(other) for other in field["alternatives"])
-    return (field["name"], _text(field["default"]), field["status"], field["source"], others)
+    html = styled(frame, "protocol", "Protocol", title)
+    return Html(html, f"protocol: {', '.join(dict.fromkeys(group for group, _ in rows))}")
 
 
 def _text(value: Any) -> str:
@@ -300,20 +243,3 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "(" + ", ".join(_text(item) for item in value) + ")" if value else "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _group_html(group: str, rows: Sequence[Sequence[str]]) -> str:
-    lines = [f'<tr><th scope="rowgroup" colspan="5" style="{LEFT}">{escape(group)}</th></tr>']
-    for setting, value, status, source, others in rows:
-        cells = "".join(
-            f'<td style="{LEFT}; {style}">{escape(text)}</td>'
-            for text, style in (
-                (value, "min-width: 6rem"),
-                (status, ""),
-                (source, "min-width: 14rem"),
-                (others, "min-width: 6rem"),
-            )
-        )
-        name = f'<th scope="row" style="{LEFT}"><code>{escape(setting)}</code></th>'
-        lines.append(f"<tr>{name}{cells}</tr>")
-    return "<tbody>" + "\n".join(lines) + "</tbody>"

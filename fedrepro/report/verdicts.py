@@ -224,7 +224,7 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
     shown = [_cell_row(paper, table, key, found) for key, found in ours.items()]
     covered = {(method, column) for _, _, method, column in ours}
     printed = paper.table(table)
-    dataset = _experiment_dataset(paper, table)
+    dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     for row in printed.rows:
         for column in printed.columns:
             if (row.method, column) not in covered:
@@ -281,36 +281,50 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
     return cells
 
 
-def _published(
-    paper: Paper, printed: Table, method: str, column: str
-) -> tuple[float | None, float | None, str]:
-    """Printed mean, std where it runs over trials, unit; a ratio where the experiment is one."""
-    cell, unit = printed.cell(method, column), printed.unit_of(column)
-    reference = _reference(paper, printed.id)
+def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
+    """Printed mean, its std where it runs over trials, and unit; what the authors' own files hold
+    and whether that contradicts it. Ratios where the experiment is one."""
+    printed = paper.table(table)
+    cell, filed = printed.cell(method, column), paper.filed
     value = cell.value if cell is not None else None
-    if reference is not None:
+    theirs = filed.value(table, method, column) if filed is not None and cell is not None else None
+    found = {
+        "published": value,
+        "published_std": cell.std if cell is not None and printed.std_over == "trials" else None,
+        "unit": printed.unit_of(column),
+        "authors": theirs,
+        "contradicted": filed is not None
+        and cell is not None
+        and contradicts(theirs, cell.printed),
+    }
+    own = (e.relative_to for e in paper.experiments if e.table == table)
+    if reference := next(own, None):
         base = printed.cell(reference, column)
-        if value is None or base is None or not base.value:
-            return None, None, "ratio"
-        return value / base.value, None, "ratio"
-    std = cell.std if cell is not None and printed.std_over == "trials" else None
-    return value, std, unit
+        filed_base = filed.value(table, reference, column) if filed is not None else None
+        found |= {"published_std": None, "unit": "ratio"}
+        found["published"] = _ratio(value, base.value if base is not None else None)
+        found["authors"] = _ratio(theirs, filed_base)
+    return found
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    return value / base if value is not None and base else None
 
 
 def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, Any]:
     dataset, scale, method, column = key
-    published, std, unit = _published(paper, paper.table(table), method, column)
+    printed = _printed(paper, table, method, column)
     trials = paper.reporting.get("trials")
     values = [found.values[seed] for seed in sorted(found.values)]
     judged = verdict(
-        published,
-        std,
+        printed["published"],
+        printed["published_std"],
         int(trials.value) if trials is not None else None,
         values,
         scale=scale,
         standin=found.standin or found.foreign,
         marks=found.marks,
-        unit=unit,
+        unit=printed["unit"],
         counted=_decimals(paper.table(table), method, column) if found.counted else None,
     )
     valid = [value for value in values if not math.isnan(value)]
@@ -321,8 +335,6 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         "dataset": dataset,
         "method": method,
         "column": column,
-        "published": published,
-        "published_std": std,
         "ours": fmean(valid) if valid else None,
         "ours_std": stdev(valid) if len(valid) > 1 else None,
         "seeds": len(values),
@@ -332,40 +344,16 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         "difference": judged.difference,
         "low": low,
         "high": high,
-        "unit": unit,
         "marks": judged.marks,
         "standin": found.standin,
-        **_authors(paper, table, method, column),
+        **printed,
     }
-
-
-def _authors(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
-    """What the authors' own files hold of a cell, a ratio where the experiment is one, and whether
-    that contradicts the printed number."""
-    cell = paper.table(table).cell(method, column)
-    if paper.filed is None or cell is None:
-        return {"authors": None, "contradicted": False}
-    value = paper.filed.value(table, method, column)
-    differs = contradicts(value, cell.printed)
-    reference = _reference(paper, table)
-    if reference is not None and value is not None:
-        base = paper.filed.value(table, reference, column)
-        value = value / base if base else None
-    return {"authors": value, "contradicted": differs}
-
-
-def _reference(paper: Paper, table: str) -> str | None:
-    return next((e.relative_to for e in paper.experiments if e.table == table), None)
 
 
 def _decimals(printed: Table, method: str, column: str) -> int:
     """Digits after the point of a printed number."""
     cell = printed.cell(method, column)
     return len(cell.printed.partition("±")[0].partition(".")[2]) if cell is not None else 0
-
-
-def _experiment_dataset(paper: Paper, table: str) -> str:
-    return next((e.dataset for e in paper.experiments if e.table == table), "")
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:

@@ -8,9 +8,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from fedrepro.book import build_book
-
-pytest.register_assert_rewrite("tests.book.findings")
+from fedrepro.pages import build_book
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

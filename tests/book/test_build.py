@@ -6,15 +6,16 @@ import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
 import yaml
 
-from fedrepro import book
+from fedrepro import pages
 from fedrepro.base.errors import FedReproError
-from fedrepro.book import build_book
+from fedrepro.pages import build_book
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -77,7 +78,7 @@ def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path
     assert str(runs) not in page  # the injected cell names a path of this machine
     own = (first.parent / "book" / "own" / "adcol-seed-0.html").read_text()
     assert "Counts (adcol-seed-0)" in own and "not a result" in own
-    assert book.PATH_CHECK in page
+    assert pages.PATH_CHECK in page
     assert not (first.parent / "book" / "own" / "adcol-seed-1.html").exists()
     assert not list((first.parent / "book" / "own").glob("*failed*"))
     assert any("seed-1.ipynb" in line and "failed" in line for line in lines)
@@ -95,13 +96,6 @@ def test_a_failing_result_notebook_is_named_and_the_old_site_stays(
     with pytest.raises(FedReproError, match=r"counts\.ipynb failed \(ValueError: no such record\)"):
         build_book(out=tmp_path / "out", source=small)
     assert old.read_text() == "old"
-
-
-def test_a_dead_kernel_is_a_failure(small: Path, tmp_path: Path) -> None:
-    bad = notebook('runs_dir = ""', "import os\nos._exit(1)")
-    nbformat.write(bad, small / "book" / "results" / "counts.ipynb")
-    with pytest.raises(FedReproError, match=r"counts\.ipynb failed"):
-        build_book(out=tmp_path / "out", source=small)
 
 
 def test_strict_turns_a_warning_into_an_error_that_names_it(small: Path, tmp_path: Path) -> None:
@@ -131,22 +125,20 @@ def executed(folder: Path, name: str, **given: object) -> None:
     nbformat.write(one, folder / f"{name}.ipynb")
 
 
-def with_recorded_part(copy: Path) -> None:
-    toc = {
+def with_recorded_part() -> dict[str, Any]:
+    return {
         "format": "jb-book",
         "root": "book/intro",
         "parts": [
             {"caption": "Reading", "chapters": [{"file": "book/verdicts"}]},
-            {"caption": book.RECORDED_PART, "chapters": []},
+            {"caption": pages.RECORDED_PART, "chapters": []},
         ],
     }
-    (copy / "book").mkdir()
-    (copy / book.TOC).write_text(yaml.safe_dump(toc))
 
 
 def test_recorded_notebooks_become_chapters_by_themselves(tmp_path: Path) -> None:
-    with_recorded_part(tmp_path)
-    folder, lines = tmp_path / book.RECORDED, []
+    toc = with_recorded_part()
+    folder, lines = tmp_path / pages.RECORDED, []
     office, digits = {"dataset": "office10"}, {"dataset": "digits5-standin"}
     for seed in (10, 2):
         name = f"adcol-office10-reduced-seed{seed}"
@@ -162,10 +154,10 @@ def test_recorded_notebooks_become_chapters_by_themselves(tmp_path: Path) -> Non
     executed(folder, "adcol-office10-smoke-seed0", **office, scale="smoke", seed=0)
     executed(folder, "adcol-office10-reduced-seed3.failed", **office, scale="reduced", seed=3)
 
-    book._add_recorded(tmp_path, lines.append)
+    pages.add_recorded(tmp_path, toc, lines.append)
 
-    parts = yaml.safe_load((tmp_path / book.TOC).read_text())["parts"]
-    assert [part["caption"] for part in parts] == ["Reading", book.RECORDED_PART]
+    parts = toc["parts"]
+    assert [part["caption"] for part in parts] == ["Reading", pages.RECORDED_PART]
     assert {
         c["file"].removeprefix("book/runs/notebooks/"): c["title"] for c in parts[1]["chapters"]
     } == {
@@ -181,14 +173,9 @@ def test_recorded_notebooks_become_chapters_by_themselves(tmp_path: Path) -> Non
 
 
 def test_a_part_without_recorded_notebooks_goes(tmp_path: Path) -> None:
-    with_recorded_part(tmp_path)
-    book._add_recorded(tmp_path, lambda line: None)
-    toc = yaml.safe_load((tmp_path / book.TOC).read_text())
+    toc = with_recorded_part()
+    pages.add_recorded(tmp_path, toc, lambda line: None)
     assert [part["caption"] for part in toc["parts"]] == ["Reading"]
-    toc["parts"] = [{"caption": "Own", "chapters": []}]  # a book without the part is left alone
-    (tmp_path / book.TOC).write_text(yaml.safe_dump(toc))
-    book._add_recorded(tmp_path, lambda line: None)
-    assert yaml.safe_load((tmp_path / book.TOC).read_text()) == toc
 
 
 class Links(HTMLParser):
@@ -212,8 +199,8 @@ class Links(HTMLParser):
 def test_every_page_of_the_toc_is_there(site: Path) -> None:
     toc = yaml.safe_load((REPOSITORY / "book" / "_toc.yml").read_text())
     files = [toc["root"]] + [page["file"] for part in toc["parts"] for page in part["chapters"]]
-    recorded = (REPOSITORY / book.RECORDED).glob("*.ipynb")
-    files += [(book.RECORDED / notebook.stem).as_posix() for notebook in recorded]
+    recorded = (REPOSITORY / pages.RECORDED).glob("*.ipynb")
+    files += [(pages.RECORDED / notebook.stem).as_posix() for notebook in recorded]
     missing = [file for file in files if not (site / f"{file}.html").is_file()]
     assert not missing
 

@@ -18,7 +18,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data import domains
 from fedrepro.data.domains import DATASETS, STANDINS
-from fedrepro.report.sheets import contact_sheet
+from fedrepro.report.images import contact_sheet
 
 MINI = tuple(name for name in GENERATED if name.startswith("mini-"))
 DRAWN = ("mini-street", "syn-standin")

@@ -12,7 +12,7 @@ import pytest
 
 from fedrepro.base.progress import Silent
 from fedrepro.quantities.paper_run import study
-from fedrepro.report.scraps import finished
+from fedrepro.report.results import finished
 from tests.federated.test_rounds import numbers
 
 ROOT = Path(__file__).resolve().parents[2]

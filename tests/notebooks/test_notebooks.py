@@ -4,10 +4,12 @@ import ast
 from pathlib import Path
 
 import nbformat
+import pandas as pd
 import papermill
 import pytest
 
-from fedrepro.report.scraps import SENTINEL, collect, finished
+from fedrepro.report import views
+from fedrepro.report.results import SENTINEL, collect, finished
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -86,7 +88,7 @@ def test_the_quick_start_puts_a_new_method_in_the_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_papermill_by_hand_glues_runs_cells_and_the_sentinel(tmp_path):
+def test_papermill_by_hand_glues_runs_and_the_sentinel(tmp_path):
     out = tmp_path / "out.ipynb"
     papermill.execute_notebook(
         str(ROOT / "notebooks" / "adcol.ipynb"),
@@ -97,14 +99,14 @@ def test_papermill_by_hand_glues_runs_cells_and_the_sentinel(tmp_path):
         progress_bar=False,
     )  # fmt: skip
     assert finished(out)
-    found = collect(tmp_path, "adcol")
-    assert {run["label"] for run in found.runs} == {"SOLO", "ADCOL"}
-    assert found.notebooks[0]["study"]["seed"] == 1
-    cells = found.cells
-    assert set(cells.table) == {"table-1"} and cells.value.between(0, 100).all()
+    found = collect(tmp_path, "adcol", tmp_path / "runs")
+    ((kept, names),) = found.studies
+    assert kept.seed == 1 and list(names) == ["table-1"]
+    cells = pd.DataFrame(found.cells("table-1"))
+    assert set(cells.method) == {"SOLO", "ADCOL"} and cells.value.between(0, 100).all()
     curve = found.curves("table-1")
     assert set(curve.label) == {"SOLO", "ADCOL"} and (curve["bytes"] >= 0).all()
-    assert found.picture("samples").html.startswith("<img")
+    assert views.picture(found, "minidigits", "samples").html.startswith("<img")
 
 
 @pytest.mark.slow

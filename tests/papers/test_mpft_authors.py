@@ -7,9 +7,13 @@ import pandas as pd
 import pytest
 
 from fedrepro import papers
+from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import contradicts
-from fedrepro.report.verdicts import build_table
+from fedrepro.report import figures, verdicts, views
+from fedrepro.report.results import Results
+from fedrepro.report.tables import plain
+from tests.report.made import Made
 
 MPFT = papers.load("mpft")
 FILED = MPFT.filed
@@ -70,8 +74,22 @@ def test_a_rounding_is_no_contradiction() -> None:
 
 
 def test_the_files_stand_beside_printed_cells_also_without_runs() -> None:
-    times = build_table(MPFT, "table-3-computation", []).set_index(["method", "column"])
+    times = verdicts.build_table(MPFT, "table-3-computation", []).set_index(["method", "column"])
     assert times.authors["Ditto", "PACS"] == pytest.approx(1455.6 / 663.9, rel=1e-3)
-    cells = build_table(MPFT, "table-1-pacs", [])
+    cells = verdicts.build_table(MPFT, "table-1-pacs", [])
     assert cells.authors.notna().any() and cells.contradicted.sum() == 2
-    assert build_table(papers.load("adcol"), "table-1", []).authors.isna().all()
+    assert verdicts.build_table(papers.load("adcol"), "table-1", []).authors.isna().all()
+    assert "authors" not in plain(verdicts.build_table(papers.load("adcol"), "table-1", []))
+
+
+def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers() -> None:
+    cells = {"table-2-mixed-0.3": {("FedAvg", "out of domain"): 0.5}}
+    made = Made("mpft", "pacs-mixed-0.3", "reduced", 0, cells)
+    shown = views.table(Results([(made, list(cells))]), "table-2-mixed-0.3").html
+    assert shown.count("<details>") == 1 and "0.797" in shown and "0.500" in shown
+
+
+def test_a_figure_of_the_files() -> None:
+    assert figures.filed("mpft", "table-1-pacs", without=["local"])
+    with pytest.raises(FedReproError, match="no file of adcol's authors"):
+        figures.filed("adcol", "table-1")

@@ -7,7 +7,9 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from fedrepro.report.tables import LEFT, Html, _framed
+import pandas as pd
+
+from fedrepro.report.tables import Html, styled
 
 from . import Case, cases
 from .checks import difference
@@ -106,11 +108,9 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _table(label: str, head: Iterable[str], rows: Iterable[Sequence[str]]) -> Html:
-    titles = "".join(f'<th scope="col" style="{LEFT}">{name}</th>' for name in head)
-    body = "\n".join(
-        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        for name, *cells in rows
-    )
-    html = f"<thead><tr>{titles}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
-    return Html(_framed(label, "parity", f"{label}.", html), label.lower())
+def _table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
+    texts = list(rows)
+    frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
+    frame.index = pd.Index([row[0] for row in texts])
+    html = styled(frame.rename_axis(columns=head[0]), "parity", label, f"{label}.")
+    return Html(html, label.lower())

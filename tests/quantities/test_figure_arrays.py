@@ -19,7 +19,7 @@ from fedrepro.quantities.figure_arrays import likeness
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.quantities.prototypes import with_prototypes
 from fedrepro.records import federation_of
-from fedrepro.report import prototypes
+from fedrepro.report import images
 
 MPFT = papers.load("mpft")
 
@@ -115,9 +115,9 @@ def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
     assert points.role.value_counts().to_dict() == dict(
         zip(figure.facts["roles"], roles.tolist(), strict=True)
     )
-    assert prototypes.plane(points).png() == prototypes.plane(points).png()
+    assert images.plane(points).png() == images.plane(points).png()
     figure = smoke.figure("figure-9")
-    drawn = prototypes.inversions(figure)
+    drawn = images.inversions(figure, smoke.cells("figure-9"))
     assert len(drawn.axes) == 3 * len(figure.facts["rows"])
     for column, key in enumerate(("found", "behind", "another")):
         shown = np.moveaxis(drawn.axes[column].images[0].get_array(), 2, 0)
@@ -134,6 +134,6 @@ def test_what_cannot_be_had_is_one_line(smoke: Study, tmp_path: Path) -> None:
     with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):
         inversion.attack(Asked(MPFT, attack, protocol.changed(**{"data.encoder": None})))
     with pytest.raises(FedReproError, match="no attack to draw"):
-        prototypes.inversions(smoke.figure("figure-5"))
+        images.inversions(smoke.figure("figure-5"), [])
     with pytest.raises(FedReproError, match="no plane of prototypes to draw"):
-        prototypes.plane(pd.DataFrame())
+        images.plane(pd.DataFrame())

@@ -14,7 +14,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Status
 from fedrepro.federated import rounds
 from fedrepro.quantities.paper_run import study
-from fedrepro.report import notebook
+from fedrepro.report import notebook, results
 from fedrepro.report.verdicts import beside
 
 
@@ -125,7 +125,7 @@ def test_an_arm_that_diverges_is_named_in_its_row_and_the_others_have_numbers(
     assert shown.loc[("FedBN", "mini-font")].ours > 0
     assert shown.loc[("FedAvg", "avg")].verdict == "no verdict"  # scale smoke, as the others
 
-    assert "FedAvg" not in set(notebook.runs(asked, ["table-1"]).run)
+    assert "FedAvg" not in set(notebook.runs(results.live(asked, ["table-1"])).run)
     assert "left out of table-1: FedAvg: FedAvg, seed 0: " in capsys.readouterr().out
 
 

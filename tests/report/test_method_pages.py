@@ -26,10 +26,6 @@ def test_bytes_on_a_page_are_counted():
     assert line.endswith(f"| {20 * 128 * 4:,} |")  # images x features x 4 bytes
 
 
-def test_every_method_states_its_equations():
-    assert [name for name in methods.names() if not methods.get(name).equations] == []
-
-
 def test_a_field_without_a_source_stops_the_build():
     @methods.register
     @dataclass(frozen=True)
@@ -47,15 +43,5 @@ def test_a_field_without_a_source_stops_the_build():
         methods._registry.pop("Silent")
 
 
-def test_open_fields_are_those_that_no_paper_states():
-    left_open = page("ADCOL").split("## What the papers leave open\n")[1].split("\n## ")[0]
-    assert "- `discriminator_epochs` is `1`, elsewhere" in left_open
-    assert "`discriminator_hidden`" not in left_open and "`delta`" not in left_open
-
-
 def test_a_method_that_reads_embeddings_has_a_page_too():
     assert "Not counted on images" in page("MPFT")
-
-
-def test_uses_name_the_tables():
-    assert "- ADCOL: table-1" in page("FedAvg")

@@ -1,0 +1,264 @@
+"""Builds the book: a site of static pages from the prose, the result notebooks and recorded runs.
+
+The sources are copied to a folder of their own, where papermill executes the result notebooks; then
+Jupyter Book, told to execute nothing, turns that folder into pages. The old site is replaced only
+by a new one that is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import yaml
+
+from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.sweep import cores, papermill_complaint, pool
+
+Report = Callable[[str], None]
+
+RESULTS = Path("book/results")  # notebooks executed at each build
+GENERATED = Path("book/_generated")  # written at each build, from the code
+RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
+OWN = Path("book/own")  # where a user's own notebooks go in the copy
+COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg")  # code and drawings, as they are
+TOC = Path("book/_toc.yml")
+METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
+RECORDED_PART = "The notebooks behind the tables"
+NAMES = {  # of data sets, in titles
+    "digits4": "Digits",
+    "digits5": "Digits",
+    "office10": "Office-Caltech-10",
+    "pacs": "PACS",
+    "pacs-leaky": "PACS, leaky lists",
+}
+PATH_CHECK = "Your own runs (path check, not results)"
+OWN_RUNS = "Your own runs"
+BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def source_root() -> Path:
+    """The checkout this package runs from. FedReproError where the book's sources are not there."""
+    root = Path(__file__).resolve().parent.parent
+    _check_source(root)
+    return root
+
+
+def build_book(
+    runs: Path | None = None,
+    out: Path | None = None,
+    strict: bool = False,
+    source: Path | None = None,
+    report: Report | None = None,
+) -> Path:
+    """Build the site and return the path of its first page, `<out>/html/index.html`.
+
+    runs: folder of run records. It is handed to result notebooks that have a parameter `runs_dir`,
+        and the executed notebooks below `<runs>/notebooks` become pages of their own.
+    out: where copy, log and site go; default `<source>/_build`.
+    strict: any warning of the build is an error.
+    source: the repository; default the one this package is installed from (editable).
+    report: called with one line per step.
+    FedReproError: missing sources, a notebook that fails, a build that fails.
+    """
+    say = report or (lambda line: None)
+    source = (source or source_root()).resolve()
+    _check_source(source)
+    if runs is not None and not runs.is_dir():
+        raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` first, or mend --runs")
+    out = (out or source / "_build").resolve()
+    copy = out / "site"
+    _copy_sources(source, copy)
+    toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
+    _generate(copy, toc)
+    add_recorded(copy, toc, say)
+    say(f"executing the notebooks of {RESULTS}")
+    _execute(sorted((copy / RESULTS).glob("*.ipynb")), source / RESULTS, runs)
+    if runs is not None:
+        _add_own(runs.resolve() / "notebooks", copy, toc, say)
+    (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
+    say("building the pages")
+    return _build_pages(copy, out, strict)
+
+
+def _check_source(source: Path) -> None:
+    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
+        raise FedReproError(
+            f"the book's sources are not in {source}: "
+            "clone the repository and install it with `pip install -e .`"
+        )
+
+
+def _copy_sources(source: Path, copy: Path) -> None:
+    """Fresh copy of everything a page can include; leftovers of an earlier build are removed."""
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir(parents=True)
+    skip = shutil.ignore_patterns(".*", "__pycache__")
+    for name in COPIED:
+        if (source / name).is_dir():
+            shutil.copytree(source / name, copy / name, ignore=skip)
+        elif (source / name).is_file():
+            shutil.copy2(source / name, copy / name)
+    for pattern in SHOWN:
+        for file in sorted(source.glob(pattern)):
+            place = copy / file.relative_to(source)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, place)
+
+
+def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
+    return next((part for part in toc.get("parts", []) if part.get("caption") == caption), None)
+
+
+def _generate(copy: Path, toc: dict[str, Any]) -> None:
+    """The verdict rules, as the code that applies them states them; and one page per method, where
+    the table of contents has a part for them."""
+    from fedrepro.report.method_pages import write_pages
+    from fedrepro.report.verdicts import rules_markdown
+
+    (copy / GENERATED).mkdir(parents=True)
+    (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
+    part = _part(toc, METHODS_PART)
+    if part is not None:
+        names = write_pages(copy / GENERATED / "methods")
+        part["chapters"] = [{"file": f"{GENERATED.as_posix()}/methods/{n}"} for n in names]
+
+
+def add_recorded(copy: Path, toc: dict[str, Any], say: Report) -> None:
+    """One page per recorded notebook, where the table of contents has a part for them. Smoke runs
+    are no results; a part without pages goes."""
+    part = _part(toc, RECORDED_PART)
+    if part is None:
+        return
+    found = []
+    for file, notebook in _finished(copy / RECORDED, say):
+        given = _parameters(notebook)
+        if given["scale"] != "smoke":
+            place = file.relative_to(copy).with_suffix("").as_posix()
+            order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
+            found.append((order, place, _title(file, given)))
+    part["chapters"] = [{"file": place, "title": title} for _, place, title in sorted(found)]
+    if not found:
+        toc["parts"].remove(part)
+
+
+def _parameters(notebook: Any) -> dict[str, Any]:
+    """What papermill handed to a notebook, over the notebooks' own defaults."""
+    defaults = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
+    return {**defaults, **notebook.metadata.get("papermill", {}).get("parameters", {})}
+
+
+def _title(file: Path, given: dict[str, Any]) -> str:
+    """``ADCOL on Digits, reduced, seed 0``; a part of a paper's runs is named before the seed."""
+    from fedrepro import papers
+
+    paper, dataset = file.name.partition("-")[0], str(given["dataset"])
+    with contextlib.suppress(FedReproError):
+        paper = papers.load(paper).short
+    name = NAMES.get(dataset.removesuffix("-standin"), dataset)
+    chosen = [] if given["experiment"] == "all" else [given["experiment"]]
+    parts = [f"{paper} on {name}", given["scale"], *chosen, *(given["methods"] or ())]
+    return ", ".join([*parts, f"seed {given['seed']}"])
+
+
+def _execute(pages: list[Path], folder: Path, runs: Path | None) -> None:
+    """Execute result notebooks in place; their kernels work in `folder`, where the sources lie."""
+    import papermill
+
+    given = {}
+    for page in pages:
+        takes = runs is not None and "runs_dir" in papermill.inspect_notebook(str(page))
+        given[page] = {"runs_dir": str(runs.resolve())} if takes and runs else {}
+    with pool(max(1, min(cores(), len(pages)))) as processes:
+        jobs = [processes.submit(papermill_complaint, p, p, given[p], folder) for p in pages]
+        for page, job in zip(pages, jobs, strict=True):
+            if reason := job.result():
+                processes.shutdown(wait=True, cancel_futures=True)
+                raise FedReproError(
+                    f"{RESULTS / page.name} failed ({reason}); open {page} to see its traceback"
+                )
+    for page in pages:  # the injected cell holds a path of this machine and no result
+        notebook = nbformat.read(page, as_version=4)
+        for cell in notebook.cells:
+            if "injected-parameters" in cell.metadata.setdefault("tags", []):
+                cell.metadata.tags.append("remove-cell")
+        nbformat.write(notebook, page)
+
+
+def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
+    """Make pages of the user's executed notebooks, in a part of their own at the end."""
+    chapters, scales = [], set()
+    for file, notebook in _finished(folder, say):
+        name = "-".join(file.relative_to(folder).with_suffix("").parts)
+        scale = _parameters(notebook)["scale"]
+        scales.add(scale)
+        _mark_own(notebook, name, scale)
+        (copy / OWN).mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, copy / OWN / f"{name}.ipynb")
+        chapters.append({"file": f"{OWN.as_posix()}/{name}", "title": name})
+    if chapters:
+        caption = PATH_CHECK if scales == {"smoke"} else OWN_RUNS
+        toc["parts"].append({"caption": caption, "chapters": chapters})
+
+
+def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
+    """The notebooks below `folder` that ran without an error; the others are named and left out."""
+    for file in sorted(folder.rglob("*.ipynb")):
+        if any(part.startswith(".") for part in file.relative_to(folder).parts):
+            continue
+        if file.stem.endswith(".failed"):  # as a sweep names them
+            say(f"left out {file}: it failed")
+            continue
+        try:
+            notebook = nbformat.read(file, as_version=4)
+        except (OSError, ValueError) as error:
+            say(f"left out {file}: not a readable notebook ({one_line(error)})")
+            continue
+        outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+        if any(output.get("output_type") == "error" for output in outputs):
+            say(f"left out {file}: a cell of it failed")
+            continue
+        yield file, notebook
+
+
+def _mark_own(notebook: Any, name: str, scale: str) -> None:
+    """Put the run's name into the title of a user's own notebook, and a plain note under it."""
+    what = "a check of the path from data to page, not a result" if scale == "smoke" else "your own"
+    note = f"```{{note}}\nThis page is {what}. It was run at scale `{scale}`.\n```\n"
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("# "):
+            title, _, rest = cell.source.partition("\n")
+            cell.source = f"{title} ({name})\n\n{note}{rest}"
+            return
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(f"# {name}\n\n{note}"))
+
+
+def _build_pages(copy: Path, out: Path, strict: bool) -> Path:
+    """Run Jupyter Book on the copy; on success put the new site in place of the old one."""
+    log = out / "book.log"
+    command = [sys.executable, "-c", BUILD, "build", str(copy), "--toc"]
+    command += [str(copy / TOC), "--all"]
+    if strict:
+        command += ["-W", "-n", "--keep-going"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    text = COLOURS.sub("", done.stdout.decode(errors="replace"))
+    log.write_text(text, encoding="utf-8")
+    built = copy / "_build" / "html"
+    if done.returncode != 0 or not (built / "index.html").is_file():
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        named = [line for line in lines if re.search(r"WARNING: |ERROR: |Error: ", line)]
+        complaint = (named or lines or ["it printed nothing"])[-1]
+        raise FedReproError(f"the book did not build: {complaint}; the whole log is {log}")
+    site = out / "html"
+    shutil.rmtree(site, ignore_errors=True)
+    built.rename(site)
+    return site / "index.html"

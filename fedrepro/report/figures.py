@@ -1,0 +1,381 @@
+"""The figures of runs, drawn from saved arrays and frames.
+
+Every function returns a `Picture`, which a notebook shows once as a cell's last expression. An
+empty frame, or one without the needed columns, is a `FedReproError`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.report.picture import (
+    COLOURS,
+    GRID,
+    MARKERS,
+    OURS,
+    PAPER,
+    SMALL,
+    TEXT,
+    Picture,
+    checked,
+    label_axes,
+    legend_above,
+    logarithmic_x,
+    looks,
+    picture,
+)
+from fedrepro.report.sections import AXES, Section, number, sections
+from fedrepro.report.verdicts import ORDER_COLUMNS
+
+ACCURACY = "mean test accuracy (%)"
+PAIR = re.compile(r"(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)")
+CELLS = ("method", "column", "seed", "value")  # of the rows that `Study.cells` gives
+UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
+
+
+def curves(
+    frame: pd.DataFrame,
+    x: Literal["round", "bytes"] = "round",
+    y: str = "avg",
+    ylabel: str | None = None,
+) -> Picture:
+    """Test accuracy while training: one line per label, the mean over seeds, in a band from the
+    lowest to the highest seed. A mean ends where the first of its seeds does.
+
+    frame: as `Study.curves` gives it: label, seed, round, avg, bytes and domains. x="bytes": one
+    client's traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is
+    a level line at its last accuracy.
+    """
+    if x not in ("round", "bytes"):
+        raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
+    frame = checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
+    figure, axes = picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
+    ax, styles = axes[0, 0], looks(frame.label)
+    for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
+        by_round, style = rows.groupby("round"), styles[str(label)]
+        rows = rows[by_round.seed.transform("nunique") == rows.seed.nunique()]
+        if x == "bytes":
+            last = rows[rows["round"] == rows["round"].max()][y].mean()
+            rows = rows.assign(bytes=by_round.bytes.transform("mean") / 1e6)
+            rows = rows[rows.bytes > 0]  # round 0 has sent nothing
+            if rows.empty:
+                del style["marker"]
+                ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
+                continue
+        length = rows["round"].nunique()
+        sns.lineplot(
+            rows,
+            x=x,
+            y=y,
+            errorbar=("pi", 100) if rows.seed.nunique() > 1 else None,
+            err_kws={"alpha": 0.15, "linewidth": 0},
+            **style,
+            markevery=(index % 3, max(1, length // 6)) if length > 8 else 1,
+            markersize=5.5,
+            markeredgewidth=0,
+            linewidth=1.8,
+            label=str(label),
+            legend=False,
+            ax=ax,
+        )
+    ax.grid(color=GRID)
+    if x == "bytes":
+        logarithmic_x(ax)
+    else:
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
+    default = ACCURACY if y == "avg" else f"test accuracy on {y} (%)"
+    label_axes(ax, where, ylabel or default)
+    legend_above(figure, ax)
+    return figure
+
+
+def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
+    """One varied setting: one point per label in the order given, mean and standard deviation over
+    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; labels
+    ``FedAvg, N=10`` are drawn as a line for each name before the comma.
+
+    frame: label, seed, value.
+    """
+    frame = checked(frame, ("label", "seed", "value"), "sweep").astype({"value": float})
+    figure, axes = picture(3.6)
+    ax = axes[0, 0]
+    cut = [label.rpartition(", ") for label in frame.label.astype(str)]
+    frame = frame.assign(line=[part[0] for part in cut], place=[part[2] for part in cut])
+    names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
+    styles = looks(lines) if len(lines) > 1 else {lines[0]: {"color": OURS, "marker": "o"}}
+    places = frame.place.map(names.index)
+    ax.plot(places + 0.12, frame.value, ".", color=PAPER, alpha=0.7, markersize=5)
+    for line, rows in frame.groupby("line", sort=False):
+        label = str(line) if len(lines) > 1 else "mean ± std over seeds"
+        found = rows.groupby("place").value.agg(["mean", "std"]).reindex(names).fillna({"std": 0})
+        ax.errorbar(
+            range(len(names)),
+            found["mean"],
+            found["std"],
+            **{"linestyle": "-", **styles[str(line)]},
+            linewidth=1.4,
+            capsize=4,
+            markersize=7,
+            label=label,
+        )
+    parts = [name.partition("=") for name in names]
+    same = len({part[0] for part in parts}) == 1 and all(part[2] for part in parts)
+    ax.set_xticks(range(len(names)), [part[2] for part in parts] if same else names)
+    ax.set_xlim(-0.4, len(names) - 0.6)
+    ax.grid(axis="y", color=GRID)
+    label_axes(ax, xlabel, ylabel)
+    legend_above(figure, ax, 2 if len(lines) < 3 else 4)
+    return figure
+
+
+def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) -> Picture:
+    """Mean accuracy over a grid of two settings, the mean over seeds in each place.
+
+    frame: label, seed, value, the labels of the form ``mu=0.1, delta=0.2``; the first setting goes
+    upwards. printed: the paper's numbers by label, in a second line. A place without a run is
+    white. FedReproError: an empty frame, a label of another form.
+    """
+    frame = checked(frame, ("label", "seed", "value"), "grid of two settings")
+    means = frame.groupby("label").value.mean()
+    found = [PAIR.fullmatch(str(label)) for label in means.index]
+    if not all(found) or len({(m[1], m[3]) for m in found if m}) != 1:
+        raise FedReproError("labels of a grid read 'mu=0.1, delta=0.2', all of the same two names")
+    texts = [
+        number(mean, "percent")
+        + (f"\n(paper {number((printed or {})[k], 'percent')})" if k in (printed or {}) else "")
+        for k, mean in means.items()
+    ]
+    down, across = next((m[1], m[3]) for m in found if m)
+    places = pd.DataFrame(
+        [(float(m[2]), float(m[4])) for m in found if m], columns=[down, across]
+    ).assign(value=means.to_numpy(), text=texts)
+    table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
+    shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
+    figure, axes = picture(1.2 + 0.75 * len(table))
+    sns.heatmap(
+        table.rename(index="{:g}".format, columns="{:g}".format),
+        annot=shown,
+        fmt="",
+        annot_kws={"size": SMALL},
+        cmap="cividis",
+        cbar_kws={"label": ACCURACY},
+        ax=axes[0, 0],
+    )
+    axes[0, 0].tick_params(axis="y", labelrotation=0)
+    label_axes(axes[0, 0], across, down)
+    return figure
+
+
+def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
+    """Variants side by side: one column per domain and their mean, one mark per label, the mean
+    over seeds with the lowest and highest seed as a line.
+
+    cells: rows with method, column, seed and value, as `Study.cells` gives them.
+    """
+    frame = checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
+    columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
+    figure, axes = picture(3.4 + 0.2 * len(labels) / 2)
+    ax, styles = axes[0, 0], looks(labels)
+    sns.pointplot(
+        frame,
+        x="column",
+        y="value",
+        hue="method",
+        palette=[styles[label]["color"] for label in labels],
+        markers=[styles[label]["marker"] for label in labels],
+        linestyle="none",
+        dodge=0.6 * (1 - 1 / len(labels)) or False,
+        errorbar=("pi", 100),
+        err_kws={"linewidth": 1.4},
+        markersize=6,
+        ax=ax,
+    )
+    ax.get_legend().remove()
+    ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
+    for place in np.arange(len(columns) - 1) + 0.5:
+        ax.axvline(place, color=GRID, linewidth=0.8)
+    ax.grid(axis="y", color=GRID)
+    label_axes(ax, "", "test accuracy (%)")
+    legend_above(figure, ax, 2)
+    return figure
+
+
+def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
+    """Variants as closed lines around a centre: one spoke per domain, the mean over seeds. The
+    spokes begin at the whole ten below the lowest value, so that lengths are no proportions.
+
+    cells: rows with method, column, seed and value in percent, as `Study.cells` gives them; their
+    mean over domains (`avg`) is left out. FedReproError below three domains.
+    """
+    frame = checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
+    wide = frame[frame.column != "avg"].pivot_table(
+        index="method", columns="column", values="value", sort=False
+    )
+    if wide.shape[1] < 3:
+        raise FedReproError(f"a radar chart needs three domains, not {wide.shape[1]}; draw bars")
+    angles = np.linspace(0, 2 * np.pi, wide.shape[1], endpoint=False)
+    figure, axes = picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
+    ax = axes[0, 0]
+    for (label, row), style in zip(wide.iterrows(), looks(wide.index).values(), strict=True):
+        ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
+    ax.set_xticks(angles, wide.columns)
+    ax.tick_params(axis="x", pad=16)  # names stand beside the circle, not on it
+    ax.set_ylim(np.floor(wide.min().min() / 10) * 10, 100)
+    ax.set_rlabel_position(180 / wide.shape[1])
+    ax.grid(color=GRID)
+    legend_above(figure, ax, 2, title="test accuracy (%)")
+    return figure
+
+
+def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[str] = ()) -> Picture:
+    """The same chart of what the authors' own files hold of a printed table: all rows, some, or all
+    but some. FedReproError where there is no such file."""
+    found = papers.load(paper).filed
+    if found is None or table not in found.domains:
+        raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
+    kept = found.domains[table]
+    return radar(
+        [
+            {"method": row, "column": column, "seed": 1, "value": value}
+            for row, values in kept.rows.items()
+            if row not in without and (not rows or row in rows)
+            for column, value in zip(kept.columns, values, strict=True)
+        ]
+    )
+
+
+def traffic(frame: pd.DataFrame) -> Picture:
+    """What travelled: one row per label, one marker per kind of payload on a logarithmic axis.
+    Downloads are full and stand above, uploads are hollow.
+
+    frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed where there
+    are several (their mean is drawn).
+    """
+    frame = checked(frame, ("label", "kind", "bytes"), "traffic")
+    table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
+    table = table[sorted(table.columns)].fillna(0.0)
+    largest = float(table.sum(axis=1).max())
+    unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
+    payloads = list(dict.fromkeys(str(kind).partition("/")[2] for kind in table.columns))
+    figure, axes = picture(1.3 + 0.42 * len(table) + 0.22 * math.ceil(len(table.columns) / 2))
+    ax, rows = axes[0, 0], np.arange(len(table))
+    for kind in table.columns:
+        way, _, payload = str(kind).partition("/")
+        place, up = payloads.index(payload), way == "up"
+        ax.plot(
+            (table[kind] / size).where(table[kind] > 0),
+            rows + (0.14 if up else -0.14),
+            MARKERS[place % 12],
+            color=COLOURS[place % 8],
+            markerfacecolor="white" if up else COLOURS[place % 8],
+            label=f"{payload} {way}",
+        )
+    logarithmic_x(ax)
+    ax.set_yticks(rows, [str(name) for name in table.index])
+    ax.invert_yaxis()
+    ax.grid(axis="x", color=GRID)
+    label_axes(ax, f"traffic of the run, all clients ({unit})")
+    legend_above(figure, ax, 2)
+    return figure
+
+
+# The paper's numbers beside ours, from the frames of `verdicts`.
+
+
+def beside(table: pd.DataFrame) -> Picture:
+    """A frame of `verdicts.build_table`, drawn: one panel per column, methods downwards, the
+    printed mean and deviation above ours. A stand-in column says so in its title.
+
+    FedReproError: an empty frame, or runs on several data sets or scales.
+    """
+    section, *others = sections(table)
+    if others:
+        names = ", ".join(f"{s.dataset} at scale {s.scale}" for s in (section, *others))
+        raise FedReproError(f"runs of {names} in one figure; give the cells of one")
+    cols = 1 if len(section.columns) == 1 else 2
+    rows = math.ceil(len(section.columns) / cols)
+    height = rows * (0.85 + 0.27 * len(section.methods)) + 0.9
+    figure, axes = picture(height, rows, cols, sharey=True)
+    units = {section.unit(column) for column in section.columns}
+    for ax in axes.flat[len(section.columns) :]:
+        ax.set_axis_off()
+    for ax, column in zip(axes.flat, section.columns, strict=False):
+        unit = section.unit(column)
+        _pairs(ax, section, column)
+        label_axes(ax, "" if len(units) == 1 else AXES.get(unit, unit), "", section.heading(column))
+        ax.set_yticks(range(len(section.methods)), section.methods)
+        ax.set_ylim(len(section.methods) - 0.5, -0.5)
+        ax.grid(axis="both", color=GRID)
+        ax.locator_params(axis="x", nbins=4)
+    if len(units) == 1:
+        figure.supxlabel(AXES.get(*units, *units), fontsize=TEXT)
+    fullest = max(axes.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1]))
+    legend_above(figure, fullest, 2, title=section.statement)
+    return figure
+
+
+def _pairs(ax: Axes, section: Section, column: str) -> None:
+    """Printed and own value of each cell with its deviation; nothing where there is none."""
+    cells = pd.DataFrame([section.cells.get((m, column), {}) for m in section.methods])
+    series: tuple[tuple[str, float, dict[str, Any], str], ...] = (
+        ("published", -0.17, {"color": PAPER, "marker": "s", "mfc": "white"}, "paper"),
+        ("ours", 0.17, {"color": OURS, "marker": "o"}, "ours"),
+    )
+    for key, shift, style, name in series:
+        values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
+        if values.isna().all():
+            continue
+        marks = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5, **style}
+        places = np.arange(len(cells)) + shift
+        ax.errorbar(values, places, xerr=stds, **marks, label=f"{name}, mean ± std")
+
+
+def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
+    """The order of the methods in one column: the paper's ranks left, ours right, joined by lines.
+    A method that ranks higher with us than in the paper is a solid line, lower a dashed one, equal
+    a dotted one.
+
+    ranks: a frame of `verdicts.order`, of one table, data set and scale.
+    """
+    ranks = checked(ranks, ORDER_COLUMNS, "order of methods")
+    rows = ranks[ranks.column == column]
+    if rows.empty:
+        known = ", ".join(dict.fromkeys(ranks.column))
+        raise FedReproError(f"no ranks in column {column!r}; choose from {known}")
+    if len(rows[["table", "dataset", "scale"]].drop_duplicates()) > 1:
+        raise FedReproError("ranks of several tables or scales in one figure; give those of one")
+    figure, axes = picture(1.3 + 0.36 * len(rows))
+    ax = axes[0, 0]
+    for row in rows.to_dict("records"):
+        pair = [float(row["rank_published"]), float(row["rank_ours"])]
+        line, colour = ("-", COLOURS[0]) if pair[1] < pair[0] else ("--", COLOURS[1])
+        line, colour = (":", PAPER) if pair[1] == pair[0] else (line, colour)
+        ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row["method"])
+    for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
+        for rank in rows[key].unique():
+            text = "\n".join(rows.method[rows[key] == rank])  # one line a method that shares it
+            ax.text(side, float(rank), text, ha=align, va="center", size=SMALL)
+    tau = float(rows.tau.iloc[0])
+    ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
+    ax.set_yticks(range(1, len(rows) + 1))
+    inches = 0.07 * rows.method.str.len().max() + 0.1  # of the longest name, beside a line of 4.2
+    room = min(max(0.75, inches / max(4.2 - 2 * inches, 0.1)), 2.5)
+    ax.set_xlim(-room, 1 + room)
+    ax.set_ylim(len(rows) + 0.5, 0.5)
+    ax.spines["bottom"].set_visible(False)
+    ax.tick_params(axis="x", length=0)
+    agreement = "" if math.isnan(tau) else f", Kendall's tau = {number(tau, 'ratio')}"
+    label_axes(ax, "", "rank (1 is best)", f"{column}{agreement}")
+    return figure

@@ -1,0 +1,80 @@
+"""What the command line prints of numbers: one experiment, and every published cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedrepro import papers
+from fedrepro.quantities.cells import wide
+from fedrepro.quantities.paper_run import Study
+from fedrepro.report import text
+from fedrepro.report.results import collect
+from fedrepro.report.sections import number, spread
+from fedrepro.report.tables import plain
+from fedrepro.report.verdicts import beside, build_table
+
+
+def result(study: Study, experiment: str) -> str:
+    """One experiment's numbers beside the paper's, with verdicts; without a printed table, ours
+    alone. Trains what the store lacks."""
+    spec, rows = study.paper.experiment(experiment), study.cells(experiment)
+    title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed})"
+    if spec.table is None or not rows:
+        unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
+        return f"{title}\n{_ours_only(rows, unit)}\n"
+    return f"{plain(beside(study, experiment), title)}\n"
+
+
+def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
+    if not rows:
+        return "no number: the runs that its target is taken from are not all there"
+    table = wide([dict(row) for row in rows])
+    lines = [
+        (str(label), *(number(value, unit) for value in values))
+        for label, values in zip(table.index, table.to_numpy(float), strict=True)
+    ]
+    return text.aligned(("method", *map(str, table.columns)), lines)
+
+
+def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Every printed cell of every paper with our numbers from the executed notebooks in the
+    folders; a cell appears once for each data set and scale it was run at. Keys are `build_table`'s
+    columns."""
+    found = [pair for folder in folders for pair in collect(folder).studies]
+    rows: list[dict[str, Any]] = []
+    for name in papers.list():
+        paper = papers.load(name)
+        shown = {e.id: e.table for e in paper.experiments}
+        ours = [
+            {**cell, "table": shown[experiment]}
+            for study, experiments in found
+            if study.paper.name == name
+            for experiment in experiments
+            if shown[experiment] is not None
+            for cell in study.cells(experiment)
+        ]
+        for table in paper.tables:
+            for row in build_table(paper, table.id, ours).to_dict(orient="records"):
+                if table.cell(row["method"], row["column"]) is not None:
+                    rows.append(text.plain(row))
+    return rows
+
+
+def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of `published_cells` as text."""
+    header = ("paper", "table", "dataset", "method", "column")
+    lines = [
+        (
+            *(row[key] for key in header),
+            spread(row["published"], row["published_std"], row["unit"]),
+            spread(row["ours"], row["ours_std"], row["unit"]),
+            str(row["seeds"]),
+            row["scale"] or "–",
+            row["verdict"],
+            row["why"],
+        )
+        for row in rows
+    ]
+    return text.aligned((*header, "paper's", "ours", "seeds", "scale", "verdict", "why"), lines)

@@ -1,0 +1,241 @@
+"""Results: experiments with their runs, of a live study or of executed notebooks.
+
+A notebook glues which runs it used, never their numbers; those come from the records beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import scrapbook
+
+from fedrepro import papers
+from fedrepro.base import files
+from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.papers import Arm, Paper
+from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.records import Record, Store
+
+SENTINEL = "finished"
+STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
+FOLDER = Path(__file__).resolve().parents[2] / "book" / "runs"
+
+
+def glue_study(study: Study, experiments: Sequence[str]) -> None:
+    """Glue a notebook's parameters in effect, the ids of its runs, what has no run, and last the
+    sentinel that tells a whole notebook from one whose kernel died."""
+    runs, tuned, diverged, counted = [], [], [], {}
+    for name in experiments:
+        if not study.paper.arm_specs(name):
+            counted[name] = study.cells(name)
+            continue
+        for result in study.results(name):
+            runs.append([result.record.run_id, name, result.label])
+            tuned += [[t.run_id, name, result.label, v] for v, t in result.trials.items()]
+        for label, end in study.diverged(name).items():
+            diverged.append([name, label, str(end), end.seed, end.round])
+    given = {key: getattr(study, key) for key in ("dataset", "scale", "seed")}
+    parameters = {"paper": study.paper.name, **given, "experiments": list(experiments)}
+    for scrap, value in (
+        ("study", parameters),
+        ("runs", runs),
+        ("trials", tuned),
+        ("diverged", diverged),
+        ("counted", counted),
+        (SENTINEL, True),
+    ):
+        scrapbook.glue(scrap, value)
+
+
+@dataclass
+class Kept(Study):
+    """A study of an executed notebook: it answers as a live one does, and trains nothing."""
+
+    scraps: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    shown: Mapping[str, str] = field(default_factory=dict)  # pictures by name, PNG in base64
+
+    def __post_init__(self) -> None:
+        self._cells: dict[str, list[dict[str, Any]]] = {}
+
+    @property
+    def experiments(self) -> list[str]:
+        found: list[str] = self.scraps["study"]["experiments"]
+        return found
+
+    def cells(self, experiment: str) -> list[dict[str, Any]]:
+        if experiment in self.scraps["counted"]:
+            found: list[dict[str, Any]] = self.scraps["counted"][experiment]
+            return found
+        if experiment not in self._cells:
+            self._cells[experiment] = super().cells(experiment)
+        return self._cells[experiment]
+
+    def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
+        arms = {arm.label: arm for arm in self.arms(experiment)}
+        trials: dict[str, dict[str, Record]] = {}
+        for run, used, label, value in self.scraps["trials"]:
+            if used == experiment:
+                trials.setdefault(label, {})[value] = self._record_of(run)
+        results = []
+        for run, used, label in self.scraps["runs"]:
+            if used == experiment:
+                record = self._record_of(run)
+                arm = arms.get(label) or self._past(label, record)
+                results.append(Result(arm, record, trials.get(label, {})))
+        ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
+        return results, [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
+
+    def _past(self, label: str, record: Record) -> Arm:
+        """A row that the paper's file no longer has."""
+        method = record.config["method"]
+        return Arm(label, method["name"], method["fields"], self.protocol(), alternative=True)
+
+    def _record_of(self, run: str) -> Record:
+        record = self.store.find(run)
+        if record is None:
+            raise FedReproError(f"{self.name} used run {run}, which is not in {self.store.root}")
+        return record
+
+
+class Results:
+    """Studies side by side, seeds and data sets, each with the experiments it holds.
+
+    paper: the one a page asked for; None where the studies tell.
+    """
+
+    def __init__(
+        self, studies: Iterable[tuple[Study, Sequence[str]]], paper: str | None = None
+    ) -> None:
+        self.studies, self._paper = list(studies), paper
+
+    @property
+    def paper(self) -> Paper:
+        names = {study.paper.name for study, _ in self.studies}
+        names = {self._paper} if self._paper else names
+        if len(names) != 1:
+            raise FedReproError("a table is of one paper; name it, as in results.recorded('adcol')")
+        return papers.load(names.pop())
+
+    def where(self, **facts: Any) -> Results:
+        """Those studies that have the given values (dataset="office10", scale="paper", ...)."""
+        return self.those(lambda s: all(getattr(s, key) == v for key, v in facts.items()))
+
+    def those(self, choose: Callable[[Study], bool]) -> Results:
+        return Results([pair for pair in self.studies if choose(pair[0])], self._paper)
+
+    def holding(self, experiment: str) -> list[Study]:
+        """The studies that hold an experiment."""
+        return [study for study, names in self.studies if experiment in names]
+
+    def cells(self, experiment: str) -> list[dict[str, Any]]:
+        """Rows as `Study.cells` gives them."""
+        return [row for study in self.holding(experiment) for row in study.cells(experiment)]
+
+    def runs(self, *experiments: str) -> list[tuple[Study, Result]]:
+        """The runs of some experiments (all of them where none is named), with their studies."""
+        return [
+            (study, result)
+            for study, names in self.studies
+            for name in names
+            if not experiments or name in experiments
+            if study.paper.arm_specs(name)
+            for result in study.results(name)
+        ]
+
+    def curves(self, experiment: str) -> pd.DataFrame:
+        """Tidy curves of one experiment: label, seed, dataset, round, avg, bytes and domains."""
+        found = [s.curves(experiment) for s in self.holding(experiment) if s.results(experiment)]
+        return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+    def of_one_scale(self, dataset: str, experiment: str) -> Results:
+        """The studies of an experiment on a data set, for one figure, whose scales must not mix:
+        those at scale paper once they hold every row that the others hold, else the others."""
+        held = [(s, e) for s, e in self.studies if s.dataset == dataset and experiment in e]
+        here = Results(held, self._paper)
+        full, rest = here.where(scale="paper"), here.those(lambda s: s.scale != "paper")
+        rows = [{row["method"] for row in found.cells(experiment)} for found in (full, rest)]
+        return full if rows[0] >= rows[1] else rest
+
+
+def live(study: Study, experiments: Sequence[str]) -> Results:
+    """One study whose runs are trained where they lack."""
+    return Results([(study, experiments)], study.paper.name)
+
+
+def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
+    """What is kept with the book. Runs at scale smoke are left out: they check the path."""
+    return collect(runs / "notebooks", paper).those(lambda study: study.scale != "smoke")
+
+
+def collect(folder: Path | str, paper: str | None = None, runs: Path | None = None) -> Results:
+    """What the finished notebooks under a folder glued, and those of which only that was kept.
+
+    runs: the folder of their records; default that of the notebooks' folder.
+    """
+    place = runs or Path(folder).parent
+    glued = _lines(place / STUDIES)
+    shown: dict[str, dict[str, str]] = {}
+    for path in sorted(Path(folder).rglob("*.ipynb")):
+        scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
+        if _whole(scraps):
+            glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
+            drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
+            shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
+    store = Store(place)
+    found = {}
+    for name, data in glued.items():
+        given = {key: data["study"][key] for key in ("dataset", "scale", "seed")}
+        if paper in (None, data["study"]["paper"]):
+            own = papers.load(data["study"]["paper"])
+            seen = shown.get(name, {})
+            found[name] = Kept(own, **given, store=store, scraps=data, name=name, shown=seen)
+    return Results([(one, one.experiments) for one in found.values()], paper)
+
+
+def _lines(path: Path) -> dict[str, dict[str, Any]]:
+    """What was kept of notebooks, by name."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        return {line["name"]: line for line in map(json.loads, lines)}
+    except (OSError, ValueError, KeyError) as error:
+        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
+
+
+def _scraps(path: Path) -> dict[str, Any]:
+    """The scraps of a notebook by name."""
+    try:
+        return dict(scrapbook.read_notebook(str(path)).scraps)
+    except (ValueError, KeyError, AttributeError, OSError) as error:
+        raise FedReproError(f"{path} is no readable notebook ({error}); remove it") from None
+
+
+def _whole(scraps: Mapping[str, Any]) -> bool:
+    """Whether a notebook reached its last cell, and glued what one does today."""
+    return {SENTINEL, "study", "runs", "counted"} <= set(scraps)
+
+
+def keep(runs: Path) -> None:
+    """Write what the notebooks of a folder of runs glued beside its records, so that all but a
+    few notebooks may go."""
+    lines = [
+        {**study.scraps, "name": study.name}
+        for study, _ in collect(runs / "notebooks").studies
+        if isinstance(study, Kept)
+    ]
+    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    files.write(runs / STUDIES, lambda file: file.write_text(text, encoding="utf-8"))
+
+
+def finished(notebook: Path) -> bool:
+    """Whether an executed notebook reached its last cell. Papermill's own marks do not tell: after
+    a kernel's death they call every cell completed."""
+    try:
+        return notebook.exists() and _whole(_scraps(notebook))
+    except FedReproError:
+        return False

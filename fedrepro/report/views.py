@@ -1,0 +1,391 @@
+"""What notebooks and the book's pages show of results, live or recorded. What is not there is said
+to be so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+import pandas as pd
+
+from fedrepro import papers
+from fedrepro.federated import metrics
+from fedrepro.quantities.cells import wide
+from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.records.embedding import tsne
+from fedrepro.records.environment import describe_build
+from fedrepro.report import figures, images, verdicts
+from fedrepro.report.picture import Picture
+from fedrepro.report.results import FOLDER, Kept, Results
+from fedrepro.report.sections import number, sections, spread
+from fedrepro.report.tables import Html, beside_table, prose
+
+NOTHING = "No run is recorded yet for this."
+OPTIMISTIC = {"best-test": "best-test (optimistic)"}
+Shown = Picture | Html
+Draw = Callable[[list[dict[str, Any]]], Picture]
+
+
+def nothing(printed: str = "") -> Html:
+    """The line for what is not recorded; printed: the paper's own table, folded away under it."""
+    return Html(f"<p><em>{NOTHING}</em></p>{_folded(printed) if printed else ''}", NOTHING)
+
+
+def _folded(printed: str) -> str:
+    return f"<details><summary>The printed numbers</summary>\n{printed}</details>"
+
+
+def show(things: Iterable[Any]) -> None:
+    """Display several things in one cell, in order."""
+    from IPython.display import display
+
+    for thing in things:
+        display(thing)
+
+
+def _last(things: Sequence[Any]) -> Any:
+    """The last of several things, as a cell's value; those before it are displayed."""
+    show(things[:-1])
+    return things[-1] if things else nothing()
+
+
+# Tables.
+
+
+def overview(found: Results) -> pd.DataFrame | Html:
+    """What is recorded: seeds and different runs by data set and scale; no runs where all is
+    counted."""
+    if not found.studies:
+        return nothing()
+    rows = [
+        {"dataset": study.dataset, "scale": study.scale, "seed": study.seed, "run": run}
+        for study, names in found.studies
+        for run in {r.record.run_id for _, r in Results([(study, names)]).runs()} or [None]
+    ]
+    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["dataset", "scale"], as_index=False)
+    return grouped.agg(
+        seeds=("seed", lambda seeds: ", ".join(map(str, seeds.unique()))), runs=("run", "nunique")
+    ).set_index("dataset")
+
+
+def built(found: Results, experiment: str) -> pd.DataFrame:
+    """A printed table beside our runs, as `verdicts.build_table` gives it."""
+    table = found.paper.experiment(experiment).table or experiment
+    rows = [{**row, "table": table} for row in found.cells(experiment)]
+    return verdicts.build_table(found.paper, table, rows)
+
+
+def table(found: Results, experiment: str) -> Html:
+    """A printed table beside the seeds of each data set and scale it was run at; the printed one,
+    folded away, where it was not run, or only on other data."""
+    paper = found.paper
+    spec = paper.experiment(experiment)
+    caption = f"{paper.short}, {experiment}: {spec.caption}"
+    rows = built(found, experiment)
+    shown = beside_table(rows, caption)
+    if not found.cells(experiment):
+        return nothing(shown.html)
+    printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
+    if printed.empty or not all(section.bare for section in sections(rows)):
+        return shown
+    return Html(shown.html + _folded(beside_table(printed, caption).html), shown.summary)
+
+
+def tables(found: Results, *kinds: str) -> list[Html]:
+    """The tables of the experiments of some kinds that a paper prints."""
+    specs = [
+        found.paper.experiment(e) for e in dict.fromkeys(n for _, e in found.studies for n in e)
+    ]
+    return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
+
+
+def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -> Shown:
+    """Of each data set a table was run on: the table, its figure, and the order of the methods in
+    some columns. One line where it was not run."""
+    shown: list[Shown] = []
+    for dataset in dict.fromkeys(row["dataset"] for row in found.cells(experiment)):
+        rows = built(here := found.where(dataset=dataset), experiment)
+        orders = verdicts.order(rows)
+        orders = orders[orders.methods > 1]
+        ran = rows[rows.ours.notna()]
+        shown.append(table(here, experiment))
+        shown += [figures.beside(part) for _, part in ran.groupby("scale", sort=False)]
+        for column in columns:
+            own = orders[orders.column == column].groupby("scale", sort=False)
+            shown += [figures.order(part, column) for _, part in own]
+    return _last(shown) if shown else table(found, experiment)
+
+
+def place(
+    found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
+) -> str:
+    """Where a row stands in one column by its mean over seeds, who is first, where the paper has
+    it, and what another row has, as a sentence."""
+    rows = found.of_one_scale(dataset, experiment).cells(experiment)
+    ours = wide([row for row in rows if row["column"] == column])[column].dropna()
+    named = found.paper.experiment(experiment).table
+    table = found.paper.table(named) if named else None
+    cells = {m: table.cell(m, column) for m in ours.index} if table else {}
+    printed = pd.Series({m: c.value for m, c in cells.items() if c is not None and c.value})
+    unit = table.unit_of(column) if table and len(printed) else "percent"
+
+    def stands(values: pd.Series[float]) -> str:
+        rank = values.round(9).rank(ascending=False)[own]
+        return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
+
+    parts = [f"{own} is {stands(ours)}"]
+    first = [name for name in (ours.idxmax(),) if name != own]
+    parts += [f"{name} is first with {number(ours[name], unit)}" for name in first]
+    if other and other not in first:
+        parts.append(f"{other} has {number(ours[other], unit)}")
+    if own in printed and len(printed) > 1:
+        parts.append(f"in the paper {own} is {stands(printed.astype(float))}")
+    return "; ".join(parts) + "."
+
+
+def places(found: Results, *rows: Sequence[str]) -> Any:
+    """A list of such sentences in Markdown: each row is a title and what `place` takes, a column
+    last where it is not the mean."""
+    from IPython.display import Markdown
+
+    return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
+
+
+def by_rule(result: Result) -> dict[str, dict[str, float]]:
+    """A run's accuracies under every score rule there are images for."""
+    curve = result.record.curve
+    seen = (curve.split == "validation").any()
+    rules = [rule for rule in metrics.SCORE_RULES if rule != "validation" or seen]
+    return {rule: metrics.scores(curve, rule) for rule in rules}
+
+
+def rules(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
+    """Mean accuracy under each score rule, mean and deviation over seeds: one row per label."""
+    rows = [
+        {"method": result.label, "rule": rule, "value": score["avg"]}
+        for _, result in found.of_one_scale(dataset, experiment).runs(experiment)
+        for rule, score in by_rule(result).items()
+    ]
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame(rows)
+    grouped = frame.groupby(["method", "rule"], sort=False).value.agg(["mean", "std"])
+    shown = grouped.apply(lambda row: spread(row["mean"], row["std"], "percent"), axis=1)
+    whole = shown.unstack("rule", fill_value="–").reindex(frame.method.unique())
+    return whole[frame.rule.unique()].rename(columns=OPTIMISTIC).rename_axis(columns=None)
+
+
+def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
+    """Our numbers of what the paper draws and does not print: means over seeds, one row per
+    label."""
+    rows = found.of_one_scale(dataset, experiment).cells(experiment)
+    return wide(rows).round(3) if rows else nothing()
+
+
+# Figures.
+
+
+def curves(
+    found: Results, experiment: str, dataset: str, x: Literal["round", "bytes"] = "round"
+) -> Shown:
+    """Accuracy while training, over rounds or bytes."""
+    frame = found.of_one_scale(dataset, experiment).curves(experiment)
+    return nothing() if frame.empty else figures.curves(frame, x=x)
+
+
+def _values(found: Results, experiment: str, dataset: str, column: str = "avg") -> pd.DataFrame:
+    """One column of each arm and seed: label, seed, value."""
+    rows = found.of_one_scale(dataset, experiment).cells(experiment)
+    frame = pd.DataFrame(rows, columns=["method", "seed", "value", "column"])
+    frame = frame[frame.column == column].drop(columns="column")
+    return frame.rename(columns={"method": "label"})
+
+
+def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
+    """Mean accuracy against one varied setting."""
+    frame = _values(found, experiment, dataset)
+    return nothing() if frame.empty else figures.sweep(frame, xlabel)
+
+
+def in_and_out(
+    found: Results, experiment: str, dataset: str, xlabel: str, reference: str = ""
+) -> Shown:
+    """Accuracy out of and in the clients' domains against a varied setting, one picture each.
+    reference: an arm that has not got the setting, drawn as a level line."""
+    pictures = []
+    for column in ("out of domain", "in domain"):
+        rows = _values(found, experiment, dataset, column)
+        rows["label"] = rows.label.str.replace(r"^(\w+) ([\d.]+)$", r"\1=\2", regex=True)
+        level, rows = rows[rows.label == reference], rows[rows.label != reference]
+        places = dict.fromkeys(str(name).rpartition(", ")[2] for name in rows.label)
+        lines = [level.assign(label=f"{reference}, {place}") for place in places if len(level)]
+        if len(rows):
+            frame = pd.concat([*lines, rows], ignore_index=True)
+            pictures.append(figures.sweep(frame, xlabel, f"accuracy {column} (fraction)"))
+    return _last(pictures)  # type: ignore[no-any-return]
+
+
+def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
+    """Mean accuracy over a grid of two settings; printed: the table with what the paper says of
+    some of them on the first of the experiment's data sets."""
+    frame, paper = _values(found, experiment, dataset), found.paper
+    cells = {row.method: row.cells[0].value for row in paper.table(printed).rows}
+    own = dataset == paper.experiment(experiment).datasets[0]
+    known = {label: value for label, value in cells.items() if value is not None and own}
+    return nothing() if frame.empty else figures.heat_map(frame, known)
+
+
+def by_domain(
+    found: Results, experiment: str, dataset: str, draw: Draw = figures.by_domain
+) -> Shown:
+    """Accuracy of each arm domain by domain, side by side or by another figure."""
+    rows = found.of_one_scale(dataset, experiment).cells(experiment)
+    return draw(rows) if rows else nothing()
+
+
+def traffic(found: Results, experiment: str, dataset: str) -> Shown:
+    """What travelled in the whole run, all clients together, by kind of message."""
+    rows = [
+        {"label": result.label, "seed": study.seed, "kind": kind, "bytes": float(sent)}
+        for study, result in found.of_one_scale(dataset, experiment).runs(experiment)
+        for kind, sent in metrics.traffic(result.record.curve).sum().items()
+    ]
+    return figures.traffic(pd.DataFrame(rows)) if rows else nothing()
+
+
+def embedding(found: Results, dataset: str, *by: Any) -> Shown:
+    """Test representations in the plane, of the first seed: one picture for domains, one for
+    classes."""
+    frames = []
+    for study, names in found.where(dataset=dataset).studies:
+        drawn = [n for n in names if study.paper.experiment(n).kind == "features"]
+        for result in study.results(drawn[0]) if drawn else ():
+            plane = result.record.points
+            if plane.empty and not isinstance(study, Kept):
+                classes, domains = study.federation().classes, result.record.data["domains"]
+                plane = tsne(result.record.features, domains, classes, study.seed)
+            frames.append(plane.assign(label=result.label))
+        if drawn:
+            break
+    whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    return _last([images.embedding(whole, by=one) for one in by if len(whole)])  # type: ignore[no-any-return]
+
+
+def picture(found: Results, dataset: str, name: str) -> Html:
+    """A figure that a kept notebook of a data set shows."""
+    alt = f"{name} of {dataset}"
+    for study, _ in found.where(dataset=dataset).studies:
+        if isinstance(study, Kept) and (data := study.shown.get(name)):
+            data = "".join(data.split())
+            return Html(f'<img alt="{alt}" src="data:image/png;base64,{data}">', alt)
+    return nothing()
+
+
+# The data, the machines, and what the papers' files say.
+
+
+def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
+    """Images by domain, split and class."""
+    runs = found.where(dataset=dataset).runs()
+    runs.sort(key=lambda pair: pair[0].scale == "paper")
+    if not runs:
+        return nothing()
+    frame = pd.DataFrame(runs[0][1].record.data["counts"])
+    return frame.pivot_table(
+        index=["domain", "split"], columns="class", values="images", aggfunc="sum", sort=False
+    ).rename_axis(columns=None)
+
+
+def measured(name: str, **how: Any) -> pd.DataFrame | Html:
+    """A table that a benchmark left beside the records."""
+    path = FOLDER / f"{name}.json"
+    return pd.read_json(path, **how).round(1) if path.exists() else nothing()
+
+
+def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
+    return {(study.paper.name, r.record.run_id): (study, r) for study, r in found.runs()}
+
+
+def executions(found: Results) -> pd.DataFrame | Html:
+    """Date, machine, versions and commit: one row per group of runs that share them."""
+    rows = []
+    for study, result in _each_run(found).values():
+        facts = result.record.environment
+        rows.append(
+            {
+                "paper": study.paper.name,
+                "dataset": study.dataset,
+                "scale": study.scale,
+                "date": facts["date"][:10],
+                "machine": f"{facts['device']}, {facts['threads']} thread",
+                "python": facts["python"],
+                **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
+                "commit": (facts["commit"] or "unknown")[:10]
+                + (" (changed files)" if facts["dirty"] else ""),
+            }
+        )
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame(rows).fillna("none")
+    return frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
+
+
+def hashes(found: Results) -> pd.DataFrame | Html:
+    """The data behind the runs."""
+    rows = {
+        (study.dataset, study.scale, what): {"sha256": value[:16]}
+        for study, result in _each_run(found).values()
+        for what, value in result.record.data["hashes"].items()
+    }
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    return frame.rename_axis(["dataset", "scale", "what"])
+
+
+def every_run(found: Results) -> pd.DataFrame | Html:
+    """Id, method, seed and mean accuracy under all four score rules: one row per run."""
+    rows = {
+        result.record.run_id: {
+            "dataset": study.dataset,
+            "scale": study.scale,
+            "run": result.label,
+            "seed": study.seed,
+            "rounds": int(result.record.curve["round"].max()),
+            **{rule: round(score["avg"], 2) for rule, score in by_rule(result).items()},
+        }
+        for study, result in _each_run(found).values()
+    }
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename(columns=OPTIMISTIC)
+    return frame.rename_axis("run id").sort_values(["dataset", "scale", "run", "seed"])
+
+
+def this_build() -> pd.DataFrame:
+    """Date, versions and commit of the machine that builds the pages."""
+    return pd.Series(describe_build(), name="").to_frame().rename_axis("fact")
+
+
+def scales(paper: str, dataset: str) -> pd.DataFrame:
+    """The settings in which the scales of a protocol differ."""
+    one = papers.load(paper)
+    found = {
+        scale: one.sources(dataset, scale).set_index("setting").value
+        for scale in ("paper", "reduced", "smoke")
+    }
+    whole = pd.DataFrame(found)
+    return whole[whole.nunique(axis=1) > 1]
+
+
+def claims(paper: str) -> Html:
+    """What the paper says it shows, in our words, and where."""
+    rows = [(one.claim, one.where) for one in papers.load(paper).claims]
+    return prose(("claim", "where"), rows, "claims")
+
+
+def blocked(paper: str) -> Html:
+    """The tables and figures that are not run, and why."""
+    found = [e for e in papers.load(paper).experiments if e.state != "runs"]
+    rows = [(f"{e.id}: {e.caption}", e.reason) for e in found]
+    return prose(("table or figure", "why it is not run"), rows, "what is not run")

@@ -1,0 +1,352 @@
+"""The figures hold what they were given: series, labels, ticks and numbers."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from IPython.core.formatters import DisplayFormatter
+from PIL import Image
+
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.data.federation import Samples
+from fedrepro.report import figures, images, verdicts
+from fedrepro.report.picture import Picture
+from tests import toys
+
+ADCOL = papers.load("adcol")
+
+
+def curve_frame(labels: tuple[str, ...] = ("FedAvg", "ADCOL"), seeds: int = 2) -> pd.DataFrame:
+    """Ten rounds; a label's accuracy is its number times ten plus the seed plus the round."""
+    rows = [
+        {
+            "label": label,
+            "seed": seed,
+            "dataset": "digits5",
+            "round": round,
+            "avg": 10.0 * index + seed + round,
+            "mnist": 50.0,
+            "bytes": 0.0 if label == "SOLO" else 2e6 * round,
+        }
+        for index, label in enumerate(labels)
+        for seed in range(seeds)
+        for round in range(1, 11)
+    ]
+    return pd.DataFrame(rows)
+
+
+def built(table: str, values: dict[tuple[str, str], list[float]], **facts: Any) -> pd.DataFrame:
+    """A `build_table` frame from values by (method, column)."""
+    base = {"dataset": "digits5", "scale": "paper", "standin": False, "marks": ()} | facts
+    rows = [
+        {**base, "method": method, "column": column, "seed": seed, "value": value}
+        for (method, column), seeds in values.items()
+        for seed, value in enumerate(seeds)
+    ]
+    return verdicts.build_table(ADCOL, table, rows)
+
+
+def legend(figure: Picture) -> list[str]:
+    """The texts of the one legend above the axes."""
+    (found,) = figure.legends
+    return [text.get_text() for text in found.get_texts()]
+
+
+def lines(figure: Picture, panel: int = 0) -> dict[str, Any]:
+    return {str(line.get_label()): line for line in figure.axes[panel].lines}
+
+
+def ticks(axis: Any) -> list[str]:
+    return [text.get_text() for text in axis.get_ticklabels()]
+
+
+def texts(figure: Picture, panel: int = 0) -> list[str]:
+    return [text.get_text() for text in figure.axes[panel].texts]
+
+
+def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
+    figure = figures.curves(curve_frame())
+    data, _ = DisplayFormatter().format(figure)
+    assert set(data) == {"text/plain", "image/png"}
+    image = Image.open(io.BytesIO(data["image/png"]))
+    assert image.width == 600 and len(data["image/png"]) < 60_000
+    import matplotlib.pyplot as plt
+
+    assert plt.get_fignums() == []
+
+
+def test_curves_are_means_in_a_band_over_seeds() -> None:
+    figure = figures.curves(curve_frame())
+    ax = figure.axes[0]
+    assert legend(figure) == ["FedAvg", "ADCOL"]
+    found = lines(figure)
+    assert list(found["FedAvg"].get_xdata()) == list(range(1, 11))
+    assert found["ADCOL"].get_ydata() == pytest.approx(np.arange(1, 11) + 10.5)
+    band = ax.collections[0].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (1.0, 11.0)
+    assert found["FedAvg"].get_linestyle() != found["ADCOL"].get_linestyle()
+    assert found["FedAvg"].get_marker() != found["ADCOL"].get_marker()
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("communication round", figures.ACCURACY)
+
+
+def test_a_method_has_one_look_in_all_figures() -> None:
+    first = figures.curves(curve_frame(("SOLO", "own", "FedAvg")))
+    second = figures.curves(curve_frame(("FedAvg", "ADCOL", "SingleSet")))
+    one, two = ({k: v.get_color() for k, v in lines(f).items()} for f in (first, second))
+    assert one["FedAvg"] == two["FedAvg"] and one["SOLO"] == two["SingleSet"]
+    assert len(set(one.values())) == len(set(two.values())) == 3
+
+
+def test_a_mean_ends_with_its_shortest_seed() -> None:
+    frame = curve_frame()
+    frame = frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] <= 4)]
+    assert list(lines(figures.curves(frame))["ADCOL"].get_xdata()) == [1, 2, 3, 4]
+
+
+def test_curves_over_traffic_are_logarithmic_in_megabytes() -> None:
+    figure = figures.curves(curve_frame(("SOLO", "FedAvg")), x="bytes")
+    ax = figure.axes[0]
+    assert ax.get_xscale() == "log" and "(MB)" in ax.get_xlabel()
+    found = lines(figure)
+    assert list(found["FedAvg"].get_xdata()) == pytest.approx([2.0 * r for r in range(1, 11)])
+    assert list(found["SOLO (sends nothing)"].get_ydata()) == [10.5, 10.5]
+
+
+def test_sweep_keeps_the_order_given() -> None:
+    values = {"mu=10": [50.0, 54.0], "mu=0": [70.0, 70.0], "mu=1": [80.0, np.nan]}
+    rows = [
+        {"label": label, "seed": seed, "value": value}
+        for label, seeds in values.items()
+        for seed, value in enumerate(seeds)
+    ]
+    figure = figures.sweep(pd.DataFrame(rows), "weight")
+    ax = figure.axes[0]
+    assert ticks(ax.xaxis) == ["10", "0", "1"]
+    container = ax.containers[0]
+    assert list(container.lines[0].get_ydata()) == [52.0, 70.0, 80.0]
+    ends = [segment[:, 1].tolist() for segment in container.lines[2][0].get_segments()]
+    assert ends[0] == pytest.approx([52 - 8**0.5, 52 + 8**0.5]) and ends[2] == [80.0, 80.0]
+
+
+def points() -> pd.DataFrame:
+    base = pd.DataFrame(
+        {"x": [0.0, 1, 2, 3], "y": [0.0, 1, 0, 1], "domain": ["a", "a", "b", "b"]}
+    ).assign(cls=["0", "1", "0", "1"])
+    return pd.concat([base.assign(label=name) for name in ("SOLO", "FedAvg", "ADCOL")])
+
+
+@pytest.mark.parametrize(("by", "groups"), [("domain", ["a", "b"]), ("class", ["0", "1"])])
+def test_embedding_has_a_panel_an_arm(by: Any, groups: list[str]) -> None:
+    figure = images.embedding(points(), by)
+    shown = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in shown] == ["SOLO", "FedAvg", "ADCOL"]
+    assert [str(c.get_label()) for c in shown[0].collections] == groups
+    assert [len(c.get_offsets()) for c in shown[0].collections] == [2, 2]
+    free = figure.axes[-1].get_legend()
+    assert free is not None and [t.get_text() for t in free.get_texts()] == groups
+
+
+def test_sample_grid_draws_each_class_of_each_client() -> None:
+    federation = toys.federation()
+    first = federation.clients[0]
+    only = first.train.labels != 1  # the first client has no image of the second class
+    cut = Samples(first.train.images[only], first.train.labels[only])
+    federation = replace(federation, clients=(replace(first, train=cut), *federation.clients[1:]))
+    figure = images.sample_grid(federation, per_class=2)
+    ax = figure.axes[0]
+    assert ticks(ax.xaxis) == ["a", "b", "c"]
+    assert ticks(ax.yaxis) == ["domain0", "domain1", "domain2"]
+    sheet = np.asarray(ax.images[0].get_array())
+    step = toys.SIZE + 2
+    assert sheet.shape == (6 * step - 2, 3 * step - 2, 3)
+    assert (sheet[: toys.SIZE, step : step + toys.SIZE] == 255).all()
+    shown = sheet[2 * step : 2 * step + toys.SIZE, 2 * step : 2 * step + toys.SIZE]
+    client = federation.clients[1].train
+    same = (client.images.numpy().transpose(0, 2, 3, 1) == shown).all(axis=(1, 2, 3))
+    assert client.labels.numpy()[same].tolist() == [2]
+
+
+def test_counts_are_written_with_their_sums() -> None:
+    federation = toys.federation((21, 13, 9))
+    figure = images.counts_chart(federation)
+    titles = [ax.get_title().split()[0] for ax in figure.axes]
+    assert titles == ["train", "validation", "test"]
+    train = texts(figure, 0)
+    assert train[:9] == ["7", "7", "7", "5", "4", "4", "3", "3", "3"]
+    assert train[9:] == ["21", "13", "9"]
+    assert ticks(figure.axes[0].yaxis) == list(federation.domains)
+    assert texts(figure, 2)[-3:] == ["12", "12", "12"]
+
+
+def traffic_frame() -> pd.DataFrame:
+    rows = [
+        ("FedAvg", "down/model", 3e6),
+        ("FedAvg", "up/model", 3e6),
+        ("ADCOL", "down/discriminator", 4e5),
+        ("ADCOL", "up/representations", 1e5),
+    ]
+    return pd.DataFrame(rows, columns=["label", "kind", "bytes"])
+
+
+def test_traffic_has_a_mark_for_each_kind_that_travelled() -> None:
+    one = traffic_frame()
+    twice = pd.concat([one.assign(seed=0), one.assign(seed=1, bytes=3 * one.bytes)])
+    figure = figures.traffic(twice)
+    ax = figure.axes[0]
+    assert ax.get_xscale() == "log" and ax.get_xlabel().endswith("(MB)")
+    assert ticks(ax.yaxis) == ["FedAvg", "ADCOL"]
+    kinds = ["discriminator down", "model down", "model up", "representations up"]
+    assert legend(figure) == kinds
+    down = np.asarray(lines(figure)["model down"].get_xdata(), dtype=float)
+    assert down[0] == 6.0 and np.isnan(down[1])
+
+
+def test_beside_draws_both_sides_of_every_cell() -> None:
+    frame = built(
+        "table-1",
+        {("ADCOL", "mnist"): [94.0, 95.0, 96.0], ("ADCOL", "synthdigits-standin"): [70.0] * 3},
+    )
+    frame.loc[(frame.column == "SynthDigit") & (frame.seeds > 0), "why"] = "a stand-in"
+    frame.loc[(frame.column == "SynthDigit") & (frame.seeds > 0), "standin"] = True
+    figure = figures.beside(frame)
+    titles = [ax.get_title() for ax in figure.axes]
+    assert titles == ["MNIST", "SVHN", "USPS", "SynthDigit (stand-in)", "MNIST_M", "avg"]
+    ax = figure.axes[0]
+    methods = list(ADCOL.table("table-1").methods)
+    assert ticks(ax.yaxis) == methods
+    printed, mine = ax.containers
+    row = methods.index("ADCOL")
+    assert printed.lines[0].get_xdata()[row] == 94.7 and mine.lines[0].get_xdata()[row] == 95.0
+    assert printed.lines[2][0].get_segments()[row][:, 0] == pytest.approx([94.1, 95.3])
+    assert mine.lines[2][0].get_segments()[row][:, 0] == pytest.approx([94.0, 96.0])
+    assert np.isnan(mine.lines[0].get_xdata()[0])
+    assert printed.lines[0].get_marker() != mine.lines[0].get_marker()
+    assert legend(figure) == ["paper, mean ± std", "ours, mean ± std"]
+
+
+def test_order_joins_the_ranks() -> None:
+    ours = {"ADCOL": 70.0, "FedBN": 75.0, "SOLO": 60.0}
+    frame = built("table-1", {(m, "avg"): [v] * 3 for m, v in ours.items()}, scale="reduced")
+    figure = figures.order(verdicts.order(frame))
+    ax = figure.axes[0]
+    found = {name: list(line.get_ydata()) for name, line in lines(figure).items()}
+    assert found == {"ADCOL": [1.0, 2.0], "FedBN": [2.0, 1.0], "SOLO": [3.0, 3.0]}
+    styles = [line.get_linestyle() for line in ax.lines]
+    assert len(set(styles)) == 3
+    assert "0.33" in ax.get_title() and ticks(ax.xaxis) == ["paper", "ours (reduced)"]
+    with pytest.raises(FedReproError, match="choose from avg"):
+        figures.order(verdicts.order(frame), column="MNIST")
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        figures.curves,
+        lambda frame: figures.sweep(frame, "x"),
+        images.embedding,
+        figures.traffic,
+        figures.beside,
+        figures.order,
+    ],
+)
+@pytest.mark.parametrize("frame", [pd.DataFrame(), pd.DataFrame({"label": ["FedAvg"]})])
+def test_nothing_to_draw_is_one_clear_line(
+    draw: Callable[[pd.DataFrame], Picture], frame: pd.DataFrame
+) -> None:
+    with pytest.raises(FedReproError, match=r"is empty|lacks") as caught:
+        draw(frame)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_choices_are_refused() -> None:
+    with pytest.raises(FedReproError, match="'round' or 'bytes'"):
+        figures.curves(curve_frame(), x="time")  # type: ignore[arg-type]
+    with pytest.raises(FedReproError, match="'domain' or 'class'"):
+        images.embedding(points(), by="label")  # type: ignore[arg-type]
+    with pytest.raises(FedReproError, match="per_class"):
+        images.sample_grid(toys.federation(), per_class=0)
+    mixed = pd.concat([curve_frame(), curve_frame().assign(dataset="office10")])
+    with pytest.raises(FedReproError, match="digits5, office10"):
+        figures.curves(mixed)
+    both = pd.concat(
+        [built("table-1", {("SOLO", "mnist"): [1.0]}, scale=s) for s in ("paper", "reduced")]
+    )
+    with pytest.raises(FedReproError, match="give the cells of one"):
+        figures.beside(both)
+
+
+def test_a_sweep_of_several_methods_is_a_line_each() -> None:
+    rows = [
+        {"label": f"{method}, N={n}", "seed": seed, "value": base + n + seed}
+        for method, base in (("FedAvg", 10.0), ("ADCOL", 20.0))
+        for n in (10, 20)
+        for seed in (0, 1)
+    ]
+    figure = figures.sweep(pd.DataFrame(rows), "number of clients")
+    ax = figure.axes[0]
+    assert ticks(ax.xaxis) == ["10", "20"]
+    lines = {c.get_label(): c.lines[0].get_ydata().tolist() for c in ax.containers}
+    assert lines == {"FedAvg": [20.5, 30.5], "ADCOL": [30.5, 40.5]}
+
+
+def grid(places: dict[tuple[float, float], list[float]]) -> pd.DataFrame:
+    rows = [
+        {"label": f"mu={mu}, delta={delta}", "seed": seed, "value": value}
+        for (mu, delta), values in places.items()
+        for seed, value in enumerate(values)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_a_heat_map_has_the_mean_of_the_seeds_in_each_place() -> None:
+    places = {(0.1, 0.1): [60.0, 62.0], (0.1, 1.0): [50.0], (1.0, 0.1): [70.0], (0.5, 1.0): [40.0]}
+    figure = figures.heat_map(grid(places), {"mu=1.0, delta=0.1": 68.62})
+    ax = figure.axes[0]
+    table = ax.collections[0].get_array()  # the largest first setting in the first row
+    assert table.shape == (3, 2) and float(table[2, 0]) == 61.0 and float(table[0, 0]) == 70.0
+    assert bool(table.mask[1, 0]) and float(table[1, 1]) == 40.0
+    assert [t.get_text() for t in ax.get_yticklabels()] == ["1", "0.5", "0.1"]
+    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "1"]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("delta", "mu")
+    assert set(texts(figure)) == {"61.0", "50.0", "70.0\n(paper 68.6)", "40.0"}
+
+
+def test_variants_by_domain_stand_side_by_side() -> None:
+    cells = [
+        {"method": method, "column": column, "seed": seed, "value": value + seed}
+        for method, values in {"without": (30.0, 50.0), "with": (40.0, 60.0)}.items()
+        for column, value in zip(("caltech", "avg"), values, strict=True)
+        for seed in (0, 1)
+    ]
+    figure = figures.by_domain(cells)
+    ax = figure.axes[0]
+    marks = [line for line in ax.lines if len(line.get_ydata()) == 2 and line.get_marker() in "os"]
+    assert [list(line.get_ydata()) for line in marks] == [[30.5, 50.5], [40.5, 60.5]]
+    assert marks[0].get_xdata()[0] < 0 < marks[1].get_xdata()[0]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["without", "with"]
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["caltech", "avg"]
+    spans = [list(line.get_ydata()) for line in ax.lines]
+    assert [30.0, 31.0] in spans and [50.0, 51.0] in spans
+
+
+def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
+    rows = [
+        {"method": name, "column": column, "seed": seed, "value": value + seed}
+        for name, values in {"A": (60.0, 70.0, 80.0), "B": (41.0, 50.0, 90.0)}.items()
+        for column, value in zip(("photo", "cartoon", "sketch"), values, strict=True)
+        for seed in (0, 2)
+    ] + [{"method": "A", "column": "avg", "seed": 0, "value": 99.0}]
+    figure = figures.radar(rows)
+    ax = figure.axes[0]
+    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
+    assert lines == {"A": [61.0, 71.0, 81.0, 61.0], "B": [42.0, 51.0, 91.0, 42.0]}
+    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["photo", "cartoon", "sketch"]
+    assert ax.get_ylim() == (40.0, 100.0)
+    assert figure.png()

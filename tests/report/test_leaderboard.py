@@ -1,0 +1,136 @@
+"""The common protocol's page: ranks, their intervals, agreement with printed orders, choices."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.report import leaderboard
+from fedrepro.report.picture import Picture
+from fedrepro.report.results import Results
+from fedrepro.report.views import NOTHING
+from tests.report.made import Made
+
+
+def scores(values: dict[str, list[list[float]]]) -> pd.DataFrame:
+    """By method: seeds, and in each the accuracy on domains a, b, ..."""
+    rows = [
+        {"method": name, "seed": seed, "column": "ab"[d], "value": value}
+        for name, table in values.items()
+        for seed, row in enumerate(table)
+        for d, value in enumerate(row)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_ranks_by_the_mean_and_ties_share() -> None:
+    frame = scores({"low": [[1, 3]], "top": [[9, 9]], "tied": [[2, 2]]})
+    found = leaderboard.ranks(frame, draws=10)
+    assert found["mean"].to_dict() == {"top": 9, "low": 2, "tied": 2}
+    assert found["rank"].to_dict() == {"top": 1, "low": 2.5, "tied": 2.5}
+    assert next(iter(found.index)) == "top"
+
+
+def test_draws_of_domains_are_those_of_the_whole_enumeration() -> None:
+    """One seed, domains a and b: x wins by 3 on a, loses by 2 on b. Of the four draws of two
+    domains x wins aa, ab and ba: three quarters."""
+    found = leaderboard.ranks(scores({"x": [[5, 0]], "y": [[2, 2]]}))
+    assert found.loc["x", ["rank", "low", "high"]].tolist() == [1, 1, 2]
+    outcomes = [(3 * draw.count(0) - 2 * draw.count(1)) > 0 for draw in product((0, 1), repeat=2)]
+    assert sum(outcomes) == 3
+
+
+def test_missing_seed_is_one_line() -> None:
+    frame = scores({"a": [[1, 2], [3, 4]], "b": [[1, 2]]})
+    with pytest.raises(FedReproError, match="b lack a seed") as caught:
+        leaderboard.ranks(frame)
+    assert "\n" not in str(caught.value)
+
+
+def test_printed_order_is_the_papers_own() -> None:
+    printed = leaderboard.printed(papers.load("fedapc"), "table-1-office10")
+    assert printed["FedAPC"] == 66.39 and set(printed) == {"FedAvg", "MOON", "FedProto", "FedAPC"}
+
+
+def test_agreement_by_hand() -> None:
+    """FedAPC's Office: FedAPC 66.39 > FedProto 64.41 > ... ; ours reversed gives tau -1."""
+    common = papers.load("common").experiment("methods")
+    theirs = leaderboard.printed(papers.load("fedapc"), "table-1-office10")
+    same = leaderboard.compared(common, "office10", theirs).set_index("paper")
+    assert same.loc["FedAPC", "tau"] == pytest.approx(1) and same.loc["FedAPC", "methods"] == 4
+    turned = {method: -value for method, value in theirs.items()}
+    other = leaderboard.compared(common, "office10", turned).set_index("paper")
+    assert other.loc["FedAPC", "tau"] == pytest.approx(-1)
+    assert other.loc["FedAPC", "best there"] == "FedAPC" != other.loc["FedAPC", "best here"]
+    # Orders of four with one neighbouring pair exchanged: 5 pairs agree, 1 does not.
+    ranked = sorted(theirs, key=theirs.__getitem__)
+    ranked[0], ranked[1] = ranked[1], ranked[0]
+    near = leaderboard.compared(common, "office10", {m: i for i, m in enumerate(ranked)})
+    assert near.set_index("paper").loc["FedAPC", "tau"] == pytest.approx(4 / 6)
+
+
+def test_every_compared_table_is_printed() -> None:
+    for experiment in map(papers.load("common").experiment, ("methods", "frozen")):
+        labels = {arm.method for arm in papers.load("common").arm_specs(experiment.id)}
+        assert experiment.compared
+        for tables in experiment.compared.values():
+            for name, table, column in tables:
+                shared = labels & set(leaderboard.printed(papers.load(name), table, column))
+                assert len(shared) >= 4, (name, table)
+
+
+MEANS = {"FedAvg": 50.0, "FedBN": 60.0, "ADCOL": 70.0, "FedProx": 40.0}
+
+
+def study(seed: int, dataset: str, diverged: str = "") -> Made:
+    cells = {
+        (m, c): None if m == diverged else v + (c == "dslr")
+        for m, v in MEANS.items()
+        for c in ("amazon", "dslr", "avg")
+    }
+    tries = {m: {"0.01": v / 2, "0.03": v / 4} for m, v in MEANS.items()}
+    return Made("common", dataset, "reduced", seed, {"methods": cells}, tries)
+
+
+def found(diverged: str = "") -> Results:
+    made = [study(n, d, diverged * (n == 1)) for n in (0, 1, 2) for d in ("office10", "pacs")]
+    return Results([(one, ["methods"]) for one in made], "common")
+
+
+def test_the_tables_of_one_and_of_all_data_sets() -> None:
+    table = leaderboard.table(found(), "methods", "office10")
+    assert list(table.index) == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
+    assert table.loc["ADCOL", "mean"] == 70.5 and table.loc["ADCOL", "std over seeds"] == 0
+    assert list(table.columns[-2:]) == ["amazon", "dslr"]  # not their average
+    assert table.loc["FedBN", "95 % of draws"] == "2 to 2"
+    overall = leaderboard.overall(found(), "methods")
+    assert list(overall.columns) == ["mean rank", "office10", "pacs"]
+    assert overall.loc["FedProx"].tolist() == [4, 4, 4]
+    agreement = leaderboard.agreement(found(), "methods")
+    assert {"ADCOL", "FedPall", "I2PFL", "FedAPC"} == set(agreement.loc["office10"].index.levels[0])
+    figure = leaderboard.figure(found(), "methods", "office10")
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert isinstance(figure, Picture) and labels == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
+
+
+def test_the_choice_is_the_value_of_the_best_validation_accuracy() -> None:
+    table = leaderboard.chosen(found(), "methods")
+    assert table.loc["ADCOL", ("office10", "chosen")] == "0.01"
+    assert table.loc["ADCOL", ("pacs", "0.03")] == 17.5
+
+
+def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank() -> None:
+    table = leaderboard.table(found("ADCOL"), "methods", "pacs")
+    assert list(table.index) == ["FedBN", "FedAvg", "FedProx", "ADCOL"]
+    assert table.loc["ADCOL"].dropna().to_dict() == {"95 % of draws": "diverged"}
+
+
+def test_nothing_recorded_is_said_and_an_unknown_experiment_is_an_error() -> None:
+    for view in (leaderboard.overall, leaderboard.agreement, leaderboard.chosen):
+        assert NOTHING in view(Results([], "common"), "methods").html
+    with pytest.raises(FedReproError, match="holds frozen on pacs"):
+        leaderboard.scores(found(), "frozen", "pacs")

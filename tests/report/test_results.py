@@ -1,0 +1,269 @@
+"""Results of past notebooks: their runs by id, every number from the records; and their views."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.text
+import nbformat
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError
+from fedrepro.federated import metrics
+from fedrepro.quantities.paper_run import study
+from fedrepro.records import Store
+from fedrepro.report import results, views
+from fedrepro.report.picture import Picture
+from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
+from tests.report.made import Made
+
+PAGES = FOLDER.parent / "results"
+ORDER = {"FedAvg": 40.0, "FedProx": 41.0, "FedBN": 42.0, "PartialFed": 43.0, "ADCOL": 44.0}
+
+
+def made(
+    experiment: str,
+    values: dict[str, float],
+    paper: str = "fedpall",
+    dataset: str = "office10",
+    scale: str = "reduced",
+    columns: tuple[str, ...] = ("avg",),
+) -> Results:
+    """Two seeds; the second has 2 more."""
+    seeds = [
+        Made(paper, dataset, scale, seed, {
+            experiment: {(m, c): v + 2 * seed for m, v in values.items() for c in columns}
+        })
+        for seed in (0, 1)
+    ]  # fmt: skip
+    return Results([(one, [experiment]) for one in seeds], paper)
+
+
+def both(*found: Results) -> Results:
+    return Results([pair for one in found for pair in one.studies], found[0].paper.name)
+
+
+def write(path: Path, scraps: dict[str, Any]) -> None:
+    """A notebook whose only output are the scraps, in scrapbook's own form."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell("")]
+    for name, data in scraps.items():
+        mime = "application/scrapbook.scrap.json+json"
+        scrap = {"name": name, "data": data, "encoder": "json", "version": 1}
+        about = {"scrapbook": {"name": name, "data": True, "display": False}}
+        output = nbformat.v4.new_output("display_data", {mime: scrap}, metadata=about)
+        notebook.cells[0].outputs.append(output)
+    path.parent.mkdir(exist_ok=True)
+    nbformat.write(notebook, path)
+
+
+def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
+    """Live, from the notebook, and from the lines that are kept of it: the same cells."""
+    glued: dict[str, Any] = {}
+    monkeypatch.setattr("scrapbook.glue", lambda name, value: glued.update({name: value}))
+    live = study("adcol", "minidigits", "smoke", 0, only=["SOLO", "FedAvg"], runs_dir=tmp_path)
+    chosen = ["table-1", "prose-communication-example"]
+    results.glue_study(live, chosen)
+    assert not any("value" in json.dumps(glued[name]) for name in ("runs", "trials", "diverged"))
+    write(tmp_path / "notebooks" / "one.ipynb", json.loads(json.dumps(glued)))
+    del glued["finished"]
+    write(tmp_path / "notebooks" / "died.ipynb", glued)
+    assert finished(tmp_path / "notebooks" / "one.ipynb")
+    assert not finished(tmp_path / "notebooks" / "died.ipynb")
+    assert not finished(tmp_path / "absent.ipynb")
+    keep(tmp_path)
+    for notebooks in ("notebooks", "gone"):
+        ((kept, names),) = collect(tmp_path / notebooks, "adcol").studies
+        assert isinstance(kept, Kept) and list(names) == chosen
+        for name in chosen:
+            assert kept.cells(name) == live.cells(name)
+        pd.testing.assert_frame_equal(kept.curves("table-1"), live.curves("table-1"))
+    assert recorded("adcol", tmp_path).studies == []  # smoke is no result
+    next(tmp_path.glob("*/done")).unlink()
+    with pytest.raises(FedReproError, match=r"one used run .* which is not in"):
+        collect(tmp_path / "notebooks").cells("table-1")
+
+
+def test_an_unreadable_notebook_and_lines_are_named(tmp_path):
+    (tmp_path / "torn.ipynb").write_text('{"cells": [')
+    with pytest.raises(FedReproError, match=r"torn\.ipynb is no readable notebook"):
+        collect(tmp_path)
+    (tmp_path / results.STUDIES).write_text("{")
+    with pytest.raises(FedReproError, match=r"studies\.jsonl cannot be read"):
+        collect(tmp_path / "notebooks")
+
+
+def test_past_runs_that_diverged_and_rows_that_are_gone_keep_their_place():
+    """A label the paper's file lacks is a second reading; a diverged arm has no value."""
+    line = next(s for s, _ in recorded("adcol").where(dataset="office10", seed=0).studies
+                if "table-4" in s.scraps["study"]["experiments"])  # fmt: skip
+    runs = [[r, e, "Gone" if x == "FedBN" else x] for r, e, x in line.scraps["runs"]]
+    ended = [["table-4", "FedProx", "the loss is NaN", 0, 7]]
+    scraps = {**line.scraps, "runs": [r for r in runs if r[2] != "FedProx"], "diverged": ended}
+    past = Kept(line.paper, line.dataset, line.scale, 0, store=line.store, scraps=scraps)
+    rows = {(r["method"], r["column"]): r for r in past.cells("table-4")}
+    assert rows["Gone", "avg"]["alternative"] and rows["Gone", "avg"]["value"] > 0
+    assert rows["FedProx", "avg"]["value"] is None
+    assert "seed 0 diverged in round 7" in rows["FedProx", "avg"]["marks"]
+
+
+def test_every_recorded_run_is_there_and_few_files_hold_them():
+    found = recorded()
+    store = Store(FOLDER)
+    used = {run for one, _ in found.studies for run, *_ in one.scraps["runs"]}  # type: ignore[attr-defined]
+    assert len(used) > 500 and not [run for run in used if store.find(run) is None]
+    files = [path for path in FOLDER.rglob("*") if path.is_file()]
+    assert len(files) < 60 and sum(path.stat().st_size for path in files) < 15e6
+
+
+def test_the_readmes_table_is_what_the_records_say():
+    text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    found = recorded("adcol").where(scale="reduced")
+    for method in found.paper.table("table-1").methods:
+        (line,) = [line for line in text.splitlines() if line.startswith(f"| {method} |")]
+        for table in ("table-1", "table-4"):
+            rows = views.built(found, table)
+            (row,) = rows[(rows.column == "avg") & (rows.method == method)].itertuples()
+            pair = f"| {row.published:.1f} ± {row.published_std:.1f} | {row.ours:.1f} ± "
+            assert f"{pair}{row.ours_std:.1f} |" in line
+
+
+# Views.
+
+
+def words(picture: Any) -> list[str]:
+    return [text.get_text() for text in picture.findobj(matplotlib.text.Text)]
+
+
+def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
+    found = made("table-4", ORDER, "adcol")
+    html = views.table(found, "table-4").html
+    assert "45.0 ± 1.4 (n=2)" in html and "small copies" in html and "62.6" in html
+    full = made("table-4", {"ADCOL": 60.0}, "adcol", scale="paper")
+    html = views.table(both(found, full), "table-4").html
+    assert "order of methods only" in html and "2 of at least 3 seeds" in html
+    assert views.overview(both(found, full)).seeds.tolist() == ["0, 1", "0, 1"]
+
+
+def test_without_records_pages_say_so():
+    empty = Results([], "adcol")
+    by_dataset = (views.rules, views.curves, views.by_domain, views.traffic)
+    shown = [
+        views.overview(empty),
+        views.table(empty, "table-1"),
+        views.beside(empty, "table-1"),
+        views.sweep(empty, "figure-2c", "digits5", "mu"),
+        views.in_and_out(empty, "table-1", "digits5", "images"),
+        views.embedding(empty, "digits5", "domain", "class"),
+        views.picture(empty, "digits5", "samples"),
+        views.counts(empty, "digits5"),
+        views.executions(empty),
+        views.numbers(empty, "table-1", "digits5"),
+        *(view(empty, "table-1", "digits5") for view in by_dataset),
+    ]
+    assert all(views.NOTHING in one.html for one in shown)
+    html = views.table(Results([], "fedpall"), "table-1-pacs").html
+    assert html.startswith(f"<p><em>{views.NOTHING}</em></p><details>") and "60.6 ± 0.4" in html
+    with pytest.raises(FedReproError, match="a table is of one paper; name it"):
+        views.table(Results([]), "table-1-pacs")
+
+
+def test_a_place_is_a_sentence_with_computed_numbers():
+    found = made("table-4", ORDER, "adcol")
+    assert views.place(found, "table-4", "office10", "ADCOL", "FedAvg") == (
+        "ADCOL is number 1 of 5 with 45.0; FedAvg has 41.0; "
+        "in the paper ADCOL is number 1 of 5 with 62.6."
+    )
+    text = views.place(found, "table-4", "office10", "FedBN")
+    assert text.startswith("FedBN is number 3 of 5 with 43.0; ADCOL is first with 45.0;")
+
+
+def test_every_score_rule_beside_the_others():
+    table = views.rules(made("table-1-office10", {"FedPall": 50.0}), "table-1-office10", "office10")
+    assert table.loc["FedPall", "last"] == "51.0 ± 1.4"  # of 50 and 52
+    assert table.loc["FedPall", "last5"] == "46.0 ± 1.4"
+    assert "best-test (optimistic)" in table
+
+
+def test_a_table_with_its_figures_a_data_set_at_a_time(monkeypatch):
+    shown: list[Any] = []
+    monkeypatch.setattr(views, "show", shown.extend)
+    arms = {"FedAvg": 70.0, "I2PFL": 80.0}
+    parts = [made("table-4", arms, "i2pfl", dataset) for dataset in ("pacs-leaky", "pacs")]
+    things = [*shown, views.beside(both(*parts), "table-4")]
+    things = [*shown, *things]
+    assert len(things) == 6
+    assert ", pacs-leaky." in things[0].html and ", pacs." in things[3].html
+    assert all(isinstance(things[place], Picture) for place in (1, 2, 4, 5))
+
+
+def test_the_grid_has_the_papers_two_cells_and_scales_do_not_mix():
+    arms = {"mu=0.1, delta=0.1": 30.0, "mu=0.2, delta=0.2": 40.0}
+    found = made("figure-5", arms)
+    picture = views.grid(found, "figure-5", "office10", "figure-5-best")
+    assert {"31.0", "41.0\n(paper 69.1)"} <= set(words(picture))
+    part = made("figure-5", {"mu=0.1, delta=0.1": 60.0}, scale="paper")
+    kept = views.numbers(both(found, part), "figure-5", "office10")
+    assert kept.avg.tolist() == [31.0, 41.0]
+    whole = made("figure-5", dict.fromkeys(arms, 60.0), scale="paper")
+    assert views.numbers(both(found, whole), "figure-5", "office10").avg.tolist() == [61.0, 61.0]
+
+
+def test_adaptation_in_and_out_of_domain(monkeypatch):
+    shown: list[Any] = []
+    monkeypatch.setattr(views, "show", shown.extend)
+    arms = {"no adaptation": 0.5, "weight 0, 1 images": 0.6, "weight 0, 4 images": 0.7}
+    found = made("figure-4", arms, "mpft", "pacs", columns=("out of domain", "in domain"))
+    last = views.in_and_out(found, "figure-4", "pacs", "images", "no adaptation")
+    labels = [picture.axes[0].get_ylabel() for picture in [*shown, last]]
+    assert labels == ["accuracy out of domain (fraction)", "accuracy in domain (fraction)"]
+    axes = last.axes[0]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 images", "4 images"]
+    drawn = {bars.get_label(): list(bars.lines[0].get_ydata()) for bars in axes.containers}
+    assert drawn["no adaptation"] == pytest.approx([1.5, 1.5])  # of 0.5 and 2.5, level
+    assert drawn["weight 0"] == pytest.approx([1.6, 1.7])
+
+
+def test_views_of_the_recorded_runs():
+    found = recorded("fedapc").where(dataset="office10")
+    facts = views.executions(found)
+    assert facts.runs.sum() == len(views.every_run(found)) > 10
+    assert not views.hashes(found).empty and "torch" in views.this_build().index
+    sent = views.traffic(found, "table-1-office10", "office10")
+    assert {"model up", "prototypes down"} <= set(words(sent))
+    assert isinstance(views.curves(found, "table-1-office10", "office10", "bytes"), Picture)
+    assert views.counts(found, "office10").to_numpy().sum() > 1000
+    assert "<img" in views.picture(found, "office10", "samples").html
+    (result,) = [r for s, r in found.runs("table-1-office10") if s.seed == 1 and r.label == "MOON"]
+    rule = str(found.paper.reporting["score_rule"].value)
+    value = metrics.scores(result.record.curve, rule)["avg"]
+    rows = found.where(seed=1).cells("table-1-office10")
+    assert [r["value"] for r in rows if (r["method"], r["column"]) == ("MOON", "avg")] == [value]
+
+
+def test_what_is_not_run_has_its_reason():
+    html = views.blocked("mpft").html
+    assert "table-1-subset50: Accuracy in and out of domain, 50 classes" in html
+    assert "DomainNet" in html and "table-1-pacs" not in html
+
+
+VIEWS = {"table", "beside", "rules", "curves", "sweep", "grid", "by_domain"}
+VIEWS |= {"in_and_out", "traffic", "numbers", "place"}
+
+
+@pytest.mark.parametrize("name", papers.list())
+def test_pages_name_experiments_that_are_there(name):
+    """A page that asks for a wrong one would only say that nothing is recorded."""
+    known = {e.id for e in papers.load(name).experiments}
+    path = PAGES / ("common.ipynb" if name == "common" else f"{name}_results.ipynb")
+    for cell in nbformat.read(path, as_version=4).cells:
+        for call in ast.walk(ast.parse(cell.source)) if cell.cell_type == "code" else ():
+            if not isinstance(call, ast.Call) or getattr(call.func, "attr", "") not in VIEWS:
+                continue
+            if len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
+                assert call.args[1].value in known, call.args[1].value
