@@ -6,7 +6,6 @@ Whatever is heavy (torch, pandas, papermill) is imported inside the command that
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -19,7 +18,7 @@ from typer.core import TyperGroup
 from fedrepro import __version__, campaign
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.places import CHECKOUT, LOAD, RUNS
-from fedrepro.commands import Root, Runs, data_app, records_app
+from fedrepro.commands import Root, Runs, bench, data_app, records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
@@ -123,6 +122,9 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.add_typer(records_app, name="records")
 app.command("campaign")(campaign.command)
+app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
+    bench
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
@@ -346,6 +348,26 @@ def verdicts(
 
 
 @app.command()
+def claims(
+    paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What the papers claim: holds, contradicted or open, and why."""
+    from fedrepro import papers
+    from fedrepro.report.claims import answered
+    from fedrepro.report.results import recorded
+
+    names = [paper] if paper is not None else papers.list()
+    rows = [answer.row() for name in names for answer in answered(recorded(papers.load(name).name))]
+    if as_json:
+        typer.echo(text.as_json(rows, text.CLAIM_KEYS))
+        return
+    for row in rows:
+        typer.echo(f"{row['paper']} {row['id']}: {row['verdict']}\n  {row['claim']}")
+        typer.echo("".join(f"  - {line}\n" for line in row["evidence"]))
+
+
+@app.command()
 def book(
     runs: Annotated[
         Path | None,
@@ -364,30 +386,6 @@ def book(
     typer.echo(str(page))
     if show:
         typer.launch(page.as_uri())
-
-
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def bench(
-    context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Default: list them.")] = None,
-) -> None:
-    """Run a benchmark by name; words after the name are handed to it."""
-    import ast
-
-    texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}
-    scripts = sorted(stem for stem, code in texts.items() if "__main__" in code)
-    if not scripts:
-        raise FedReproError(f"no benchmarks in {CHECKOUT}: install from a clone of the repository")
-    if name is None:
-        docs = [ast.get_docstring(ast.parse(texts[stem])) or "-" for stem in scripts]
-        lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)
-        typer.echo(text.aligned(("benchmark", "measures"), lines))
-        return
-    if name not in scripts:
-        raise FedReproError(f"no benchmark {name!r}; choose from {', '.join(scripts)}")
-    script = str(CHECKOUT / "benchmarks" / f"{name}.py")
-    done = subprocess.run([sys.executable, script, *context.args], check=False)
-    raise typer.Exit(done.returncode)
 
 
 def main() -> None:

@@ -1,14 +1,16 @@
-"""The commands `fedrepro data ...` and `fedrepro records ...`."""
+"""The commands `fedrepro data ...`, `records ...` and `bench`."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.places import RUNS
+from fedrepro.base.places import CHECKOUT, RUNS
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
@@ -115,3 +117,26 @@ def _there(runs: Path) -> Path:
     if not runs.is_dir():
         raise FedReproError(f"no runs folder {runs}; name one with --runs")
     return runs
+
+
+def bench(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Default: list them.")] = None,
+) -> None:
+    """Run a benchmark by name; words after the name are handed to it."""
+    import ast
+
+    texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}
+    scripts = sorted(stem for stem, code in texts.items() if "__main__" in code)
+    if not scripts:
+        raise FedReproError(f"no benchmarks in {CHECKOUT}: install from a clone of the repository")
+    if name is None:
+        docs = [ast.get_docstring(ast.parse(texts[stem])) or "-" for stem in scripts]
+        lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)
+        typer.echo(text.aligned(("benchmark", "measures"), lines))
+        return
+    if name not in scripts:
+        raise FedReproError(f"no benchmark {name!r}; choose from {', '.join(scripts)}")
+    script = str(CHECKOUT / "benchmarks" / f"{name}.py")
+    done = subprocess.run([sys.executable, script, *context.args], check=False)
+    raise typer.Exit(done.returncode)

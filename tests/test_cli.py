@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fedrepro
-from fedrepro import cli, papers
+from fedrepro import cli, commands, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.report import text
 
 COMMANDS = (
     *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
-    *("run", "sweep", "campaign", "verdicts", "book", "bench"),
+    *("run", "sweep", "campaign", "verdicts", "claims", "book", "bench"),
 )
 CELL = ["paper", "table", "dataset", "method", "column", "published", "published_std"]
 CELL += ["ours", "ours_std", "seeds", "scale", "verdict", "why"]
@@ -146,6 +146,16 @@ def test_verdicts_of_one_paper(tmp_path: Path) -> None:
     assert "adcol" in refused("verdicts", "--paper", "nopaper")
 
 
+def test_claims_answer_what_the_records_say() -> None:
+    rows = listed("claims", "--paper", "fedapc")
+    keys = ["paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p"]
+    assert all(list(row) == [*keys, "evidence"] for row in rows)
+    assert {row["verdict"] for row in rows} <= {"holds", "contradicted", "open"}
+    assert [row["id"] for row in rows] == [claim.id for claim in papers.load("fedapc").claims]
+    assert "fedapc best-mean: " in call("claims", "--paper", "fedapc").stdout
+    assert "adcol" in refused("claims", "--paper", "adcool")
+
+
 def test_version() -> None:
     assert call("--version").stdout == f"fedrepro {fedrepro.__version__}\n"
 
@@ -193,7 +203,7 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
         (["adcol", "table-4", "--dataset", "digits5"], "office10"),
         (["adcol", "--seed", "-1"], "seed -1"),
         (["adcol", "--seed", "one"], "--seed"),
-        (["adcol", "--methods", "FedNone"], "FedAvg"),
+        (["adcol", "--methods", "FedAvgg"], "FedAvg"),
         (["adcol", "--methods", ","], "commas"),
         (["adcol", "figure-2c", "--methods", "FedBN"], "nothing to run"),
         (["adcol", "--scale", "huge"], "smoke, reduced, paper"),
@@ -269,7 +279,7 @@ def test_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code += "    sys.exit(len(sys.argv))"
     (folder / "speed.py").write_text(code)
     (folder / "helper.py").write_text("shared = 1")
-    monkeypatch.setattr(cli, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(commands, "CHECKOUT", tmp_path)
     assert call("bench").stdout.splitlines()[1:] == ["speed      How fast."]
     assert call("bench", "speed", "--rounds", "3").exit_code == 3
     shutil.rmtree(folder)

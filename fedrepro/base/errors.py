@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from pydantic import ValidationError
 
 
@@ -20,6 +23,13 @@ class Diverged(FedReproError):
 
     def __reduce__(self) -> tuple[type[Diverged], tuple[str, int, int]]:
         return type(self), (str(self), self.seed, self.round)  # from a process to the next
+
+
+def choices(name: str, known: Iterable[str]) -> str:
+    """The known names that are nearest to a mistyped one; all of them where none is near."""
+    names = {one.lower(): one for one in known}
+    near = [names[key] for key in get_close_matches(name.lower(), names, n=3)]
+    return ", ".join(near or names.values())
 
 
 def first_mistake(error: ValidationError) -> str:

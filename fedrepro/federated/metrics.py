@@ -47,6 +47,18 @@ def _by_round(
     return wide
 
 
+def late_gain(curve: pd.DataFrame) -> float:
+    """Points of mean accuracy that the last quarter of the rounds adds, each end the mean of up to
+    three rounds: under one, a curve counts as flat. 0 of fewer than four rounds."""
+    means = accuracies(curve)["avg"].to_numpy()
+    quarter = len(means) // 4
+    if not quarter:
+        return 0.0
+    ends = min(3, quarter)
+    before = means[: len(means) - quarter]
+    return float(means[-ends:].mean() - before[-ends:].mean())
+
+
 def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
     """Accuracy of every domain and `avg` under one score rule."""
     if rule not in SCORE_RULES:

@@ -10,14 +10,13 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.base.errors import FedReproError, first_mistake, one_line
+from fedrepro.base.errors import FedReproError, choices, first_mistake, one_line
 from fedrepro.base.places import LOAD
 from fedrepro.methods.base import Method
 
@@ -128,9 +127,7 @@ def get(name: str) -> type[Method]:
     """The class of a method; FedReproError with the nearest names where there is none."""
     _discover()
     if name not in _registry:
-        known = {known.lower(): known for known in names()}
-        near = [known[key] for key in get_close_matches(name.lower(), known, n=3)] or names()
-        raise FedReproError(f"no method {name!r}; choose from {', '.join(near)}")
+        raise FedReproError(f"no method {name!r}; choose from {choices(name, names())}")
     return _registry[name]
 
 
@@ -140,8 +137,7 @@ def create(name: str, **values: Any) -> Method:
     known = {f.name: f for f in fields(cls)}
     for key, value in values.items():
         if key not in known:
-            choices = get_close_matches(key, known, n=3) or known
-            raise FedReproError(f"{name} has no field {key!r}; choose from {', '.join(choices)}")
+            raise FedReproError(f"{name} has no field {key!r}; choose from {choices(key, known)}")
         low, high = known[key].metadata["low"], known[key].metadata["high"]
         number = isinstance(value, int | float)
         if number and ((low is not None and value < low) or (high is not None and value > high)):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.protocol import Protocol, Scale, parse_protocol
 from fedrepro.data.domains import DATASETS
 from fedrepro.papers.schema import (
@@ -123,8 +124,15 @@ class Paper(BaseModel):
         columns = ["setting", "value", "status", "source", "alternatives"]
         return pd.DataFrame(text, columns=columns)
 
-    def arms(self, name: str, dataset: str | None = None, scale: str = "paper") -> list[Arm]:
-        """The arms of an experiment on a data set (default: the experiment's own).
+    def arms(
+        self,
+        name: str,
+        dataset: str | None = None,
+        scale: str = "paper",
+        also: Sequence[str] = (),
+    ) -> list[Arm]:
+        """The arms of an experiment on a data set (default: the experiment's own). also: methods
+        with a row of their own, under the experiment's protocol and their settings in this paper.
 
         FedReproError where there is nothing to run, or the data set does not fit the experiment.
         """
@@ -135,16 +143,17 @@ class Paper(BaseModel):
                 f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}"
             )
         dataset = dataset or experiment.datasets[0]
-        choices = self.datasets_for(name)
-        if dataset not in choices:
+        known = self.datasets_for(name)
+        if dataset not in known:
             raise FedReproError(
-                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(choices)}"
+                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
         base = self._base_of(experiment, dataset)
         protocol = self.protocol_of(name, dataset, scale)
         if protocol.scale in experiment.clients_each:
             protocol = _equal_clients(protocol, experiment.clients_each[protocol.scale])
-        return [self._arm(spec, protocol, base) for spec in self.arm_specs(name)]
+        own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
+        return [self._arm(spec, protocol, base) for spec in [*self.arm_specs(name), *own]]
 
     def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
         """The protocol behind an experiment's arms."""
@@ -213,9 +222,9 @@ class Paper(BaseModel):
     def _base(self, dataset: str) -> str:
         """The protocol a data set follows; FedReproError naming the choices where it has none."""
         if dataset not in self.datasets:
-            choices = ", ".join(self.datasets) or "none yet"
+            known = ", ".join(self.datasets) or "none yet"
             raise FedReproError(
-                f"{self.short} has no protocol for data set {dataset!r}; choose from {choices}"
+                f"{self.short} has no protocol for data set {dataset!r}; choose from {known}"
             )
         return self.datasets[dataset].protocol
 
@@ -258,7 +267,8 @@ def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
     for item in items:
         if item.id == name:
             return item
-    raise FedReproError(f"no {what} {name!r}; choose from {', '.join(item.id for item in items)}")
+    known = [item.id for item in items]
+    raise FedReproError(f"no {what} {name!r}; choose from {choices(name, known)}")
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.papers.paper import Paper
 
 FOLDER = Path(__file__).parent
@@ -26,9 +26,9 @@ def names() -> list[str]:
 def load(name: str) -> Paper:
     """A paper by name, or the common protocol; FedReproError naming the choices where there is
     none."""
-    choices = [*names(), COMMON]
-    if name not in choices:
-        raise FedReproError(f"no paper {name!r}; choose from {', '.join(choices)}")
+    known = [*names(), COMMON]
+    if name not in known:
+        raise FedReproError(f"no paper {name!r}; choose from {choices(name, known)}")
     return read_paper(FOLDER / f"{name}.yaml")
 
 

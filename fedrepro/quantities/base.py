@@ -53,31 +53,6 @@ class Result:
         table["bytes"] = sent.reindex(table.index).fillna(0.0)
         return table
 
-    def summary(self) -> dict[str, Any]:
-        """The run in plain values, as a notebook glues it."""
-        record, curve = self.record, self.record.curve
-        validated = (curve.split == "validation").any()
-        rules = [rule for rule in metrics.SCORE_RULES if rule != "validation" or validated]
-        return {
-            "run_id": record.run_id,
-            "label": self.label,
-            "method": record.config["method"],
-            "scale": record.config["protocol"]["scale"],
-            "seed": record.config["seed"],
-            "engine": record.config["engine"],
-            "rounds": int(curve["round"].max()),
-            "scores": {rule: metrics.scores(curve, rule) for rule in rules},
-            "seconds": {str(k): float(v) for k, v in metrics.seconds(curve).items()},
-            "bytes": {str(k): float(v) for k, v in metrics.traffic(curve).sum().items()},
-            "clients": self.clients,
-            "standins": record.data["standins"],
-            "deviations": record.data["deviations"],
-            "hashes": record.data["hashes"],
-            "environment": record.environment,
-            "curve": self.curve().reset_index().to_dict(orient="list"),
-            **({"tries": self.tries} if self.trials else {}),
-        }
-
 
 @dataclass(frozen=True)
 class Asked:

@@ -13,7 +13,8 @@ from typing import Any
 import pandas as pd
 
 from fedrepro import methods, papers
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, choices
+from fedrepro.base.places import RUNS
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
@@ -24,7 +25,8 @@ from fedrepro.quantities.cells import cells
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
 __all__ = ["DEFAULT_RUNS", "Result", "Study", "study"]
-DEFAULT_RUNS = Path("runs")
+DEFAULT_RUNS = RUNS
+COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: any other may join them
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Study:
             if label not in known:
                 raise FedReproError(
                     f"no method or row {label!r} in {self.paper.short}; "
-                    f"choose from {', '.join(sorted(known, key=str.lower))}"
+                    f"choose from {choices(label, sorted(known, key=str.lower))}"
                 )
 
     def chosen(self, experiment: str) -> list[str]:
@@ -80,12 +82,22 @@ class Study:
         ]
 
     def arms(self, experiment: str) -> list[Arm]:
-        """The arms to run: the experiment's, without those left out by `only`."""
+        """The arms to run: the experiment's, without those left out by `only`. A method that `only`
+        names and the experiment does not hold has a row of its own beside other methods'."""
+        only = self.only or ()
         return [
             replace(arm, protocol=arm.protocol.changed(**self.changes))
-            for arm in self.paper.arms(experiment, self.dataset, self.scale)
-            if self.only is None or arm.label in self.only or arm.method in self.only
+            for arm in self.paper.arms(experiment, self.dataset, self.scale, self._also(experiment))
+            if not only or arm.label in only or arm.method in only
         ]
+
+    def _also(self, experiment: str) -> list[str]:
+        specs = self.paper.arm_specs(experiment)
+        held = {spec.method for spec in specs}
+        if len(held) < 2 or self.paper.experiment(experiment).kind not in COMPARES:
+            return []
+        labels = {spec.label for spec in specs}
+        return [m for m in self.only or () if m in methods.names() and m not in held | labels]
 
     def has_work(self, experiment: str) -> bool:
         """Whether `only` leaves anything of an experiment."""
@@ -172,10 +184,13 @@ class Study:
         return pd.concat(frames, ignore_index=True)
 
     def trial(self, method: str, **fields: Any) -> Result:
-        """A run of any method, one of your own say, under this study's protocol."""
+        """A run of any method under this study's protocol. Fields that are not given are the
+        paper's for it, if there are any."""
         changed = ", ".join(f"{key}={value}" for key, value in fields.items())
         label = f"{method} ({changed})" if changed else method
-        arm = Arm(label, method, fields, self.protocol())
+        base = self.paper.datasets[self.dataset].protocol
+        own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
+        arm = Arm(label, method, {**own, **fields}, self.protocol())
         return Result(arm, self._record(arm))
 
     def federation(self) -> Federation:

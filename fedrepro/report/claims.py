@@ -8,15 +8,20 @@ pooled over the comparisons of a test on a data set.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from fedrepro import papers
+from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
+from fedrepro.report.results import Results, recorded
+from fedrepro.report.tables import Html, prose
 
 Word = Literal["holds", "contradicted", "open"]
 LEVEL = 0.05
@@ -129,7 +134,7 @@ class Answer:
             return "contradicted"
         return "holds" if words == {"holds"} else "open"
 
-    def row(self) -> dict[str, object]:
+    def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect, interval and p of the weakest part."""
         ran = [part for part in self.parts if part.weakest is not None]
         parts = [part for part in ran if part.verdict == self.verdict] or ran
@@ -146,6 +151,46 @@ class Answer:
             "p": weakest.p if weakest and weakest.freedom else None,
             "evidence": [part.why for part in self.parts] or [self.claim.untested],
         }
+
+
+def answered(found: Results) -> list[Answer]:
+    """Every claim of one paper, answered from recorded runs."""
+    names = {test.experiment for claim in found.paper.claims for test in claim.tests}
+    names |= {test.against for claim in found.paper.claims for test in claim.tests}
+    cells = pd.DataFrame([row for name in sorted(names - {""}) for row in found.cells(name)])
+    late: dict[tuple[str, str, str], list[float]] = {}
+    for study, result in found.runs(*names):
+        gain = metrics.late_gain(result.record.curve)
+        late.setdefault((study.dataset, study.scale, result.label), []).append(gain)
+    gains = {row: sum(gained) / len(gained) for row, gained in late.items()}
+    return answers(found.paper, cells, gains)
+
+
+def rules() -> Html:
+    """When a claim holds, is contradicted or stays open."""
+    return prose(("answer", "when"), RULES, "the answers a claim can have")
+
+
+def overview() -> pd.DataFrame:
+    """How many claims of each paper have which answer: one row per paper."""
+    counts = {
+        found.paper.short: Counter(answer.verdict for answer in answered(found))
+        for found in map(recorded, papers.list())
+    }
+    words = [word for word, _ in RULES]
+    return (
+        pd.DataFrame.from_dict(counts, orient="index")
+        .reindex(columns=words, fill_value=0)
+        .fillna(0)
+        .astype(int)
+    )
+
+
+def shown(found: Results) -> Html:
+    """Every claim of one paper with its answer and what decides it."""
+    rows = [(a.claim.claim, a.claim.where, a.verdict, a.row()["evidence"]) for a in answered(found)]
+    lines = [(claim, where, word, ". ".join(why)) for claim, where, word, why in rows]
+    return prose(("claim", "where", "answer", "what was compared"), lines, "claims and answers")
 
 
 def answers(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 # Keys of the objects that --json prints: other tools read them.
 METHOD_KEYS = ("name", "paper", "fields")
 EXPERIMENT_KEYS = ("paper", "id", "dataset", "caption", "state", "reason")
+CLAIM_KEYS = (
+    *("paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p", "evidence"),
+)
 CELL_KEYS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why"),

@@ -9,7 +9,11 @@ from pathlib import Path
 import nbformat
 import papermill
 import pytest
+import scrapbook
 from nbformat.v4 import new_code_cell, new_notebook
+
+from fedrepro import methods
+from fedrepro.base.errors import FedReproError
 
 ROOT = Path(__file__).resolve().parents[2]
 METHOD = '''
@@ -77,3 +81,35 @@ def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
     configs = [json.loads(p.read_text()) for p in (folder / "runs").glob("*/config.json")]
     assert {c["method"]["fields"]["gain"] for c in configs} == {2.0, 0.5}
     assert all("code" in c["method"] for c in configs)
+
+
+@pytest.mark.slow
+def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path, monkeypatch):
+    """`--load` in `run` and in `sweep`, whose notebook has a process of its own."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    (tmp_path / "mine.py").write_text(METHOD)
+    common = ["--load", str(tmp_path / "mine.py"), "--methods", "FedAvg;Loud"]
+    common += ["--runs", str(tmp_path / "runs")]
+
+    def call(*words):
+        command = [sys.executable, "-m", "fedrepro.cli", *words, *common]
+        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+
+    ran = call("run", "adcol", "table-1")
+    rows = [line.split()[0] for line in ran.stdout.splitlines() if "(n=1)" in line]
+    assert rows == ["FedAvg", "Loud"], ran.stderr
+    swept = call("sweep", "adcol", "--experiment", "table-1", "--seeds", "0")
+    assert swept.returncode == 0, swept.stderr
+    (path,) = (tmp_path / "runs" / "notebooks").rglob("*.ipynb")
+    runs = scrapbook.read_notebook(str(path)).scraps["runs"].data
+    assert [label for _, _, label in runs] == ["FedAvg", "Loud"]
+    assert len(list((tmp_path / "runs").glob("*/config.json"))) == 2  # the sweep trained nothing
+    wrong = call("run", "adcol", "table-1", "--methods", "Lout")
+    assert wrong.returncode == 2 and "choose from Loud" in wrong.stderr
+
+
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
+    for text, said in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no method")):
+        (tmp_path / "bad.py").write_text(text)
+        with pytest.raises(FedReproError, match=said):
+            methods.load(tmp_path / "bad.py")

@@ -186,7 +186,7 @@ def test_missing_files_and_names_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "adcol.yaml").write_text("- 1\n", encoding="utf-8")
     with pytest.raises(FedReproError, match="not a mapping"):
         read_paper(tmp_path / "adcol.yaml")
-    with pytest.raises(FedReproError, match="choose from adcol, fedapc"):
+    with pytest.raises(FedReproError, match="choose from fedapc, fedpall"):
         papers.load("fedavg")
 
 
