@@ -49,12 +49,12 @@ def _by_round(
 
 def late_gain(curve: pd.DataFrame) -> float:
     """Points of mean accuracy that the last quarter of the rounds adds, each end the mean of up to
-    three rounds: under one, a curve counts as flat. 0 of fewer than four rounds."""
+    five rounds: under one, a curve counts as flat. 0 of fewer than four rounds."""
     means = accuracies(curve)["avg"].to_numpy()
     quarter = len(means) // 4
     if not quarter:
         return 0.0
-    ends = min(3, quarter)
+    ends = min(5, quarter)
     before = means[: len(means) - quarter]
     return float(means[-ends:].mean() - before[-ends:].mean())
 

@@ -112,3 +112,13 @@ def test_clients_of_one_domain_share_its_test_images():
     found = metrics.in_and_out(judged({"a": 80, "b": 50}, own), clients, TESTED)
     assert found.ind.tolist() == [57.5]  # (50 * 90 + 50 * 70 + 300 * 50) / 400
     assert found.ood.tolist() == [30.0]  # (50 * 10 + 50 * 50 + 300 * 30) / 400
+
+
+def test_the_late_gain_is_what_the_last_quarter_adds():
+    def curve(means):
+        rows = {"measure": "accuracy", "subject": "global", "domain": "a", "split": "test"}
+        return pd.DataFrame([{**rows, "round": i, "value": v} for i, v in enumerate(means, 1)])
+
+    assert metrics.late_gain(curve([10.0] * 75 + [12.0] * 25)) == 2.0
+    assert metrics.late_gain(curve(range(20))) == 5.0
+    assert metrics.late_gain(curve([1.0, 50.0, 90.0])) == 0.0  # a protocol of few rounds
