@@ -70,7 +70,7 @@ def start(folder: Path, rounds: int = 3) -> tuple[subprocess.Popen[str], int]:
 
 def listed(folder: Path) -> str:
     runs = campaign.read(folder / "list.yaml")
-    return table(runs, {run.key: campaign.status(run, folder / "runs") for run in runs}, 2)
+    return table(runs, folder / "runs", 2)
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def test_method_page_shows_picture_formulas_and_code(browser: Chrome, site: Path
     drawn = "[...document.querySelectorAll('mjx-container')].map(e => e.getBoundingClientRect())"
     assert browser.run(f"{drawn}.filter(r => r.width > 0 && r.height > 0).length") > 10
     code = browser.run("document.querySelector('div.highlight-python').innerText")
-    assert "class ADCOL(Method)" in code and "kl_from_uniform" in code
+    assert "class ADCOL(fl.Method)" in code and "kl_from_uniform" in code
 
 
 @pytest.mark.browser
