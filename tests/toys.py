@@ -8,6 +8,7 @@ import torch
 from fedrepro import methods
 from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.records.checkpoint import FileCheckpoint
 
 SIZE = 16
 CLASSES = 3
@@ -69,3 +70,19 @@ def logged(curve: pd.DataFrame, measure: str, number: int) -> dict[str, float]:
     """What a round logged of a measure, by subject, summed over clients."""
     chosen = curve[(curve.measure == measure) & (curve["round"] == number)]
     return chosen.groupby("subject").value.sum().to_dict()
+
+
+class Interrupt(Exception):
+    """What ends a training in the middle."""
+
+
+class StopAfterTwo(FileCheckpoint):
+    """Saves every round and breaks off after the second."""
+
+    def due(self):
+        return True
+
+    def save(self, tensors, facts):
+        super().save(tensors, facts)
+        if facts["round"] == 2:
+            raise Interrupt

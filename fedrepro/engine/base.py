@@ -7,6 +7,7 @@ import copy
 import ctypes
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -128,7 +129,7 @@ class BoundModel:
         return self.run_other(tensors, x, training)
 
 
-class Engine:
+class Engine(ABC):
     """One network object, loaded with a client's or the server's tensors in turn."""
 
     name: str
@@ -149,9 +150,9 @@ class Engine:
         }
         self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
 
+    @abstractmethod
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network."""
-        raise NotImplementedError
 
     @torch.no_grad()
     def features(

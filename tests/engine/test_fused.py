@@ -280,10 +280,6 @@ def test_full_batches_are_stepped_by_all_clients_that_have_one():
 # Equal bits.
 
 
-class Interrupt(Exception):
-    pass
-
-
 @pytest.mark.parametrize("engine", ["reference", "fused"])
 @pytest.mark.parametrize(
     ("name", "setting"), [("FedRep", "plain sgd"), ("ADCOL", "sgd, kept"), ("SOLO", "adamw, kept")]
@@ -293,19 +289,10 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, setting, engine, tmp_pat
         changes = {"rounds": 4, "precision": "float32", "model": "small-cnn", "local_epochs": 1}
         return start(name, engine, optimizer=OPTIMIZERS[setting], **changes)
 
-    class StopAfterTwo(FileCheckpoint):
-        def due(self):
-            return True
-
-        def save(self, tensors, facts):
-            super().save(tensors, facts)
-            if facts["round"] == 2:
-                raise Interrupt
-
     whole = begin()
     expected = whole.run(Silent())
-    with pytest.raises(Interrupt):
-        begin().run(Silent(), StopAfterTwo(tmp_path))
+    with pytest.raises(toys.Interrupt):
+        begin().run(Silent(), toys.StopAfterTwo(tmp_path))
     resumed = begin()
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)

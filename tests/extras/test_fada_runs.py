@@ -137,20 +137,6 @@ def test_every_term_of_a_source_is_alive():
         assert moved, term
 
 
-class Interrupt(Exception):
-    pass
-
-
-class StopAfterTwo(FileCheckpoint):
-    def due(self):
-        return True
-
-    def save(self, tensors, facts):
-        super().save(tensors, facts)
-        if facts["round"] == 2:
-            raise Interrupt
-
-
 @pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_resumed_equals_uninterrupted_bit_for_bit(engine, tmp_path):
     def begin():
@@ -158,8 +144,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(engine, tmp_path):
 
     whole = begin()
     expected = whole.run(Silent())
-    with pytest.raises(Interrupt):
-        begin().run(Silent(), StopAfterTwo(tmp_path))
+    with pytest.raises(toys.Interrupt):
+        begin().run(Silent(), toys.StopAfterTwo(tmp_path))
     resumed = begin()
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)

@@ -32,10 +32,6 @@ def numbers(curve):
     return curve[curve.measure != "seconds"].reset_index(drop=True)
 
 
-class Interrupt(Exception):
-    pass
-
-
 @pytest.mark.parametrize(
     ("name", "model"),
     [(name, "tiny-cnn") for name in ALL] + [("FedProx", "small-cnn"), ("SOLO", "small-cnn")],
@@ -44,17 +40,8 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
     whole = start(name, model=model)
     expected = whole.run(Silent())
 
-    class StopAfterTwo(FileCheckpoint):
-        def due(self):
-            return True
-
-        def save(self, tensors, facts):
-            super().save(tensors, facts)
-            if facts["round"] == 2:
-                raise Interrupt
-
-    with pytest.raises(Interrupt):
-        start(name, model=model).run(Silent(), StopAfterTwo(tmp_path))
+    with pytest.raises(toys.Interrupt):
+        start(name, model=model).run(Silent(), toys.StopAfterTwo(tmp_path))
     resumed = start(name, model=model)
     curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)

@@ -147,26 +147,13 @@ def test_distillation_holds_the_outputs_near_the_received_ones():
 # What holds for every method.
 
 
-class Interrupt(Exception):
-    pass
-
-
 @pytest.mark.parametrize("fields", [*RULES, {"shots": 3, "noise_scale": 0.5}])
 def test_resumed_equals_uninterrupted_bit_for_bit(fields, tmp_path):
     fields = {**QUICK, **fields}
 
-    class StopAfterTwo(FileCheckpoint):
-        def due(self):
-            return True
-
-        def save(self, tensors, facts):
-            super().save(tensors, facts)
-            if facts["round"] == 2:
-                raise Interrupt
-
     expected = embedded.start("MPFT", fields=fields).run(Silent())
-    with pytest.raises(Interrupt):
-        embedded.start("MPFT", fields=fields).run(Silent(), StopAfterTwo(tmp_path))
+    with pytest.raises(toys.Interrupt):
+        embedded.start("MPFT", fields=fields).run(Silent(), toys.StopAfterTwo(tmp_path))
     curve = embedded.start("MPFT", fields=fields).run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
 
