@@ -25,10 +25,12 @@ from filelock import FileLock, Timeout
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, one_line
+from fedrepro.base.places import CHECKOUT, RUNS
 from fedrepro.base.progress import Progress
 from fedrepro.campaign_list import FOLDER, Entry, Run, read, status, table
+from fedrepro.commands import Root
 
-LIST = Path(__file__).resolve().parent.parent / "book" / "campaign.yaml"
+LIST = CHECKOUT / "book" / "campaign.yaml"
 GRACE = 120.0  # seconds a stopped worker has to save its last round
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -128,12 +130,14 @@ def command(
     show: Annotated[
         bool, typer.Option("--list", help="Only show what is done, under way and waiting.")
     ] = False,
-    runs: Annotated[Path, typer.Option(help="Folder of the run records.")] = Path("runs"),
+    runs: Annotated[
+        Path, typer.Option(help="Folder of the run records.", show_default=False)
+    ] = RUNS,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default one a core.")
     ] = None,
     file: Annotated[Path, typer.Option(help="The list of runs.")] = LIST,
-    root: Annotated[Path | None, typer.Option(help="Folder of the official files.")] = None,
+    root: Root = None,
 ) -> None:
     """Train a list of long runs in order of priority.
 

@@ -20,6 +20,7 @@ import nbformat
 import yaml
 
 from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.places import CHECKOUT
 from fedrepro.sweep import cores, papermill_complaint, pool
 
 Report = Callable[[str], None]
@@ -48,9 +49,8 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 def source_root() -> Path:
     """The checkout this package runs from. FedReproError where the book's sources are not there."""
-    root = Path(__file__).resolve().parent.parent
-    _check_source(root)
-    return root
+    _check_source(CHECKOUT)
+    return CHECKOUT
 
 
 def build_book(

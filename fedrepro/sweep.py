@@ -30,10 +30,10 @@ import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import make_folder
+from fedrepro.base.places import CHECKOUT, RUNS
 from fedrepro.papers import Paper, load
 
-ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS = CHECKOUT / "notebooks"
 SMOKE_DATASET = "minidigits"
 ROOM = 4 << 30  # bytes of free memory a notebook is given; ADCOL with digit CNNs holds 1.8 GiB
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
@@ -114,7 +114,7 @@ def plan(
     experiment: str = "all",
     device: str = "auto",
     data_root: Path | None = None,
-    runs: Path = Path("runs"),
+    runs: Path = RUNS,
     notebooks: Path | None = None,
 ) -> list[Job]:
     """The jobs of a sweep, every value checked before the first kernel starts.

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.places import CHECKOUT
 from fedrepro.data.cache import cache_path, cache_root, data_root, open_arrays, write_signed
 from fedrepro.data.encoders import ENCODERS
 from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, default_manifest, verify
@@ -210,7 +211,7 @@ def _generated_plan(name: str, size: int, cache: Path) -> Plan:
 
 def generator() -> Any:
     """What draws the generated digits: tools/drawn_digits, of this checkout or of the wheel."""
-    tools = Path(__file__).parents[2] / "tools"
+    tools = CHECKOUT / "tools"
     if (tools / "drawn_digits").is_dir() and str(tools) not in sys.path:
         sys.path.insert(0, str(tools))  # also reaches the processes that draw
     try:

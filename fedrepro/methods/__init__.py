@@ -8,7 +8,6 @@ import os
 import pkgutil
 import sys
 import warnings
-from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -157,8 +156,3 @@ def describe() -> list[dict[str, Any]]:
         | {"fields": [{key: row[key] for key in wanted} for row in cls.describe()]}
         for cls in map(get, names())
     ]
-
-
-def from_config(config: Mapping[str, Any]) -> Method:
-    """The method a run's config names."""
-    return create(config["name"], **config["fields"])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.places import RUNS
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
@@ -64,7 +65,7 @@ class Asked:
     protocol: Protocol
     results: Sequence[Result] = ()
     seed: int = 0
-    runs: Path = Path("runs")
+    runs: Path = RUNS
     root: Path | None = None
 
     @property

@@ -24,8 +24,7 @@ from fedrepro.quantities.base import Asked, Figure, Result, get
 from fedrepro.quantities.cells import cells
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
-__all__ = ["DEFAULT_RUNS", "Result", "Study", "study"]
-DEFAULT_RUNS = RUNS
+__all__ = ["Result", "Study", "study"]
 COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: any other may join them
 
 
@@ -47,7 +46,7 @@ class Study:
     device: str = "auto"
     engine: str = "auto"
     data_root: Path | None = None
-    store: Store = field(default_factory=lambda: Store(DEFAULT_RUNS))
+    store: Store = field(default_factory=lambda: Store(RUNS))
     progress: Progress | None = None
 
     def __post_init__(self) -> None:
@@ -237,7 +236,7 @@ class Study:
 
 def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:
     """A `Study` from plain values: paper by name, `runs_dir` and `data_root` as text or paths."""
-    runs = where.pop("runs_dir", None) or DEFAULT_RUNS
+    runs = where.pop("runs_dir", None) or RUNS
     root = where.pop("data_root", None)
     return Study(
         papers.load(paper),

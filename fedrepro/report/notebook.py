@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -19,7 +18,6 @@ from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, protocol_table
 
-PLACE = Path("..") / "runs"  # beside notebooks/, in a checkout
 OPEN = ("inferred", "decided")  # what neither a paper nor public code settles
 
 
@@ -47,7 +45,7 @@ def open_study(
         changes=changes or {},
         device=device,
         data_root=data_root,
-        runs_dir=runs_dir or PLACE,
+        runs_dir=runs_dir,
     )
 
 

@@ -17,13 +17,14 @@ import scrapbook
 from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record, Store
 
 SENTINEL = "finished"
 STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
-FOLDER = Path(__file__).resolve().parents[2] / "book" / "runs"
+FOLDER = CHECKOUT / "book" / "runs"
 
 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:

@@ -32,8 +32,8 @@ def test_a_field_that_came_later_is_hashed_only_where_it_departs():
     plain, two = methods.create("ADCOL"), methods.create("ADCOL", discriminators=2)
     assert "discriminators" not in plain.fields() and two.fields()["discriminators"] == 2
     assert set(two.fields()) - set(plain.fields()) == {"discriminators"}
-    assert methods.from_config({"name": "ADCOL", "fields": plain.fields()}) == plain
-    assert methods.from_config({"name": "ADCOL", "fields": two.fields()}) == two
+    assert methods.create("ADCOL", **plain.fields()) == plain
+    assert methods.create("ADCOL", **two.fields()) == two
 
 
 @pytest.mark.parametrize("bn_policy", ["local", "average"])

@@ -27,7 +27,7 @@ def test_recorded_runs_have_their_ids(file: str) -> None:
     for run, line in RECORDED.runs.items():
         if line["file"] == file:
             config = RECORDED.config(run)
-            method = methods.from_config(config["method"])
+            method = methods.create(config["method"]["name"], **config["method"]["fields"])
             protocol = Protocol.model_validate(config["protocol"])
             spec = RunSpec(method, protocol, config["seed"], config["engine"])
             if run_id(spec.config(), RECORDED.facts(run, "data")["hashes"]) != run:
