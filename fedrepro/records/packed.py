@@ -29,6 +29,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.records.embedding import tsne
 from fedrepro.records.record import Record, run_id, short_hash
 
+SMALL = {"compression": "zstd", "compression_level": 19}  # a fifth smaller than the default
 INDEX, SHARED = "runs.jsonl", "shared.jsonl"
 
 
@@ -188,7 +189,7 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
     for kind, parts in frames.items():
         if parts and len(frame := pd.concat(parts, ignore_index=True)):
             path = root / f"{name}{kind}.parquet"
-            files.write(path, partial(frame.to_parquet, compression="zstd"))
+            files.write(path, partial(frame.to_parquet, **SMALL))
             shared[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     known = Pack(root).shared
     new = [{"key": k, "content": content} for k, content in shared.items() if k not in known]
