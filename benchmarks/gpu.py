@@ -34,7 +34,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol
-from fedrepro.engine.stacked_inputs import flat
+from fedrepro.engine.stacked import flat
 from fedrepro.federated.rounds import Training
 from fedrepro.records import RunSpec, Store, federation_of
 from fedrepro.records.environment import environment, pick_device

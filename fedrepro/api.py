@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from fedrepro.base.places import RUNS
 from fedrepro.data.federation import Federation
+from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study, study
 from fedrepro.records import Record
 from fedrepro.report.picture import Picture
@@ -56,6 +56,7 @@ def federation(
 ) -> Federation:
     """The clients and the test sets of a data set under a paper's protocol.
 
+    dataset: a name, or `folder:PATH` for images of one's own, as domain/class/image.
     paper: whose protocol; `common` is this project's own. scale: smoke, reduced or paper.
     data_root: folder of the official files; default `FEDREPRO_DATA`.
     FedReproError: a name that is not known, or files that are missing.
@@ -102,8 +103,8 @@ def compare(
 ) -> pd.DataFrame:
     """Accuracy in percent after the last round: one row per method, means over the seeds.
 
-    Columns: each domain, their mean `avg`, and `low` and `high`, the 95 % interval of `avg`
-    (Student's t over seeds; NaN with one seed). where: as in `run`.
+    Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
+    interval of `avg` (Student's t over seeds; NaN with one seed). where: as in `run`.
     """
     rows = {}
     for method in methods:
@@ -112,7 +113,6 @@ def compare(
             for seed in seeds
         ]
         table = pd.concat(last, axis=1)
-        mean, error, n = table.mean(axis=1), table.loc["avg"].sem(), len(seeds)
-        half = stats.t.ppf(0.975, n - 1) * error if n > 1 else float("nan")
-        rows[method] = {**mean, "low": mean["avg"] - half, "high": mean["avg"] + half}
+        low, high = metrics.interval(table.loc["avg"])
+        rows[method] = {**table.mean(axis=1), "seeds": len(seeds), "low": low, "high": high}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("method")

@@ -129,7 +129,7 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
     str | None,
-    typer.Option(help="By commas; default the experiments' own, minidigits at scale smoke."),
+    typer.Option(help="By commas; default the experiments' own. common also takes folder:PATH."),
 ]
 Scale = Annotated[
     str, typer.Option(help="smoke (checks the path), reduced (minutes) or paper (needs a GPU).")
@@ -303,6 +303,7 @@ def sweep_command(
 
 def _execute(planned: Sequence[Job], **how: Any) -> None:
     """Run a sweep, show how it goes, and leave with its exit status."""
+    from fedrepro.report.printout import over_seeds
     from fedrepro.sweep import sweep
 
     report = text.SweepReport(len(planned))
@@ -316,7 +317,7 @@ def _execute(planned: Sequence[Job], **how: Any) -> None:
         raise typer.Exit(130) from None
     finally:
         report.close()
-    typer.echo(text.summary(ended))
+    typer.echo(text.summary(ended) + over_seeds([job.path for job in ended if job.path]))
     if any(outcome.state == "failed" for outcome in ended):
         raise typer.Exit(1)
 
@@ -350,21 +351,23 @@ def verdicts(
 @app.command()
 def claims(
     paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
+    main: Annotated[
+        bool, typer.Option("--main", help="The main claims as a Markdown table, as in README.md.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
-    from fedrepro.report.claims import answered
-    from fedrepro.report.results import recorded
+    from fedrepro.report.claim_views import main_claims
+    from fedrepro.report.claims import of_recorded
+    from fedrepro.report.printout import claim_lines
 
-    names = [paper] if paper is not None else papers.list()
-    rows = [answer.row() for name in names for answer in answered(recorded(papers.load(name).name))]
-    if as_json:
-        typer.echo(text.as_json(rows, text.CLAIM_KEYS))
+    if main:
+        typer.echo(main_claims("book/results/claims.ipynb"), nl=False)
         return
-    for row in rows:
-        typer.echo(f"{row['paper']} {row['id']}: {row['verdict']}\n  {row['claim']}")
-        typer.echo("".join(f"  - {line}\n" for line in row["evidence"]))
+    names = [paper] if paper is not None else papers.list()
+    rows = [answer.row() for name in names for answer in of_recorded(papers.load(name).name)]
+    typer.echo(text.as_json(rows, text.CLAIM_KEYS) if as_json else claim_lines(rows), nl=as_json)
 
 
 @app.command()
@@ -381,8 +384,7 @@ def book(
     """
     from fedrepro.pages import build_book
 
-    own = RUNS
-    page = build_book(runs or (own if own.is_dir() else None), report=_say)
+    page = build_book(runs or (RUNS if RUNS.is_dir() else None), report=_say)
     typer.echo(str(page))
     if show:
         typer.launch(page.as_uri())

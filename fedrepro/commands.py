@@ -30,7 +30,7 @@ Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_defa
 
 @data_app.command()
 def status(names: Names = None, root: Root = None) -> None:
-    """What is here: hash, number of images, licence, path."""
+    """What is here: hash, number of images, licence, path; also of folder:PATH."""
     from fedrepro import data
 
     rows = data.status(names or (), root)
@@ -48,11 +48,23 @@ def status(names: Names = None, root: Root = None) -> None:
 
 @data_app.command()
 def fetch(names: Names = None, root: Root = None) -> None:
-    """Download what may be; say how to get the rest by hand."""
-    from fedrepro import data
+    """Download what may be; say how to get the rest by hand.
 
-    for row in data.fetch(names or (), root):
-        typer.echo(f"{row.domain}: {row.text.removeprefix(f'{row.domain}: ')}")
+    A download that fails is named, and the others go on; the exit status is then 1.
+    """
+    from fedrepro import data
+    from fedrepro.data.domains import domain_names
+
+    failed = []
+    for name in domain_names(names or ()):
+        try:
+            said = data.fetch([name], root)[0].text
+        except FedReproError as error:
+            said = str(error)
+            failed.append(name)
+        typer.echo(f"{name}: {said.removeprefix(f'{name}: ')}", err=name in failed)
+    if failed:
+        raise typer.Exit(1)
 
 
 @data_app.command()

@@ -12,15 +12,21 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
+from functools import partial
+from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import yaml
+from PIL import Image
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.places import CHECKOUT
+from fedrepro.report.text import STANDIN, dataset_name
 from fedrepro.sweep import cores, papermill_complaint, pool
 
 Report = Callable[[str], None]
@@ -28,19 +34,21 @@ Report = Callable[[str], None]
 RESULTS = Path("book/results")  # notebooks executed at each build
 GENERATED = Path("book/_generated")  # written at each build, from the code
 RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
+# What sphinx and its theme copy that no browser reads of a page.
+UNREAD = ("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o")
+PICTURE = re.compile(r'alt="[^"]*_images/([0-9a-f]{64}\.png)"')  # sphinx's own words are the path
+SCRIPTS = Path("book/_static/records")  # data of the page of runs
+MATHJAX = Path("book/_static/mathjax")
+# All that a page loads of it: the one script with every TeX extension in it, and its fonts.
+MATHJAX_FILES = ("tex-chtml-full.js", "output/chtml/fonts/woff-v2/*.woff")
 OWN = Path("book/own")  # where a user's own notebooks go in the copy
 COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
-SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg")  # code and drawings, as they are
+# Code, drawings and a table, as they are.
+SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md")
+MAIN_CLAIMS = "main_claims.md"
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
 RECORDED_PART = "The notebooks behind the tables"
-NAMES = {  # of data sets, in titles
-    "digits4": "Digits",
-    "digits5": "Digits",
-    "office10": "Office-Caltech-10",
-    "pacs": "PACS",
-    "pacs-leaky": "PACS, leaky lists",
-}
 PATH_CHECK = "Your own runs (path check, not results)"
 OWN_RUNS = "Your own runs"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
@@ -79,6 +87,7 @@ def build_book(
     copy = out / "site"
     _copy_sources(source, copy)
     toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
+    _add_buttons(source, copy)
     _generate(copy, toc)
     add_recorded(copy, toc, say)
     say(f"executing the notebooks of {RESULTS}")
@@ -110,9 +119,25 @@ def _copy_sources(source: Path, copy: Path) -> None:
             shutil.copy2(source / name, copy / name)
     for pattern in SHOWN:
         for file in sorted(source.glob(pattern)):
-            place = copy / file.relative_to(source)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, place)
+            _copy_file(file, copy / file.relative_to(source))
+
+
+def _add_buttons(source: Path, copy: Path) -> None:
+    """The repository's, its issues' and the edit button, where pyproject.toml has the address:
+    `[project.urls]`, `Repository`. The edit button is of use on pages that are written by hand."""
+    project = source / "pyproject.toml"
+    known = tomllib.loads(project.read_text("utf-8"))["project"] if project.is_file() else {}
+    if address := known.get("urls", {}).get("Repository"):
+        config = yaml.safe_load((copy / "_config.yml").read_text("utf-8"))
+        config["repository"] = {"url": address, "branch": "main"}
+        for button in ("repository", "issues", "edit_page"):
+            config["html"][f"use_{button}_button"] = True
+        (copy / "_config.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
+
+
+def _copy_file(file: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(file, place)
 
 
 def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
@@ -120,13 +145,28 @@ def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
 
 
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
-    """The verdict rules, as the code that applies them states them; and one page per method, where
-    the table of contents has a part for them."""
+    """MathJax; the verdict rules, as the code that applies them states them; the answers to the
+    papers' main claims; the recorded runs; and one page per method, where the table of contents has
+    a part for them."""
+    from fedrepro.report.claim_views import main_claims
     from fedrepro.report.method_pages import write_pages
+    from fedrepro.report.run_page import write_scripts
     from fedrepro.report.verdicts import rules_markdown
+
+    package = find_spec("sphinx-mathjax-offline")
+    if package is None or package.origin is None:
+        raise FedReproError("formulas need MathJax: pip install sphinx-mathjax-offline")
+    root = Path(package.origin).parent / "static" / "mathjax"
+    for file in (found for pattern in MATHJAX_FILES for found in root.glob(pattern)):
+        _copy_file(file, copy / MATHJAX / file.relative_to(root))
+    write_scripts(copy / SCRIPTS, copy / RECORDED.parent)
 
     (copy / GENERATED).mkdir(parents=True)
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
+    start = copy / "book" / "intro.md"
+    if start.exists() and MAIN_CLAIMS in start.read_text(encoding="utf-8"):
+        answers = main_claims("results/claims.html")
+        (copy / GENERATED / MAIN_CLAIMS).write_text(answers, encoding="utf-8")
     part = _part(toc, METHODS_PART)
     if part is not None:
         names = write_pages(copy / GENERATED / "methods")
@@ -164,7 +204,7 @@ def _title(file: Path, given: dict[str, Any]) -> str:
     paper, dataset = file.name.partition("-")[0], str(given["dataset"])
     with contextlib.suppress(FedReproError):
         paper = papers.load(paper).short
-    name = NAMES.get(dataset.removesuffix("-standin"), dataset)
+    name = dataset_name(dataset).removesuffix(STANDIN)
     chosen = [] if given["experiment"] == "all" else [given["experiment"]]
     parts = [f"{paper} on {name}", given["scale"], *chosen, *(given["methods"] or ())]
     return ", ".join([*parts, f"seed {given['seed']}"])
@@ -258,7 +298,24 @@ def _build_pages(copy: Path, out: Path, strict: bool) -> Path:
         named = [line for line in lines if re.search(r"WARNING: |ERROR: |Error: ", line)]
         complaint = (named or lines or ["it printed nothing"])[-1]
         raise FedReproError(f"the book did not build: {complaint}; the whole log is {log}")
+    _finish(built)
     site = out / "html"
     shutil.rmtree(site, ignore_errors=True)
     built.rename(site)
     return site / "index.html"
+
+
+def _finish(built: Path) -> None:
+    """Drop what no page needs, and tell of each picture what its file says is drawn."""
+    for pattern in UNREAD:
+        for file in built.glob(pattern):
+            file.unlink()
+    for page in built.rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        page.write_text(PICTURE.sub(partial(_described, built), text), encoding="utf-8")
+
+
+def _described(built: Path, found: re.Match[str]) -> str:
+    with Image.open(built / "_images" / found[1]) as image:
+        words = image.info.get("Description", "Figure of the cell above")
+    return f'alt="{escape(words)}"'

@@ -31,6 +31,7 @@ import psutil
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import make_folder
 from fedrepro.base.places import CHECKOUT, RUNS
+from fedrepro.data import folders
 from fedrepro.papers import Paper, load
 
 NOTEBOOKS = CHECKOUT / "notebooks"
@@ -143,9 +144,10 @@ def plan(
                         f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
                         f"methods; see `fedrepro experiments --paper {name}`"
                     )
-                given = {**common, "dataset": dataset, "seed": seed}
+                given = {**common, "dataset": asked.dataset, "seed": seed}
                 output = folder / "notebooks" / file_name(name, given)
-                jobs.append(Job(name, dataset, seed, source, output, given))
+                given["dataset"] = folders.placed(asked.dataset)
+                jobs.append(Job(name, asked.dataset, seed, source, output, given))
         check_parameters(source, jobs[-1].parameters)
     return jobs
 
@@ -369,12 +371,13 @@ def _keep(job: Job, reason: str) -> Outcome:
         facts[key] = Path(facts[key]).name
     for name in PLACES:
         facts.parameters.pop(name, None)
+    facts.parameters["dataset"] = job.dataset  # a folder by its name, not by where it lies
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):
             starts = tuple(f"{name} =" for name in PLACES)
             kept = [line for line in cell.source.splitlines() if not line.startswith(starts)]
-            cell.source = "\n".join(kept)
+            cell.source = "\n".join(kept).replace(job.parameters["dataset"], job.dataset)
     nbformat.write(notebook, job.running)
     os.replace(job.running, job.output)
     job.failed.unlink(missing_ok=True)

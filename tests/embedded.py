@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
-from fedrepro import methods
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.federated.rounds import Training
@@ -43,13 +43,8 @@ def protocol(**changes: object) -> Protocol:
     return toys.protocol(**{**settings, **changes})
 
 
-def start(
-    name: str,
-    engine: str = "reference",
-    seed: int = 0,
-    sizes: tuple[int, ...] = (21, 13, 9),
-    fields: dict[str, object] | None = None,
-    **changes: object,
-) -> Training:
-    method = methods.create(name, **(fields or {}))
-    return Training(method, protocol(**changes), federation(sizes), seed, engine=engine)
+def start(name: str, engine: str = "reference", **settings: Any) -> Training:
+    """`toys.start` on such data."""
+    given = federation(settings.pop("sizes", (21, 13, 9)))
+    base = {"model": "adapter", "optimizer": ADAMW, "data__encoder": "made", "given": given}
+    return toys.start(name, engine=engine, **{**base, **settings})

@@ -60,8 +60,8 @@ def test_no_circle() -> None:
     list(TopologicalSorter(own).static_order())
 
 
+# What methods share of their room.
 SHARED = {"", "api", "base", "losses", "messages", "networks", "prototypes", "server"}
-SHARED |= {"prototype_messages"}  # what methods share of their room
 
 
 def test_a_method_knows_no_other_method() -> None:

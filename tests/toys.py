@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pandas as pd
+import pytest
 import torch
 
 from fedrepro import methods
+from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.federated.rounds import Training
+from fedrepro.methods.base import Method
 from fedrepro.records.checkpoint import FileCheckpoint
 
 SIZE = 16
@@ -66,6 +73,26 @@ def protocol(**changes: object) -> Protocol:
     return base.changed(**changes)
 
 
+def start(
+    name: str = "FedAvg",
+    sizes: tuple[int, ...] = (21, 13, 9),
+    given: Federation | None = None,
+    method: Method | None = None,
+    engine: str = "reference",
+    seed: int = 0,
+    fields: dict[str, object] | None = None,
+    **changes: object,
+) -> Training:
+    """A run that has not begun. changes: as of `protocol`."""
+    method = method or methods.create(name, **(fields or {}))
+    return Training(method, protocol(**changes), given or federation(sizes), seed, engine=engine)
+
+
+def numbers(curve: pd.DataFrame) -> pd.DataFrame:
+    """A curve without its timings, the one thing that may differ between equal runs."""
+    return curve[curve.measure != "seconds"].reset_index(drop=True)
+
+
 def logged(curve: pd.DataFrame, measure: str, number: int) -> dict[str, float]:
     """What a round logged of a measure, by subject, summed over clients."""
     chosen = curve[(curve.measure == measure) & (curve["round"] == number)]
@@ -86,3 +113,21 @@ class StopAfterTwo(FileCheckpoint):
         super().save(tensors, facts)
         if facts["round"] == 2:
             raise Interrupt
+
+
+def assert_resumes(begin: Callable[[], Training], folder: Path) -> None:
+    """Broken off after two rounds and resumed, a run is the uninterrupted one, bit for bit."""
+    whole, resumed = begin(), begin()
+    expected = whole.run(Silent())
+    with pytest.raises(Interrupt):
+        begin().run(Silent(), StopAfterTwo(folder))
+    curve = resumed.run(Silent(), FileCheckpoint(folder))
+    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+    assert list(whole.predicted) == list(resumed.predicted)
+    states = [
+        [run.server.state(), run.predicted, *(g for c in run.clients for g in c.groups.values())]
+        for run in (whole, resumed)
+    ]
+    for one, other in zip(*states, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(value, other[name]) for name, value in one.items())

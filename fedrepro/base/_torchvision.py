@@ -1,12 +1,10 @@
 """The one door to torchvision.
 
-The torchvision wheel of the package index is built for CUDA. Beside a CPU build of torch its
-native library does not load, and importing it stops at the first operator whose schema is missing.
-Its Python parts (networks, transforms) need none of those operators, so the missing schemas are
-declared here and the import is tried again. Beside a CUDA build of torch nothing is changed.
+The wheel of the package index is built for CUDA: beside a CPU build of torch its native library
+does not load, and importing it stops at the first operator whose schema is missing. Its Python
+parts (networks, transforms) need none of those, so the missing schemas are declared here and the
+import is tried again. Beside a CUDA build of torch nothing is changed.
 """
-
-from __future__ import annotations
 
 import functools
 import importlib
@@ -25,11 +23,9 @@ _ATTEMPTS = 8  # two schemas are missing today; a newer release may need a few m
 
 @functools.cache
 def load_torchvision() -> ModuleType:
-    """torchvision, imported; ``ops`` and ``io`` stay unusable where the native library is absent.
-
-    Raises:
-        ImportError: torchvision is not installed or fails for another reason than missing schemas.
-    """
+    """torchvision, imported; ``ops`` and ``io`` stay unusable where the native library is
+    absent. ImportError: torchvision is not installed or fails for another reason than missing
+    schemas."""
     for _ in range(_ATTEMPTS):
         try:
             module = importlib.import_module("torchvision")

@@ -4,8 +4,6 @@ CRC-32 sees every change within 32 neighbouring bits, and misses one in 4 billio
 reads 3.2 GB a second of it, 1.0 of SHA-256. Nobody is kept from altering a file on purpose.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from pathlib import Path

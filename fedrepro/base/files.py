@@ -1,7 +1,5 @@
 """Files that are either whole or absent: written under a temporary name, then renamed."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Where things lie: the checkout, where there is one, the folder of runs, files of methods."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]

@@ -1,8 +1,6 @@
 """Progress without printing: one bar in a terminal, one changing line in a notebook, else one line
 a round on standard error."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from html import escape

@@ -198,6 +198,12 @@ class DataSpec(_Spec):
         return self
 
     @property
+    def same_tests(self) -> bool:
+        """Whether all who follow the split test the same images."""
+        drawn = self.split in ("pooled-stratified", "pooled-leaky", "random-fifth")
+        return not drawn and self.test_limit is None
+
+    @property
     def augmentation(self) -> Augmentation:
         """The settings of the training images' augmentation, as a value of their own."""
         return Augmentation(crop=self.crop, flip=self.flip, rotate=self.rotate, erase=self.erase)

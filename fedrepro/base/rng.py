@@ -5,8 +5,6 @@ client, a method or an evaluation never shifts somebody else's numbers, and a re
 what the uninterrupted one would have drawn. Nothing reads torch's or numpy's global generator.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

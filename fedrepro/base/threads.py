@@ -1,7 +1,5 @@
 """Work done at once on the cores of a CPU, each piece by one thread."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.places import CHECKOUT
+from fedrepro.data import folders
 from fedrepro.data.cache import cache_path, cache_root, data_root, open_arrays, write_signed
 from fedrepro.data.encoders import ENCODERS
 from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, default_manifest, verify
@@ -86,7 +87,8 @@ class DomainArrays:
 class Plan:
     """Where a domain's arrays of one size go in the cache; what reads them where they are not
     there, with further deviations; and the other fields of its DomainArrays. One function below
-    makes the plan from official files, one from the generator; another kind of data needs one."""
+    makes the plan from official files, one from the generator, one from a folder; another kind of
+    data needs one."""
 
     path: Path
     hash: str
@@ -137,12 +139,32 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     singles = (*all_domains(), *ENCODERS)
     found: list[str] = []
     for name in names:
+        if name.startswith(f"{folders.FOLDER}:"):
+            raise FedReproError(f"{name} is read when a run needs it; nothing to fetch or prepare")
         if name not in groups and name not in singles:
             choices = ", ".join((*groups, *singles))
             raise FedReproError(f"unknown data set or domain {name!r}; choose from {choices}")
         found += groups.get(name, (name,))
     again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
     return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
+
+
+def load_dataset(
+    dataset: str, size: int, root: Path | str | None = None, cache: Path | str | None = None
+) -> dict[str, DomainArrays]:
+    """A data set's domains in their order; of a folder, those it was named with.
+
+    Raises FedReproError (one line) for an unknown name, and as `load_domain`.
+    """
+    if (tree := folders.opened(dataset)) is not None:
+        place = cache_root(cache)
+        return {name: _folder_plan(tree, name, size, place).load() for name in tree.hashes}
+    if dataset not in DATASETS:
+        raise FedReproError(
+            f"no data set is called {dataset!r}; choose one of {', '.join(DATASETS)}, or "
+            "folder:PATH"
+        )
+    return {name: load_domain(name, size, root, cache) for name in DATASETS[dataset]}
 
 
 def load_domain(
@@ -207,6 +229,17 @@ def _generated_plan(name: str, size: int, cache: Path) -> Plan:
 
     path = cache_path(cache, name, size, hash)
     return Plan(path, hash, read, name, DIGITS, deviations=deviations)
+
+
+def _folder_plan(tree: folders.Tree, name: str, size: int, cache: Path) -> Plan:
+    key = [name, tree.classes, tree.hashes[name], folders.FOLDER, READER_VERSION, size]
+    hash = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+
+    def read() -> tuple[Decoded, tuple[str, ...]]:
+        return tree.read(name, size), ()
+
+    path = cache_path(cache, folders.FOLDER, size, hash)  # a domain's name may be any
+    return Plan(path, hash, read, name, tree.classes)
 
 
 def generator() -> Any:

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data.cache import data_root
-from fedrepro.data.domains import DATASETS, DomainArrays, load_domain
+from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
 from fedrepro.data.manifest import default_manifest
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
@@ -203,11 +203,7 @@ def divided(
     spec: DataSpec, root: Path | None = None, cache: Path | None = None
 ) -> tuple[dict[str, DomainArrays], dict[str, Split], Partition]:
     """A data set's domains, how each is split, and who gets what."""
-    if spec.dataset not in DATASETS:
-        raise FedReproError(
-            f"no data set is called {spec.dataset!r}; choose one of {', '.join(DATASETS)}"
-        )
-    arrays = {name: load_domain(name, spec.size, root, cache) for name in DATASETS[spec.dataset]}
+    arrays = load_dataset(spec.dataset, spec.size, root, cache)
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None

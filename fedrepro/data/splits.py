@@ -115,7 +115,7 @@ def divide(
         )
     except ValueError as error:
         raise FedReproError(
-            f"{name} cannot be split by class: {error}; use another split"
+            f"{name} cannot be split by class: {error}; use another split or more images"
         ) from None
     return first, second
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ import requests
 from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.data import folders
 from fedrepro.data.cache import cache_root, data_root, is_whole
 from fedrepro.data.domains import (
     DATASETS,
@@ -48,6 +49,11 @@ SIZES: dict[str, tuple[int, ...]] = {
 RETRIES = 3
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 16
+PICKLES = "partitions/train_part0.pkl"  # as FedBN hands its digits out, and codes after it
+NO_PICKLES = (
+    "is a pickle, which may run code and holds a part of the release: it is not read; get the "
+    "official files"
+)
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,42 @@ def status(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> list[DomainStatus]:
-    """One row per domain. A bad or missing file is a row, not an error."""
-    domains = domain_names(names)
+    """One row per domain, also of ``folder:PATH``. A bad or missing file is a row, not an error."""
+    names = list(names)
+    own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
+    rows = [row for name in own for row in _folder_status(name, cache_root(cache))]
+    official = [name for name in names if name not in own]
+    if own and not official:
+        return rows
+    domains = domain_names(official)
     folder = data_root(root) if any(name not in GENERATED for name in domains) else Path()
     store = cache_root(cache)
-    return [_status(name, folder, store, manifest or default_manifest()) for name in domains]
+    known = manifest or default_manifest()
+    return [*(_status(name, folder, store, known) for name in domains), *rows]
+
+
+def _folder_status(name: str, cache: Path) -> list[DomainStatus]:
+    """What a folder of one's own holds, in all and by domain; or what is wrong with it."""
+    licence = "your own"
+    try:
+        tree = folders.opened(folders.named(name, cache))
+        assert tree is not None
+        counts = tree.counts()
+    except FedReproError as error:
+        path = Path(name.partition(":")[2])
+        state: HashState = "bad" if path.exists() else "missing"
+        return [DomainStatus(name, path.is_dir(), None, "", state, None, licence, str(error))]
+    classes = ", ".join(tree.classes[:10]) + ", ..." * (len(tree.classes) > 10)
+    images = sum(counts.values())
+    held = f"{len(counts)} domains, {len(tree.classes)} classes ({classes}), {images:,} images"
+    whole = DomainStatus(name, True, tree.root, "folder", "unknown", images, licence, held)
+    return [
+        whole,
+        *(
+            replace(whole, domain=domain, path=tree.root / domain, images=count, note="")
+            for domain, count in counts.items()
+        ),
+    ]
 
 
 def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainStatus:
@@ -97,6 +134,8 @@ def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainSta
         state = verify(located, root, cache)[1]
     except FedReproError as error:
         state, note = ("bad" if here else "missing"), str(error)
+        pickled = [file for place in collection.places for file in (root / place).glob(PICKLES)]
+        note += f"; {pickled[0]} {NO_PICKLES}" if pickled else ""
     path = next((path for _, path in located.found.values()), None)
     told, images = source.name if located.found else "", known if here else None
     return DomainStatus(name, here, path, told, state, images, collection.licence, note)
@@ -117,6 +156,7 @@ def prepare(
     is an error. Returns one line per domain and size; report gets each as it is done.
     """
     names, sizes, lines = list(names), list(sizes), []
+    domain_names(names)
     rows = status(names, root, cache, manifest)
     domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
     for row in rows:
@@ -225,7 +265,7 @@ def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> None:
             store.fetch(target, downloader=Resuming(folder / f".{target}.part", bar))
             return
         except (requests.RequestException, ValueError) as error:
-            problems.append(f"{url}: {one_line(error)}")
+            problems.append(f"{url}: {_reason(error)}")
         except OSError as error:
             raise FedReproError(
                 f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
@@ -235,6 +275,15 @@ def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> None:
         f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try "
         f"again, what has come is kept; or put the file into {folder} by hand"
     )
+
+
+def _reason(error: Exception) -> str:
+    """What a network error comes down to: requests' own text names sockets and retries."""
+    if isinstance(error, requests.Timeout):
+        return f"no answer in {TIMEOUT} s"
+    if isinstance(error, requests.ConnectionError):
+        return f"no connection ({type(error).__name__})"
+    return one_line(error)
 
 
 @dataclass(frozen=True)

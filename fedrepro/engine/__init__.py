@@ -1,9 +1,7 @@
 """How the clients of a round are trained. An engine knows no method by name."""
 
-from __future__ import annotations
-
 from fedrepro.base.errors import FedReproError
-from fedrepro.engine.base import Engine, Job, Trained, in_order, must_be_finite
+from fedrepro.engine.base import Engine, Job, Trained, must_be_finite
 from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine
 
@@ -17,17 +15,9 @@ WORDS = {"auto": "reference", "loop": "reference", "stacked": "fused"}
 CHOICES = (*WORDS, *ENGINES)
 
 __all__ = [
-    "CHOICES",
-    "ENGINES",
-    "Engine",
-    "Job",
-    "LoopEngine",
-    "StackedEngine",
-    "Trained",
-    "in_order",
-    "must_be_finite",
-    "resolve",
-]
+    "CHOICES", "ENGINES", "Engine", "Job", "LoopEngine", "StackedEngine", "Trained",
+    "must_be_finite", "resolve",
+]  # fmt: skip
 
 
 def resolve(name: str) -> str:

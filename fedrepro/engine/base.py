@@ -8,7 +8,7 @@ import ctypes
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -21,7 +21,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrepro.base.errors import Diverged
-from fedrepro.base.protocol import Augmentation, Protocol
+from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.batches import slices
 from fedrepro.data.federation import Samples
@@ -33,7 +33,6 @@ from fedrepro.models import FLModel, Output, TensorInfo, layout
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 
 Module = TypeVar("Module", bound=nn.Module)
-RunOther = Callable[[Mapping[str, Tensor], Tensor, bool], Output]
 
 
 @dataclass(frozen=True)
@@ -95,11 +94,6 @@ class Trained:
 Results = Generator[tuple[int, Trained], None, None]
 
 
-def in_order(results: Iterable[tuple[int, Trained]]) -> list[Trained]:
-    """All results by position."""
-    return [trained for _, trained in sorted(results, key=lambda pair: pair[0])]
-
-
 def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None:
     """Diverged where a loss term is not: all later rounds would be lost on it."""
     broken = [f"{term} = {value}" for term, value in terms.items() if not math.isfinite(value)]
@@ -111,22 +105,6 @@ def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None
             job.seed,
             job.round,
         )
-
-
-@dataclass(frozen=True)
-class BoundModel:
-    """The network of one client as its loss sees it (`methods.base.LocalModel`)."""
-
-    network: Callable[[Tensor], Output]
-    params: Mapping[str, Tensor]
-    run_other: RunOther | None = None
-
-    def __call__(self, x: Tensor) -> Output:
-        return self.network(x)
-
-    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output:
-        assert self.run_other is not None
-        return self.run_other(tensors, x, training)
 
 
 class Engine(ABC):
@@ -229,7 +207,9 @@ class Engine(ABC):
                 out = self.module(x.contiguous(memory_format=self.format))
             yield out, samples.labels[part]
 
-    def _run_other(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool) -> Output:
+    def _run_other(
+        self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False
+    ) -> Output:
         module = self._others[training]
         missing = module.state_dict().keys() - tensors.keys()
         if missing:
@@ -311,3 +291,53 @@ def keep_freed_memory() -> bool:
     mmap_threshold, trim_threshold = -3, -1  # from malloc.h
     large = any(mallopt(mmap_threshold, size) for size in (1 << 30, 1 << 25))  # old glibc: second
     return large and bool(mallopt(trim_threshold, -1))
+
+
+Named = Mapping[str, Tensor]
+
+
+def slots(spec: OptimizerSpec, name: str) -> dict[str, str]:
+    """What an optimiser remembers of a parameter: torch's word by the name it is kept under."""
+    if spec.kind == "adamw":
+        return {f"{slot}/{name}": slot for slot in ("exp_avg", "exp_avg_sq", "step")}
+    return {name: "momentum_buffer"} if spec.momentum else {}
+
+
+def build(
+    spec: OptimizerSpec,
+    moving: Sequence[Mapping[str, nn.Parameter]],
+    kept: Sequence[Named],
+    round: int,
+) -> torch.optim.Optimizer:
+    """The optimiser of some clients' parameters, with what each remembers of earlier rounds."""
+    values = [value for named in moving for value in named.values()]
+    rate, decay = spec.rate(round), spec.weight_decay
+    optimizer: torch.optim.Optimizer
+    if spec.kind == "adamw":
+        optimizer = torch.optim.AdamW(values, lr=rate, weight_decay=decay, fused=True)
+    else:
+        # Fused steps need a momentum of all parameters or of none; clients begin apart.
+        optimizer = torch.optim.SGD(
+            values, lr=rate, momentum=spec.momentum, weight_decay=decay, fused=len(moving) == 1
+        )
+    for named, memory in zip(moving, kept, strict=True):
+        for name, value in named.items():
+            for key, slot in slots(spec, name).items():
+                if key in memory:
+                    # In the parameter's own memory format: a fused step reads both as they lie.
+                    like = value if slot != "step" else memory[key]
+                    place = torch.empty_like(like, device=value.device, requires_grad=False)
+                    optimizer.state[value][slot] = place.copy_(memory[key])
+    return optimizer
+
+
+def remembered(
+    spec: OptimizerSpec, optimizer: torch.optim.Optimizer, moving: Mapping[str, nn.Parameter]
+) -> dict[str, Tensor]:
+    """What the optimiser has come to remember, under the names it is kept under."""
+    found = {}
+    for name, value in moving.items():
+        for key, slot in slots(spec, name).items():
+            if slot in optimizer.state[value]:
+                found[key] = optimizer.state[value][slot].contiguous()
+    return found

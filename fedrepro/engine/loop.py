@@ -3,8 +3,6 @@
 On a CPU with several cores it runs for some clients at once, each on one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import threading
@@ -19,8 +17,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
 from fedrepro.data.batches import epoch_batches
 from fedrepro.data.transforms import prepare_batch
-from fedrepro.engine.base import BoundModel, Engine, Job, Results, Streams, Trained
-from fedrepro.engine.optimizers import build, remembered
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message, Network
 from fedrepro.models import FLModel
@@ -102,7 +99,7 @@ class LoopEngine(Engine):
             if names
         ]
         optimizers = [build(spec, [own], [memory], job.round) for spec, own in groups]
-        model = BoundModel(self.module, moving, self._run_other)
+        model = LocalModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
         for first, batch in self._batches(method, phase, job, streams):
             if phase.lookahead is None:
@@ -126,7 +123,7 @@ class LoopEngine(Engine):
     def _gradients(
         self,
         loss: Loss,
-        model: BoundModel,
+        model: LocalModel,
         batch: Batch,
         received: Message,
         late: Sequence[str] = (),
@@ -174,7 +171,7 @@ class LoopEngine(Engine):
 
 
 @contextlib.contextmanager
-def _one_step_ahead(model: BoundModel, size: float) -> Iterator[None]:
+def _one_step_ahead(model: LocalModel, size: float) -> Iterator[None]:
     """Inside, the parameters stand one plain gradient step further; after, where they were."""
     before = {name: value.detach().clone() for name, value in model.params.items()}
     with torch.no_grad():

@@ -1,7 +1,5 @@
 """CLIP encoders through open_clip, with weights the user has."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import json
@@ -58,11 +56,8 @@ STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # 
 
 
 def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Embedder:
-    """The encoder with the weights under the data root.
-
-    Raises:
-        FedReproError: open_clip or the weights are missing, or the weights are another network's.
-    """
+    """The encoder with the weights under the data root. FedReproError: open_clip or the weights
+    are missing, or the weights are another network's."""
     architecture, release = MODELS[name]
     package = _package(name)
     path = _weights(name, f"open_clip's {architecture} {release}", root)

@@ -1,7 +1,5 @@
 """Networks that take features apart into a domain-invariant and a domain-specific part."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

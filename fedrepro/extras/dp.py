@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from fedrepro.methods.server import Server
 
 Noise = Literal["laplace", "gaussian"]
-MISSING = "opacus is not installed; install it with `pip install 'fedrepro[privacy]'`"
 
 
 def noise(like: Tensor, scale: float, kind: Noise, generator: torch.Generator) -> Tensor:
@@ -62,26 +61,19 @@ class Budget:
 
 @lru_cache
 def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Deviation of the noise, in units of the clipping norm, that so many steps of Poisson-sampled
-    Gaussian noise may have within a budget. Renyi accounting.
-
-    Raises:
-        FedReproError: opacus is not installed, or no noise meets the budget.
-    """
+    """Deviation of the noise, in units of the clipping norm, that so many steps of
+    Poisson-sampled Gaussian noise may have within a budget. Renyi accounting. FedReproError:
+    opacus is not installed, or no noise meets the budget."""
     try:
         from opacus.accountants.utils import get_noise_multiplier
     except ImportError:
-        raise FedReproError(MISSING) from None
+        raise FedReproError(
+            "opacus is not installed; install it with `pip install 'fedrepro[privacy]'`"
+        ) from None
+    budget = {"target_epsilon": epsilon, "target_delta": delta}
     try:
-        return float(
-            get_noise_multiplier(
-                target_epsilon=epsilon,
-                target_delta=delta,
-                sample_rate=rate,
-                steps=steps,
-                accountant="rdp",
-            )
-        )
+        found = get_noise_multiplier(**budget, sample_rate=rate, steps=steps, accountant="rdp")
+        return float(found)
     except ValueError as error:
         raise FedReproError(f"epsilon = {epsilon} in {steps} steps: {error}; raise it") from None
 
@@ -120,31 +112,22 @@ def fit(
     order = torch.Generator().manual_seed(key)
     # A copy is trained: the hooks that find each sample's gradient must not travel.
     module = GradSampleModule(copy.deepcopy(server.modules[name]).train())
-    sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
-    slots = [f"{name}/momentum/{own}" for own, _ in server.modules[name].named_parameters()]
-    for parameter, slot in zip(module.parameters(), slots, strict=True):
-        if slot in server.tensors:
-            sgd.state[parameter]["momentum_buffer"] = server.tensors[slot]
-    private = DPOptimizer(
-        sgd,
-        noise_multiplier=sigma,
-        max_grad_norm=budget.clip,
-        expected_batch_size=rate * len(labels),
-        generator=torch.Generator(server.device).manual_seed(key),
-    )
     sums = torch.zeros(3, device=server.device)  # loss, hits, samples
-    for _ in range(steps):
-        chosen = torch.rand(len(labels), generator=order) < rate
-        if chosen.any():  # else there is no gradient to hide
-            index = chosen.nonzero().squeeze(1).to(server.device)
-            sums += _step(module, private, inputs[index], labels[index])
-    server.replace(name, module.to_standard_module())
-    for parameter, slot in zip(module.parameters(), slots, strict=True):
-        if optimizer.momentum and "momentum_buffer" in sgd.state[parameter]:
-            server.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
-    loss, hits, seen = sums.tolist()
-    server.log[f"{name}_loss"] = loss / max(seen, 1)
-    server.log[f"{name}_accuracy"] = 100 * hits / max(seen, 1)
+    with server.momentum(name, module, optimizer) as sgd:
+        private = DPOptimizer(
+            sgd,
+            noise_multiplier=sigma,
+            max_grad_norm=budget.clip,
+            expected_batch_size=rate * len(labels),
+            generator=torch.Generator(server.device).manual_seed(key),
+        )
+        for _ in range(steps):
+            chosen = torch.rand(len(labels), generator=order) < rate
+            if chosen.any():  # else there is no gradient to hide
+                index = chosen.nonzero().squeeze(1).to(server.device)
+                sums += _step(module, private, inputs[index], labels[index])
+    server.modules[name].load_state_dict(module.to_standard_module().state_dict())
+    server.log_fit(name, *sums.tolist())
     server.log[f"{name}_epsilon"] = spent(sigma, budget.delta, rate, steps * server.round)
 
 

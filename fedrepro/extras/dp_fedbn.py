@@ -1,7 +1,5 @@
 """FedBN with client-level differential privacy, ADCOL's rival in its Table 17."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +10,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import torch_stream
 from fedrepro.extras.dp import clipped, noise, noise_multiplier
-from fedrepro.federated.participation import turns_of
+from fedrepro.federated.server import turns_of
 
 
 @dataclass(frozen=True)

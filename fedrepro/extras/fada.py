@@ -1,7 +1,5 @@
 """Federated adversarial domain adaptation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -35,19 +33,18 @@ class FADA(fl.Method):
     that fools its discriminator; KL from uniform of a class identifier on the domain-specific part;
     the mutual information of the parts; and their squared error in rebuilding the features. The
     target, whose labels reach no loss, trains its extractor to fool all discriminators, in mean.
-    The server trains one discriminator per source on its and the target's features. The new network
-    is the sources' mean, weighted by the softmax of how much less the target's features scatter
-    within k-means clusters after a source's update than before, plus the target's own update.
-    Each client is tested with that network on its own domain; the target's number counts.
+    The server trains one discriminator per source. The new network is the sources' mean, weighted
+    by how much less the target's features scatter within k-means clusters after a source's update,
+    plus the target's own update. Each client is tested with it on its own domain; the target's
+    number counts.
 
     Peng et al. 2020, whose text was not at hand, after ADCOL App. C, secondary sources and the
-    authors' code of an earlier method (DAL). Departures: everything moves by rounds where the
-    original synchronises by batches, so discriminators and attention are a round late, and round 1
-    weighs all alike. Sources start each round from the common network; the original's keep their
-    own. Of the disentangler the domain-invariant half travels; the other half, identifier,
-    estimator and reconstructor stay. The players of a game step together, on one batch, through
-    reversed gradients. softplus(I) stands for I, which may be below 0. The target trains no
-    disentangler: its terms would not reach the extractor or need its labels.
+    authors' code of an earlier method (DAL). Departures: everything moves by rounds instead of
+    batches, so discriminators and attention are a round late, and round 1 weighs all alike; sources
+    start each round from the common network, not from their own; of the disentangler the
+    domain-invariant half travels alone; the players of a game step together, on one batch, through
+    reversed gradients; softplus(I) stands for I, which may be below 0; the target trains no
+    disentangler, whose terms would not reach the extractor or need its labels.
     """
 
     name = "FADA"

@@ -1,8 +1,6 @@
 """The feature space hijacking attack: an image is searched whose embedding is a given prototype;
 and what it finds of MPFT's messages (its App. G)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,13 +45,10 @@ def invert(
 ) -> Tensor:
     """Images (m, 3, size, size) in [0, 1] whose embeddings are near prototypes (m, d).
 
-    Descends the mean squared error by Adam from `start`, cutting the image to [0, 1] after every
-    step. The images of a batch know nothing of each other. Zhang et al. 2025 (MPFT), App. G, which
-    leaves start, optimiser and rate open. Equal arguments give equal bits on one CPU, whether the
-    search goes on from a checkpoint or was never interrupted.
-
-    Raises:
-        FedReproError: prototypes of another length than the encoder's embeddings.
+    Descends the mean squared error by Adam from `start`, cutting to [0, 1] after every step, each
+    image by itself. Zhang et al. 2025 (MPFT), App. G, which leaves start, optimiser and rate open.
+    Equal arguments give equal bits on one CPU, from a checkpoint too. FedReproError: prototypes of
+    another length than the encoder's embeddings.
     """
     if prototypes.ndim != 2 or prototypes.shape[1] != encoder.size:
         raise FedReproError(

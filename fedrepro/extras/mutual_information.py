@@ -6,8 +6,6 @@ E_p[T] - log E_q[exp T] is a lower bound of the mutual information for every T (
 what T learnt by heart counts for nothing, and the bound holds for few pairs too.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterator, Mapping
@@ -23,7 +21,6 @@ from torch import Tensor, nn
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import seeded_modules, stream_seed, torch_stream
 from fedrepro.data.batches import epoch_batches
-from fedrepro.federated.clients import TrainedView
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.messages import tensor_of
 from fedrepro.quantities.base import Asked, Values, quantity
@@ -77,10 +74,8 @@ def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
 
     Both are first centred and, where they are wider, cut to their 32 largest principal components.
     The mean over four folds, each judged by a critic that never saw it; never below 0. Equal input
-    and seed give equal numbers on one machine.
-
-    Raises:
-        FedReproError: fewer than 40 pairs, lengths that disagree, values that are not finite.
+    and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, lengths that
+    disagree, values that are not finite.
     """
     if len(x) != len(y):
         raise FedReproError(f"{len(x)} and {len(y)} rows are no pairs; give one of each")
@@ -152,18 +147,9 @@ def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
     """
     networks = dict(training.tested_networks(training.round))
     for client in training.clients:
-        view = TrainedView(
-            client.index,
-            training.server.classes,
-            client.data.train.labels,
-            networks[client.data.domain],
-            dict(training.method.download(training.server, client.index)),
-            training.protocol.data.augmentation,
-            torch_stream(training.seed, "method", client.index, training.round + 1),
-            training.engine,
-            client.data.train,
-        )
-        message = training.method.upload(view)
+        state, number = networks[client.data.domain], training.round + 1
+        received = dict(training.method.download(training.server, client.index))
+        message = training.method.upload(training.view(client, state, received, number))
         kind = next((name for name in PER_SAMPLE if name in message), None)
         if kind is None:
             raise FedReproError(

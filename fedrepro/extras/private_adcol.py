@@ -1,7 +1,5 @@
 """ADCOL with differential privacy, its Section B.12."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

@@ -1,6 +1,4 @@
-"""Clients between rounds: what each keeps."""
-
-from __future__ import annotations
+"""Clients between rounds: what each keeps, and the frozen head it is given before the first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,12 +6,12 @@ from typing import Any
 from typing import Protocol as Interface
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.base.protocol import Augmentation
-from fedrepro.data.federation import ClientData, Samples
-from fedrepro.engine import Engine
-from fedrepro.methods.messages import Message
+from fedrepro.data.federation import ClientData, Federation
+from fedrepro.methods.prototypes import class_means
+from fedrepro.models import FLModel, layout
 
 Named = dict[str, Tensor]
 # A client's fields by the names that a checkpoint has for them.
@@ -54,31 +52,6 @@ class Client:
         return {group: getattr(self, attribute) for group, attribute in GROUPS.items()}
 
 
-@dataclass(frozen=True)
-class TrainedView:
-    """A client after local training, as a method's `upload` and `remember` see it: see
-    `methods.base.TrainedClient`."""
-
-    index: int
-    classes: int
-    labels: Tensor
-    state: Mapping[str, Tensor]
-    received: Message
-    augmentation: Augmentation
-    generator: torch.Generator
-    _engine: Engine
-    _samples: Samples
-
-    @property
-    def inputs(self) -> Tensor:
-        return self._samples.images
-
-    def features(self, training: bool = False, augmentation: Augmentation | None = None) -> Tensor:
-        return self._engine.features(
-            self.state, self._samples, training, augmentation, self.generator
-        )
-
-
 class Checkpoint(Interface):
     """Where a run's unfinished state goes."""
 
@@ -106,3 +79,35 @@ def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch
             start = f"client/{client.index}/{group}/"
             names = [name for name in flat if name.startswith(start)]
             setattr(client, attribute, {n.removeprefix(start): flat[n].to(device) for n in names})
+
+
+SCALE = 100.0  # CLIP's own, to which its training limits it
+
+
+def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[str, Tensor]]:
+    """Fill the network's frozen head with the mean of the clients' heads.
+
+    A client's head is its domain's, in words, where the encoder knows words; else the directions
+    of its class means. Returned are, by client, the tensors in which its network departs from the
+    common one: none, or its own head.
+    """
+    names = [name for name, info in layout(module).items() if info.is_fixed]
+    if not names:
+        return [{} for _ in federation.clients]
+    classes = len(federation.classes)
+    heads = [_head(client, federation.texts, classes) for client in federation.clients]
+    common = torch.stack(heads).mean(dim=0)
+    place = module.state_dict()
+    for name in names:
+        place[name].copy_(common)
+    type_of = place[names[0]].dtype
+    return [{name: head.to(type_of) for name in names} if own else {} for head in heads]
+
+
+def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:
+    if client.domain in texts:
+        return texts[client.domain]
+    if texts:  # several domains pooled
+        return torch.stack(list(texts.values())).mean(dim=0)
+    means, _ = class_means(client.train.images.double(), client.train.labels, classes)
+    return SCALE * F.normalize(means, dim=1)

@@ -1,7 +1,5 @@
 """Tests of a round's networks, and the curve's rows they become."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -11,7 +9,7 @@ from torch import Tensor
 
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.engine import Engine
-from fedrepro.federated.curve import Row
+from fedrepro.federated.metrics import Row
 
 
 class Test(NamedTuple):

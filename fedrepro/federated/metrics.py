@@ -1,18 +1,17 @@
-"""What is read off a run's curve: accuracies under a named score rule, rounds and bytes to a
-target.
-
-A curve is tidy: columns round, measure, subject, domain, split, value (`rounds.CURVE_COLUMNS`).
-Accuracies are in percent.
-"""
+"""A run's curve, and what is read off it: accuracies under a named score rule, rounds and bytes to
+a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import EarlyStop
 
 ScoreRule = Literal["last", "last5", "validation", "best-test"]
 SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
@@ -47,6 +46,12 @@ def _by_round(
     return wide
 
 
+def first_subject(curve: pd.DataFrame) -> str | None:
+    """Whose accuracy comes first in a curve: the networks that the method is judged by."""
+    rows = curve[(curve.measure == "accuracy") & (curve.split == "test")]
+    return str(rows.subject.iloc[0]) if len(rows) else None
+
+
 def late_gain(curve: pd.DataFrame) -> float:
     """Points of mean accuracy that the last quarter of the rounds adds, each end the mean of up to
     five rounds: under one, a curve counts as flat. 0 of fewer than four rounds."""
@@ -61,23 +66,47 @@ def late_gain(curve: pd.DataFrame) -> float:
 
 def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
     """Accuracy of every domain and `avg` under one score rule."""
+    return _means(scored(curve, rule, subject))
+
+
+def all_scores(curve: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """The same under every score rule there are images for."""
+    table, seen = accuracies(curve), (curve.split == "validation").any()
+    rules = (rule for rule in SCORE_RULES if rule != "validation" or seen)
+    return {rule: _means(_scored(table, curve, rule)) for rule in rules}
+
+
+def _means(table: pd.DataFrame) -> dict[str, float]:
+    return {str(key): float(value) for key, value in table.mean().items()}
+
+
+def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
+    """The rounds of `accuracies` whose mean a score rule takes."""
     if rule not in SCORE_RULES:
         raise FedReproError(f"no score rule {rule!r}; choose from {', '.join(SCORE_RULES)}")
-    table = accuracies(curve, subject=subject)
-    if rule == "last":
-        chosen = table.iloc[-1]
-    elif rule == "last5":
-        chosen = table.tail(5).mean()
-    elif rule == "best-test":
-        chosen = table.loc[best_tested(table["avg"])]
-    else:
-        losses = _by_round(curve, "loss", "validation", subject)
-        if losses.empty:
-            raise FedReproError(
-                "the run has no validation images; set data.validation or use another score rule"
-            )
-        chosen = table.loc[losses["avg"].idxmin()]
-    return {str(key): float(value) for key, value in chosen.items()}
+    return _scored(accuracies(curve, subject=subject), curve, rule, subject)
+
+
+def _scored(
+    table: pd.DataFrame, curve: pd.DataFrame, rule: str, subject: str | None = None
+) -> pd.DataFrame:
+    if rule in ("last", "last5"):
+        return table.tail(1 if rule == "last" else 5)
+    if rule == "best-test":
+        return table.loc[[best_tested(table["avg"])]]
+    losses = _by_round(curve, "loss", "validation", subject)
+    if losses.empty:
+        raise FedReproError(
+            "the run has no validation images; set data.validation or use another score rule"
+        )
+    return table.loc[[losses["avg"].idxmin()]]
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """The 95 % interval of their mean (Student's t); NaN where there are fewer than two."""
+    series = pd.Series(values, dtype=float)
+    half = float(stats.t.ppf(0.975, len(series) - 1) * series.sem())
+    return series.mean() - half, series.mean() + half
 
 
 def best_tested(mean: pd.Series[float]) -> int:
@@ -153,3 +182,71 @@ def seconds(curve: pd.DataFrame) -> pd.Series[float]:
     """Seconds by phase of the round, summed over rounds."""
     rows = curve[curve.measure == "seconds"]
     return rows.groupby("subject", sort=False)["value"].sum()
+
+
+CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
+LAST = 5  # rounds at a run's end that the rule `last5` reads
+Row = tuple[int, str, str, str, str, float]
+
+
+def logged(number: int, measure: str, values: Mapping[str, float]) -> list[Row]:
+    """Rows of what belongs to no domain, by subject."""
+    return [(number, measure, name, "", "", float(value)) for name, value in values.items()]
+
+
+def term_rows(number: int, terms: Mapping[str, Mapping[str, float]]) -> list[Row]:
+    """Rows of the loss terms, by client."""
+    return [
+        (number, "term", term, client, "train", value)
+        for client, own in terms.items()
+        for term, value in own.items()
+    ]
+
+
+class Curve:
+    """The rows of a run. subject: the network whose accuracy counts; watched: whose validation loss
+    does, where it is another."""
+
+    def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
+        self.rows: list[Row] = []
+        self.accuracy = float("nan")  # mean of the last tests
+        self._stop = stop
+        self._read = {
+            (watched or subject, "loss", "validation"): "losses",
+            (subject, "accuracy", "test"): "accuracies",
+        }
+        # Means over domains by round.
+        self._means: dict[str, dict[int, float]] = {"losses": {}, "accuracies": {}}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Rows of further rounds."""
+        found: dict[tuple[str, int], list[float]] = {}
+        for row in rows:
+            self.rows.append(row)
+            number, measure, subject, _, split, value = row
+            if kind := self._read.get((subject, measure, split)):
+                found.setdefault((kind, number), []).append(value)
+        for (kind, number), values in found.items():
+            self._means[kind][number] = float(np.mean(values))
+            if kind == "accuracies":
+                self.accuracy = self._means[kind][number]
+
+    def scored(self) -> set[int]:
+        """The rounds that a score rule may read (`metrics.scores`), as far as the run has come."""
+        accuracies, losses = self._means["accuracies"], self._means["losses"]
+        rounds = set(sorted(accuracies)[-LAST:])
+        if accuracies:
+            highest = max(accuracies.values()) - ROUNDING
+            rounds.add(max(r for r, value in accuracies.items() if value >= highest))
+        return rounds | ({min(losses, key=losses.__getitem__)} if losses else set())
+
+    def stopped(self, round: int) -> bool:
+        """Whether the early stop has come by the end of a round."""
+        losses = self._means["losses"]
+        if self._stop is None or not losses:
+            return False
+        return round - min(losses, key=losses.__getitem__) >= self._stop.patience
+
+    def frame(self) -> pd.DataFrame:
+        """Everything, tidy."""
+        return pd.DataFrame(self.rows, columns=list(CURVE_COLUMNS))

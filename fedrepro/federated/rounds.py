@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import TypeVar
 
 import pandas as pd
@@ -20,13 +21,11 @@ from fedrepro.data.federation import Federation
 from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
 from fedrepro.engine.base import Results
 from fedrepro.federated import evaluation
-from fedrepro.federated.aggregation import RunningAverage
-from fedrepro.federated.clients import Checkpoint, Client, TrainedView, flatten, restore
-from fedrepro.federated.curve import LAST, Curve, Row, logged, term_rows
+from fedrepro.federated.clients import Checkpoint, Client, flatten, give_head, restore
 from fedrepro.federated.evaluation import of_rounds
-from fedrepro.federated.frozen_head import give_head
-from fedrepro.federated.participation import participants
-from fedrepro.methods.base import Method, Phase, Upload
+from fedrepro.federated.metrics import LAST, Curve, Row, logged, term_rows
+from fedrepro.federated.server import RunningAverage, participants
+from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
 from fedrepro.methods.messages import Message, count_bytes
 from fedrepro.methods.server import Server, under
 from fedrepro.models import TensorInfo, build_model, layout
@@ -66,7 +65,8 @@ class Training:
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
         clients = len(federation.clients)
         self.server = Server(
-            initial, self.layout, protocol, seed, clients, module.feature_size, classes, self.device
+            *(dict(initial), self.layout, protocol, seed, clients),
+            *(module.feature_size, classes, self.device),
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
@@ -96,10 +96,7 @@ class Training:
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
         """Train to the last round, or to the early stop; resume where a checkpoint says.
-
-        Raises:
-            Diverged: a client's loss is not finite; the rounds before it are kept.
-        """
+        Diverged: a client's loss is not finite; the rounds before it are kept."""
         if checkpoint is not None:
             self.resume(checkpoint)
         label = f"{self.method.name} seed {self.seed}"
@@ -158,7 +155,7 @@ class Training:
             uploads: dict[int, Upload] = {}
             for i, trained in self._train(jobs, clock):
                 with clock("messages"):
-                    view = self._view(chosen[i], trained, jobs[i])
+                    view = self.view(chosen[i], trained.state, jobs[i].received, number)
                     uploads[i] = self._upload(chosen[i], trained, view)
                     sent.update(prefixed("up/", count_bytes([uploads[i].message])))
                     average.take(i, uploads[i].message, weights[i])
@@ -235,27 +232,34 @@ class Training:
             stream=stream,
         )
 
-    def _view(self, client: Client, trained: Trained, job: Job) -> TrainedView:
-        return TrainedView(
+    def view(
+        self, client: Client, state: Mapping[str, Tensor], received: Message, number: int
+    ) -> TrainedClient:
+        """A client as its method's `upload` and `remember` see it in a round."""
+        samples, generator = (
+            client.data.train,
+            torch_stream(self.seed, "method", client.index, number),
+        )
+        return TrainedClient(
             client.index,
             self.server.classes,
-            client.data.train.labels,
-            trained.state,
-            job.received,
+            samples.labels,
+            samples.images,
+            state,
+            received,
             self.protocol.data.augmentation,
-            torch_stream(self.seed, "method", client.index, job.round),
-            self.engine,
-            client.data.train,
+            generator,
+            partial(self.engine.features, state, samples, generator=generator),
         )
 
-    def _upload(self, client: Client, trained: Trained, view: TrainedView) -> Upload:
+    def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
         message = dict(self.method.upload(view))
         if self.travelling:
             shared = {n: trained.state[n] for n in self.travelling}
             message["model"] = self.method.release(view, shared)
         return Upload(client.index, len(client.data.train), message)
 
-    def _keep(self, client: Client, trained: Trained, view: TrainedView) -> None:
+    def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
         """Put away what a client keeps after training."""
         keeps = self.method.keeps_optimizer or self.protocol.optimizer.kept
         client.memory = self.method.remember(view) if client.memory else {}

@@ -1,8 +1,6 @@
 """The methods by name. A `Method` subclass in this folder or in extras is found by itself; one from
 elsewhere is added with `register` or through the entry-point group `fedrepro.methods`."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import pkgutil
@@ -27,11 +25,8 @@ _discovered = False
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Make a method known by its `name`; usable as a class decorator.
-
-    Raises:
-        FedReproError: the class is not a method as `Method` asks, or its name is taken.
-    """
+    """Make a method known by its `name`; usable as a class decorator. FedReproError: the class
+    is not a method as `Method` asks, or its name is taken."""
     _discover()
     return _add(method)
 
@@ -81,7 +76,7 @@ def _discover() -> None:
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             _add(entry.load())
-        except Exception as error:  # of somebody else's package: the other methods still work
+        except (Exception, SystemExit) as error:  # of somebody else's: the others still work
             said = f"the method of entry point {entry.name} = {entry.value} is left out: "
             warnings.warn(said + one_line(error), stacklevel=2)
     for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):

@@ -1,7 +1,5 @@
 """Adversarial collaborative learning."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The variants of ADCOL's appendix, and its form in FedPall's code."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -33,11 +31,7 @@ class ADCOLVariants(ADCOL):
         1, "Sec. B.6, Eq. 18, Table 10: past ones too", "stated", (2, 10, 20), low=1, later=True
     )
     discriminator_network: Literal["mlp", "resnet50"] = fl.hyper(
-        "mlp",
-        "Sec. B.6, Table 9; its picture is not stated",
-        "stated",
-        ("resnet50",),
-        later=True,
+        "mlp", "Sec. B.6, Table 9; its picture is not stated", "stated", ("resnet50",), later=True
     )
     two_stages: bool = fl.hyper(
         False, "Sec. B.14, Table 18: D as wide as the clients drawn", "stated", (True,), later=True

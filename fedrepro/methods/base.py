@@ -4,10 +4,9 @@ averaged, kept and sent. The round loop and the engine act on it and know no met
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
-from typing import Protocol as Interface
 
 import torch
 from torch import Tensor
@@ -20,9 +19,9 @@ from fedrepro.models import FLModel, Output, TensorInfo
 if TYPE_CHECKING:
     from fedrepro.methods.server import Server
 
-BNPolicy = Literal["average", "local", "first", "recompute"]
+BNPolicy = Literal["average", "local", "first", "recompute"]  #: What becomes of BatchNorm.
 BN_POLICIES: tuple[str, ...] = get_args(BNPolicy)
-Terms = dict[str, Tensor]  # of a loss, by name
+Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
 
 
 def hyper(
@@ -61,60 +60,45 @@ class Batch(NamedTuple):
     draws: Tensor | None = None
 
 
-class LocalModel(Interface):
+@dataclass(frozen=True)
+class LocalModel:
     """What a loss sees of a client's network: call it, read its trained parameters, or `run`
     another network of the same architecture.
 
-    run: the output for x under `tensors`, which name every parameter and running statistic; with
-    `training` BatchNorm uses the batch's own statistics. It writes nothing. Gradients reach those
-    of `tensors` that ask for them.
+    run(tensors, x, training=False): the output for x under `tensors`, which name every parameter
+    and running statistic; with `training` BatchNorm uses the batch's own statistics. It writes
+    nothing. Gradients reach those of `tensors` that ask for them.
     """
 
-    @property
-    def params(self) -> Mapping[str, Tensor]: ...
+    network: Callable[[Tensor], Output]
+    params: Mapping[str, Tensor]
+    run: Callable[..., Output]
 
-    def __call__(self, x: Tensor) -> Output: ...
+    def __call__(self, x: Tensor) -> Output:
+        return self.network(x)
 
-    def run(self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False) -> Output: ...
 
-
-class TrainedClient(Interface):
+@dataclass(frozen=True)
+class TrainedClient:
     """What an upload, and a client's memory, see of a client after local training.
 
     labels (n,) int64; classes: their number in the federation. inputs: embeddings (n, d) or uint8
     images (n, 3, H, W). state: its network's tensors. received: what it got this round, with its
     own ``memory`` if it has one. augmentation: the protocol's. generator: a CPU stream of this
-    client and round. features: (n, d) in the order of the labels, of un-augmented images where no
-    augmentation is given; in training mode from batches of random images, for BatchNorm.
+    client and round. features(training, augmentation): (n, d) in the order of the labels, of
+    un-augmented images where no augmentation is given; in training mode from batches of random
+    images, for BatchNorm.
     """
 
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def classes(self) -> int: ...
-
-    @property
-    def labels(self) -> Tensor: ...
-
-    @property
-    def state(self) -> Mapping[str, Tensor]: ...
-
-    @property
-    def received(self) -> Message: ...
-
-    @property
-    def augmentation(self) -> Augmentation: ...
-
-    @property
-    def generator(self) -> torch.Generator: ...
-
-    @property
-    def inputs(self) -> Tensor: ...
-
-    def features(
-        self, training: bool = False, augmentation: Augmentation | None = None
-    ) -> Tensor: ...
+    index: int
+    classes: int
+    labels: Tensor
+    inputs: Tensor
+    state: Mapping[str, Tensor]
+    received: Message
+    augmentation: Augmentation
+    generator: torch.Generator
+    features: Callable[..., Tensor]
 
 
 @dataclass(frozen=True)
@@ -181,7 +165,7 @@ class Phase:
         return [own, *((spec, (name,)) for name, spec in alone.items())]
 
 
-CLOSING = Phase("closing", 1, trains=nothing)  # a pass that BatchNorm's statistics alone follow
+CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that BatchNorm's statistics alone follow
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Domain bias eliminator."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,12 +17,12 @@ class DBE(fl.Method):
 
     Loss CE(h(z + m)) + kappa/2 mean_d (r - g)^2: r is the running mean of a round's features, g
     that of all clients, weighted by their images, from a first round without m and without the
-    regulariser. m stays with its client and starts at 0. Zhang et al. 2023 and the authors' code.
-    Each client's network is tested on its own domain.
+    regulariser, whose networks are counted as sent. m starts at 0, stays with its client and has
+    the protocol's optimiser (plain gradient steps in the authors' code). Zhang et al. 2023 and that
+    code. g is sent to each client once. Each client's network is tested on its own domain.
 
-    m has the protocol's optimiser, where that code takes plain gradient steps. What round 1 trained
-    serves g alone, but its networks are counted as sent. g is sent to each client once. Where z
-    ends in BatchNorm a batch's mean is that layer's bias, and so all that the regulariser reaches.
+    Where z ends in BatchNorm a batch's mean is that layer's bias, and so all that the regulariser
+    reaches.
     """
 
     name = "DBE"

@@ -1,7 +1,5 @@
 """DBE as MPFT's code has it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

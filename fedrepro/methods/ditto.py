@@ -1,7 +1,5 @@
 """A second, personal network beside FedAvg's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

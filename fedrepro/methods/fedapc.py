@@ -1,7 +1,5 @@
 """Prototypes of augmented images."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +7,7 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
+from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """FedAvg with BatchNorm kept at the clients."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl
@@ -11,9 +9,9 @@ import fedrepro.methods.api as fl
 class FedBN(fl.Method):
     """FedAvg, except that every BatchNorm layer, weights and statistics, stays where it is.
 
-    Li et al. 2021, Alg. 1. A layer is known by its type and not by its name: the shortcut
-    BatchNorms of a ResNet, whose names carry no "bn", stay local too (FedPall's code averages
-    them). Each client's network is tested on its own domain.
+    Li et al. 2021, Alg. 1. A layer is known by its type: the shortcut BatchNorms of a ResNet, whose
+    names carry no "bn", stay too (FedPall's code averages them). Each client's network is tested on
+    its own domain.
     """
 
     name = "FedBN"

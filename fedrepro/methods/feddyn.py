@@ -1,7 +1,5 @@
 """FedAvg with dynamic regularisation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,15 +18,14 @@ class FedDyn(fl.Method):
 
     "dynamic", Acar et al. 2021, Alg. 1: client i minimises CE - <g_i, w> + (alpha/2) ||w - w_t||^2
     and then sets g_i <- g_i - alpha (w_i - w_t); the server sets s <- s - (alpha/m) sum_i (w_i -
-    w_t), m all clients, and sends mean(w_i) - s/alpha. Kept here are -g_i/alpha and -s/alpha: sums
-    of past moves. g_i stays at its client, so the traffic is FedAvg's. Clients count equally, as
-    the derivation needs. BatchNorm's running statistics are plainly averaged. What is tested is
-    what the server sends. The authors' code tests plain means instead, divides alpha by a client's
-    relative number of images and clips gradients; none of it is in Alg. 1 or here.
+    w_t), m all clients, and sends mean(w_i) - s/alpha, which is tested. Kept here are -g_i/alpha
+    and -s/alpha: sums of past moves. g_i stays at its client, so the traffic is FedAvg's. Clients
+    count equally, as the derivation needs; BatchNorm's running statistics are plainly averaged. The
+    authors' code tests plain means, divides alpha by a client's relative number of images and clips
+    gradients; none of it is in Alg. 1 or here.
 
-    "inert": the penalty is written in the received network's parameters, which the local
-    optimiser does not own, and the server averages plainly. It has no gradient, so it is left
-    out: round for round this is FedAvg.
+    "inert": the penalty is written in the received network's parameters, which the local optimiser
+    does not own; it has no gradient and is left out. The server averages plainly: this is FedAvg.
     """
 
     name = "FedDyn"
@@ -44,11 +41,7 @@ class FedDyn(fl.Method):
         "dynamic", "Acar et al., Alg. 1; RethinkFL (I2PFL's tables): inert", "stated", ("inert",)
     )
     alpha: float = fl.hyper(
-        0.01,
-        "authors, MarsFL; FL-bench 0.1; PFLlib 1",
-        "code",
-        (0.1, 0.001, 1.0),
-        low=1e-6,
+        0.01, "authors, MarsFL; FL-bench 0.1; PFLlib 1", "code", (0.1, 0.001, 1.0), low=1e-6
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code; the authors have none", "code")
 

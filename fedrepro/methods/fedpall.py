@@ -1,7 +1,5 @@
 """Prototype-based adversarial and collaborative learning."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,8 +8,14 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import fedpall_contrast, kl_from_uniform
-from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
-from fedrepro.methods.prototypes import fedpall_mix, stacked_means, told_means, unit_mean
+from fedrepro.methods.prototypes import (
+    PrototypeMessages,
+    fedpall_mix,
+    received_table,
+    stacked_means,
+    told_means,
+    unit_mean,
+)
 
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 

@@ -1,7 +1,5 @@
 """FedPall as its text has it where that differs from its code, and its ablations."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,8 +9,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedpall import FedPall
 from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
-from fedrepro.methods.prototype_messages import received_table
-from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
+from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix, received_table
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """FedAvg with a contrast against class prototypes that fades out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +8,7 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
+from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
@@ -18,16 +16,14 @@ class FedProc(PrototypeMessages, fl.Method):
     """FedAvg whose clients first learn features near their class's global prototype, then to
     classify.
 
-    Loss a_t contrast + (1 - a_t) CE, contrast the mean of -log( e^s(z, G_y) / sum_k e^s(z, G_k) )
-    with cosines s and global class means G_k; Mu et al. 2023. a_t falls with the rounds t = 0, 1,
-    ... Up go the network, a mean feature of each class the client has, and its class counts; down
-    go the averaged network and all G_k (zeros and an empty mask in the first round). A class
-    nobody sends keeps its G_k, as in the authors' code.
+    Loss a_t contrast + (1 - a_t) CE, the contrast one of cosines with the global class means; Mu et
+    al. 2023. a_t falls with the rounds t = 0, 1, ... Beside the network, a mean feature of each
+    class the client has and its class counts go up, all global means down. A class nobody sends
+    keeps its own, as in the authors' code.
 
-    z is the feature of the protocol's network: after a projection head where that has one (the
-    authors add one of 256 values of length 1, which the classifier reads too). Class means are
-    those of the trained network; RethinkFL code gathers features in the last local epoch, while
-    weights still move, which is not done here.
+    z is the feature of the protocol's network (the authors add a projection head of 256 values of
+    length 1). RethinkFL code gathers features in the last local epoch, while weights still move,
+    which is not done here.
     """
 
     name = "FedProc"

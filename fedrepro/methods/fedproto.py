@@ -1,27 +1,23 @@
 """Class prototypes instead of networks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_mse
-from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
+from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
 class FedProto(PrototypeMessages, fl.Method):
     """Clients keep their networks; mean features of their classes are averaged instead.
 
-    Loss CE + lambda times the element-wise mean squared distance between a sample's feature and
-    its class's global prototype; Tan et al. 2022, Eq. 7, with the distance of the authors' code
-    (the paper's Eq. 8 is one of class means). The first round has no prototypes and no such term:
-    zeros and an empty mask go down. Up go a mean feature of each class the client has, and its
-    class counts; down all global prototypes. Each client's network is tested on its own domain.
-
-    Class means are those of the trained network; the authors' and RethinkFL code gather features
-    in the last local epoch, while weights still move, which is not done here.
+    Loss CE + lambda times the element-wise mean squared distance between a sample's feature and its
+    class's global prototype; Tan et al. 2022, Eq. 7, with the distance of the authors' code (the
+    paper's Eq. 8 is one of class means). The first round has no prototypes and no such term. Up go
+    a mean feature of each class the client has, and its class counts; down all global prototypes.
+    Each client's network is tested on its own domain. The authors' and RethinkFL code gather
+    features in the last local epoch, while weights still move, which is not done here.
     """
 
     name = "FedProto"

@@ -1,7 +1,5 @@
 """FedProto as other papers' code has it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +9,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedproto import FedProto
 from fedrepro.methods.networks import NearestPrototype
-from fedrepro.methods.prototype_messages import HELD
+from fedrepro.methods.prototypes import HELD
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """FedAvg with a proximal term."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Shared representation, own head."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

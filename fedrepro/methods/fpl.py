@@ -1,7 +1,5 @@
 """FedAvg with cluster prototypes and unbiased prototypes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,28 +8,29 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototype_messages import PrototypeMessages, empty_table, received_table
-from fedrepro.methods.prototypes import class_means, finch_prototypes
+from fedrepro.methods.prototypes import (
+    PrototypeMessages,
+    class_means,
+    empty_table,
+    finch_prototypes,
+    received_table,
+)
 
 
 @dataclass(frozen=True)
 class FPL(PrototypeMessages, fl.Method):
     """FedAvg whose clients' features are held to prototypes of which a class may have several.
 
-    The server clusters the clients' means of each class (FINCH) and sends the clusters' means.
-    Loss CE + contrast + consistency: the mean of -log( sum over own-class cluster prototypes p of
-    e^(cos(z, p)/tau) / sum over all ), and the element-wise mean squared distance from the unbiased
-    prototype of the class, the mean of its cluster prototypes, which the client works out itself;
-    Huang et al. 2023, Sec. 3. The first round has none and is cross-entropy alone.
+    The server clusters the clients' means of each class (FINCH), all clients alike, and sends the
+    clusters' means; Huang et al. 2023, Sec. 3. Loss CE + contrast with all of them + consistency,
+    the element-wise mean squared distance from the class's unbiased prototype, the mean of its
+    cluster prototypes, which the client works out itself. The first round has none and is
+    cross-entropy alone.
 
-    Up go the network, a mean feature of each class the client has, and a mask of these classes;
-    clusters weigh clients equally. Down go the averaged network and the cluster prototypes, in a
-    table with room for the most there can be, half as many a class as clients, and a mask. Bytes
-    are those of the whole table; the curve's `cluster_prototypes` says how many rows are in use.
-
-    Class means are those of the trained network. RethinkFL code gathers features during the last
-    local epoch: of augmented images, in training mode, as two fields can say, but also while
-    weights still move, which is not done here.
+    Down goes a table with room for the most there can be, half as many a class as clients, and a
+    mask; rows in use are counted as sent, and the curve's `cluster_prototypes` says how many.
+    RethinkFL code gathers features in the last local epoch, while weights still move, which is not
+    done here.
     """
 
     name = "FPL"

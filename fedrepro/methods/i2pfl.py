@@ -1,7 +1,5 @@
 """Intra- and inter-domain prototypes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,13 +8,14 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototype_messages import PrototypeMessages, received_table
 from fedrepro.methods.prototypes import (
+    PrototypeMessages,
     beta_draws,
     class_means,
     distance_reweighted,
     ema,
     mix_other_class,
+    received_table,
 )
 
 
@@ -52,11 +51,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         low=0.001,
     )
     alpha: float = fl.hyper(
-        1.0,
-        "Beta(alpha, alpha); MixUp code; note: 0.4",
-        "code",
-        (0.1, 0.2, 0.4, 0.8),
-        low=0.001,
+        1.0, "Beta(alpha, alpha); MixUp code; note: 0.4", "code", (0.1, 0.2, 0.4, 0.8), low=0.001
     )
     alignment: Literal["mean", "sum"] = fl.hyper(
         "mean", "Eq. 9 says a distance; FPL code: mean over dimensions", "code", ("sum",)
@@ -68,11 +63,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         1.0, "weight; FedDAP code 1, Eq. 10 none; 0 leaves it out (Table 5)", "code", (0.0,), low=0
     )
     apa: float = fl.hyper(
-        1.0,
-        "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)",
-        "code",
-        (0.0, 2.0, 10.0),
-        low=0,
+        1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0), low=0
     )
     prototypes_in_training_mode: bool = fl.hyper(
         False, "Sec. 6: after training; FPL code: in the last epoch's batches", "stated", (True,)

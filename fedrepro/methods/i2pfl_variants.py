@@ -1,7 +1,5 @@
 """I2PFL's ablations and other readings of its Eq. 8."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,11 +8,11 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.i2pfl import I2PFL
-from fedrepro.methods.prototype_messages import empty_table
 from fedrepro.methods.prototypes import (
     beta_draws,
     class_means,
     distance_reweighted,
+    empty_table,
     finch_prototypes,
     mix_other_class,
     plain_mean,

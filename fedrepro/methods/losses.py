@@ -8,8 +8,6 @@ changes nothing. Prototypes are constants. Similarities are computed in float32 
 the network's precision, because a temperature of 0.02 multiplies their error by 50.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -6,8 +6,6 @@ and framing, which every method needs alike, are not counted, nor is what a clie
 itself: its own ``memory``, and a ``schedule``, values that follow from the round's number.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Mapping
 
@@ -38,7 +36,7 @@ class Network:
 OWN = ("memory", "schedule")  # kinds that reach a loss without having travelled
 
 Payload = Tensor | Mapping[str, Tensor] | Network
-Message = dict[str, Payload]
+Message = dict[str, Payload]  #: Payloads by kind.
 
 
 def payload_bytes(payload: Payload) -> int:

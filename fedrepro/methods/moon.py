@@ -1,7 +1,5 @@
 """FedAvg with a contrast between networks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch
@@ -16,16 +14,14 @@ class MOON(fl.Method):
     """FedAvg whose clients' features are held near the received network's, away from their own
     previous one's.
 
-    Loss CE + mu times the mean of -log( e^p / (e^p + e^q) ), p the cosine of z with the feature of
-    the received network over the temperature, q with that of the network this client ended its last
-    round with; Li et al. 2021, Eq. 3 and Alg. 1. The previous network stays at its client, and so
-    is no traffic. In the first round it is the received one: the term is mu log 2 and moves
-    nothing, as in the authors' code, which has no term there, unless one of the two is in training
-    mode and the other is not.
+    Loss CE + mu times the contrast of the cosines with the features of the received network and of
+    the one this client ended its last round with; Li et al. 2021, Eq. 3 and Alg. 1. The previous
+    network stays at its client, and so is no traffic. In the first round it is the received one:
+    the term is mu log 2 and moves nothing, as in the authors' code, which has no term there, unless
+    one of the two is in training mode and the other is not.
 
-    z is the feature of the protocol's network: after a projection head where that has one (the
-    authors add one of 256 values), else the encoder's output, as in all five papers here. Two
-    accidents of public code are left out: RethinkFL code's previous networks of the first round
+    z is the feature of the protocol's network (the authors add a projection head of 256 values).
+    Two accidents of public code are left out: RethinkFL code's previous networks of the first round
     are random ones, and in FedPall code the previous network is the last that any client trained.
     """
 

@@ -1,7 +1,5 @@
 """Multi-domain prototypes that the server trains one adapter on."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +25,7 @@ class MPFT(fl.Method):
     Prototypes of a client and class k: the mean of its embeddings, ceil(rate n_k) of them drawn
     without replacement, or as many k-means centres. The server minimises cross-entropy by AdamW
     until the losses of its last batches hardly differ. Zhang et al. 2025, Alg. 1 and 2. Clients
-    train nothing. The adapter a client begins with is counted as the one it gets: it is the same
-    number of bytes.
+    train nothing. The adapter a client begins with is counted as the one it gets.
     """
 
     name = "MPFT"

@@ -1,7 +1,5 @@
 """MPFT with noise on its prototypes, and with few-shot adaptation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar

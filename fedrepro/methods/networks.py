@@ -1,7 +1,5 @@
 """Networks of a protocol with something of a method's own, as `Method.network` returns them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

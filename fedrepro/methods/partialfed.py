@@ -1,7 +1,5 @@
 """Averaging whose clients take over only part of the average."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl

@@ -1,7 +1,5 @@
 """Averaging for a network that adapts in one go."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,10 +10,9 @@ import fedrepro.methods.api as fl
 class PerFedAvg(fl.Method):
     """First-order Per-FedAvg: clients move the shared point by gradients taken after one step.
 
-    A step reads two batches: w' = w - alpha grad L(w; B1), then w <- w - beta grad L(w'; B2);
-    Fallah et al. 2020, Alg. 1 with the first-order approximation of its Sec. 5. The server
-    averages. An epoch's last odd batch is left out. Before a test each client adapts the average
-    to its own images; `adapt_epochs` 0 tests the average as it is.
+    A step reads two batches (an epoch's last odd one is left out); Fallah et al. 2020, Alg. 1 with
+    the first-order approximation of its Sec. 5. The server averages. Before a test each client
+    adapts the average to its own images; `adapt_epochs` 0 tests the average as it is.
     """
 
     name = "Per-FedAvg"

@@ -6,11 +6,9 @@ samples each is of, zero where a client has none. A row without samples holds ze
 nothing. Functions that draw take a CPU generator and name the order of their draws.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -20,7 +18,8 @@ from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods.base import TrainedClient, Upload
-from fedrepro.methods.messages import tensor_of
+from fedrepro.methods.messages import Message, tensor_of
+from fedrepro.methods.server import Server
 
 # At a client.
 
@@ -99,15 +98,13 @@ def ema(
 
 
 def finch_prototypes(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """FPL's cluster prototypes: the clients' means of each class, clustered by FINCH.
+    """FPL's cluster prototypes: the clients' means of each class, clustered by FINCH (cosine
+    distances, the last partition before all are one), and the plain mean of each cluster.
 
-    First neighbours by cosine distance are linked, and again their clusters' means, until all are
-    one; the last partition before that is taken, and the plain mean of each cluster. Two or three
-    means of a class are always one cluster, and then stay one. Returns prototypes (P, d), owner
-    (P,) and present (P,), with P = K max(1, N // 2) whatever is found, as every cluster has two
-    members at least: class k owns the rows from k P/K on. The mean of a class's cluster prototypes
-    is `class_means(prototypes, owner, classes, weights=present)`. Raises FedReproError where a
-    mean is not finite.
+    Two or three means of a class are always one cluster. Returns prototypes (P, d), owner (P,) and
+    present (P,), with P = K max(1, N // 2) whatever is found, as every cluster has two members at
+    least: class k owns the rows from k P/K on. The mean of a class's cluster prototypes is
+    `class_means(prototypes, owner, classes, weights=present)`. FedReproError: a mean is not finite.
     """
     clients, classes, size = stack.shape
     places = max(1, clients // 2)
@@ -226,3 +223,77 @@ def _weighted(stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     total = weights.sum(dim=0)
     mean = torch.einsum("nk,nkd->kd", weights, stack) / _nonzero(total)[:, None]
     return mean, total > 0
+
+
+HELD = ("prototypes", "present")
+
+
+class PrototypeMessages:
+    """What methods have in common whose clients send the mean feature of each class they have, and
+    are sent prototypes; written before `Method` among a class's bases.
+
+    The server keeps a table ``prototypes`` (P, d) and a mask ``present`` (P,) of the rows in use,
+    at first none; both go down. Up go ``prototypes``, one row per class the client has, and what
+    `tells` of the classes (K,): their numbers of images, or a mask. Fields a method may have:
+    features of the means in training mode, and of images augmented as in training; a class's means
+    weighted by "images", or "clients" alike.
+    """
+
+    tells: ClassVar[Literal["counts", "present"]] = "present"
+    prototypes_in_training_mode: bool = False
+    prototypes_of_augmented_images: bool = False
+    prototype_weighting: str = "clients"
+
+    def sent_features(self, client: TrainedClient) -> Tensor:
+        """Features (n, d), in the order of the client's labels, whose class means go up."""
+        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
+        return client.features(self.prototypes_in_training_mode, augmentation)
+
+    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        """The server's next prototypes and mask, from the clients' means (N, K, d), zeros where
+        there is none, and what they told of their classes (N, K)."""
+        mean = count_weighted_mean if self.prototype_weighting == "images" else plain_mean
+        return mean(stack, told)
+
+    def renewed(self, server: Server, new: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """New prototypes (P, d) where there are some (P,), else those the server has."""
+        return ema(server.tensors["prototypes"], new, 0, server.tensors["present"], there)
+
+    def init_server(self, server: Server) -> None:
+        self.hold(server, *empty_table(server, server.classes))
+
+    def hold(self, server: Server, prototypes: Tensor, present: Tensor) -> None:
+        """Make these the server's."""
+        server.tensors |= dict(zip(HELD, (prototypes, present), strict=True))
+
+    def download(self, server: Server, client: int) -> Message:
+        return {kind: server.tensors[kind] for kind in HELD}
+
+    def upload(self, client: TrainedClient) -> Message:
+        means, counts = class_means(self.sent_features(client), client.labels, client.classes)
+        owned = counts > 0
+        told = counts if self.tells == "counts" else owned
+        return {"prototypes": means[owned], self.tells: told}
+
+    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+        self.hold(server, *self.joined(server, *self.stacked(server, uploads)))
+
+    def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+        """The uploads as `joined` takes them, a row an upload."""
+        told = torch.stack([tensor_of(upload.message, self.tells) for upload in uploads])
+        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
+        stack = sent.new_zeros(*told.shape, sent.shape[1])
+        stack[told > 0] = sent
+        return stack, told
+
+
+def empty_table(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
+    """A table (rows, d) of zeros, and a mask (rows,) of none."""
+    size = *rows, server.feature_size
+    table = torch.zeros(size, dtype=server.dtype, device=server.device)
+    return table, torch.zeros(rows, dtype=torch.bool, device=server.device)
+
+
+def received_table(received: Message) -> tuple[Tensor, Tensor]:
+    """The prototypes (P, d) a client was sent and their mask (P,)."""
+    return tensor_of(received, "prototypes"), tensor_of(received, "present")

@@ -1,7 +1,5 @@
 """Representation unification and classifier rectification."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,8 +11,13 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
 from fedrepro.methods.networks import TwoEntrances
-from fedrepro.methods.prototype_messages import empty_table
-from fedrepro.methods.prototypes import count_weighted_mean, stacked_means, told_means, unit_mean
+from fedrepro.methods.prototypes import (
+    count_weighted_mean,
+    empty_table,
+    stacked_means,
+    told_means,
+    unit_mean,
+)
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,9 @@ class RUCR(fl.Method):
     predictor learns to call lam G_k + (1 - lam) z/|z| class k, for features z of the received
     network and any class k; Huang et al. 2024. Everything is averaged; tested is the average.
 
-    As in FedPall's code a round starts with rectification. Departures from both codes: prototypes
-    are of the clients' networks after the round before; rectified predictors are averaged with all
-    else; mixtures of the received network's features are drawn anew in each epoch.
+    As in FedPall's code a round starts with rectification. Unlike in both codes prototypes are of
+    the clients' networks after the round before, rectified predictors are averaged with all else,
+    and mixtures of the received network's features are drawn anew in each epoch.
     """
 
     name = "RUCR"

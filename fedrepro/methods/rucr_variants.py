@@ -1,7 +1,5 @@
 """RUCR as its authors' code has it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -1,8 +1,8 @@
 """The server of a federated run: the shared network, and whatever else a method keeps there."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -16,38 +16,28 @@ from fedrepro.methods.messages import Network
 from fedrepro.models import FLModel, TensorInfo, build_model
 
 
+@dataclass(eq=False)
 class Server:
     """State that outlives a round at the server.
 
     model: every tensor of the network by name (those that never travel keep their first value).
-    modules: networks a method owns and trains here. tensors: anything else it keeps.
-    log: what the method wants in the run's curve this round, by name.
+    clients, classes: their numbers. modules: networks a method owns and trains here. tensors:
+    anything else it keeps. log: what the method wants in the run's curve this round, by name.
     """
 
-    def __init__(
-        self,
-        model: Mapping[str, Tensor],
-        layout: Mapping[str, TensorInfo],
-        protocol: Protocol,
-        seed: int,
-        clients: int,
-        feature_size: int,
-        classes: int,
-        device: torch.device,
-    ) -> None:
-        self.model = dict(model)
-        self.layout = layout
-        self.protocol = protocol
-        self.seed = seed
-        self.clients = clients
-        self.feature_size = feature_size
-        self.classes = classes
-        self.device = device
-        self.round = 0
-        self.modules: dict[str, nn.Module] = {}
-        self.tensors: dict[str, Tensor] = {}
-        self.log: dict[str, float] = {}
-        self._networks: dict[tuple[str, bool], Network] = {}
+    model: dict[str, Tensor]
+    layout: Mapping[str, TensorInfo]
+    protocol: Protocol
+    seed: int
+    clients: int
+    feature_size: int
+    classes: int
+    device: torch.device
+    round: int = 0
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    log: dict[str, float] = field(default_factory=dict)
+    _networks: dict[tuple[str, bool], Network] = field(default_factory=dict)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -71,47 +61,46 @@ class Server:
         return self._networks[key]
 
     def fit(
-        self,
-        name: str,
-        inputs: Tensor,
-        labels: Tensor,
-        *,
-        epochs: int,
-        optimizer: OptimizerSpec,
-        batch_size: int | None = None,
+        self, name: str, inputs: Tensor, labels: Tensor, *, epochs: int, optimizer: OptimizerSpec
     ) -> None:
-        """Train an owned network as a classifier of inputs (n, d) into labels (n,).
-
-        Momentum is kept from round to round. Logs the mean loss and the accuracy in percent, both
-        of the batches before their step, as `<name>_loss` and `<name>_accuracy`.
-        """
+        """Train an owned network as a classifier of inputs (n, d) into labels (n,)."""
         module = self.modules[name].train()
-        self._networks.clear()
         inputs, labels = inputs.to(self.device), labels.to(self.device)
-        sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
-        for key, parameter in module.named_parameters():
-            momentum = self.tensors.get(f"{name}/momentum/{key}")
-            if momentum is not None:
-                sgd.state[parameter]["momentum_buffer"] = momentum
         generator = torch_stream(self.seed, "server", round=self.round)
         loss_sum = hits = torch.zeros((), device=self.device)
-        size = batch_size or self.protocol.batch_size
-        for _ in range(epochs):
-            for index in epoch_batches(len(labels), size, generator):
-                index = index.to(self.device)
-                logits = module(inputs[index])
-                loss = F.cross_entropy(logits, labels[index])
-                sgd.zero_grad(set_to_none=True)
-                loss.backward()
-                sgd.step()
-                loss_sum = loss_sum + loss.detach() * len(index)
-                hits = hits + (logits.detach().argmax(1) == labels[index]).sum()
-        for key, parameter in module.named_parameters():
+        with self.momentum(name, module, optimizer) as sgd:
+            for _ in range(epochs):
+                for index in epoch_batches(len(labels), self.protocol.batch_size, generator):
+                    index = index.to(self.device)
+                    logits = module(inputs[index])
+                    loss = F.cross_entropy(logits, labels[index])
+                    sgd.zero_grad(set_to_none=True)
+                    loss.backward()
+                    sgd.step()
+                    loss_sum = loss_sum + loss.detach() * len(index)
+                    hits = hits + (logits.detach().argmax(1) == labels[index]).sum()
+        self.log_fit(name, float(loss_sum), float(hits), epochs * len(labels))
+
+    @contextmanager
+    def momentum(
+        self, name: str, module: nn.Module, optimizer: OptimizerSpec
+    ) -> Iterator[torch.optim.SGD]:
+        """SGD on an owned network, or a copy of it, whose momentum outlives the round."""
+        self._networks.clear()
+        sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
+        own = (f"{name}/momentum/{key}" for key, _ in self.modules[name].named_parameters())
+        slots = dict(zip(own, module.parameters(), strict=True))
+        for slot in slots.keys() & self.tensors.keys():
+            sgd.state[slots[slot]]["momentum_buffer"] = self.tensors[slot]
+        yield sgd
+        for slot, parameter in slots.items():
             if "momentum_buffer" in sgd.state[parameter] and optimizer.momentum:
-                self.tensors[f"{name}/momentum/{key}"] = sgd.state[parameter]["momentum_buffer"]
-        seen = epochs * len(labels)
-        self.log[f"{name}_loss"] = float(loss_sum) / seen
-        self.log[f"{name}_accuracy"] = 100 * float(hits) / seen
+                self.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
+
+    def log_fit(self, name: str, loss: float, hits: float, seen: int) -> None:
+        """Log the mean loss and the accuracy in percent of batches before their step, from sums."""
+        self.log[f"{name}_loss"] = loss / max(seen, 1)
+        self.log[f"{name}_accuracy"] = 100 * hits / max(seen, 1)
 
     @torch.no_grad()
     def accuracy(self, name: str, inputs: Tensor, labels: Tensor, training: bool = False) -> float:
@@ -120,11 +109,6 @@ class Server:
         parts = [inputs] if training else inputs.split(self.protocol.batch_size)
         logits = torch.cat([self.network(name, training)(p.to(self.device)) for p in parts])
         return 100 * float((logits.argmax(1) == labels.to(self.device)).double().mean())
-
-    def replace(self, name: str, module: nn.Module) -> None:
-        """Give an owned network the values of another of its architecture."""
-        self.modules[name].load_state_dict(module.state_dict())
-        self._networks.clear()
 
     def publish(self, name: str, prefix: str, chosen: Callable[[TensorInfo], bool]) -> None:
         """Put those chosen of an owned network's parameters, known by a prefix, into `model`."""
@@ -165,11 +149,10 @@ def fit_until_flat(
 ) -> list[float]:
     """Train a network by AdamW on the same batches until the losses of the last `window` of them
     deviate by less than the threshold, or the schedule ends; the batches' losses."""
-    parameters = list(module.parameters())
-    decay, end = spec.weight_decay, spec.cosine or 0
+    parameters, decay = list(module.parameters()), spec.weight_decay
     optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
     losses: list[float] = []
-    for epoch in range(1, end + 1):
+    for epoch in range(1, (spec.cosine or 0) + 1):
         optimizer.param_groups[0]["lr"] = spec.rate(epoch)
         seen = []
         for x, y in batches:

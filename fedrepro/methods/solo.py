@@ -1,7 +1,5 @@
 """Each client alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl

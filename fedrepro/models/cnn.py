@@ -1,13 +1,12 @@
 """Plain convolutional networks."""
 
-from __future__ import annotations
-
 import torch
 from torch import nn
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.models.base import FLModel
-from fedrepro.models.mlp import bn_linear
+from fedrepro.models.base import FLModel, bn_linear
+
+FASTEST = torch.channels_last  # 5 to 33 % off a training step on CPU cores
 
 
 def _conv(
@@ -27,12 +26,9 @@ def _conv(
 
 
 def digit_cnn(classes: int, size: int) -> FLModel:
-    """The digit CNN of FedBN, ADCOL's local model in Table 20.
-
-    Three 5x5 convolutions 3-64-64-128 with BatchNorm and ReLU, 2x2 max-pooling after the first two;
-    flatten (6,272 values at 28x28, else 128 (size//4)^2); 2048 and 512 units with BatchNorm and
-    ReLU; K logits. z is the 512-d input of the last linear layer, and there is no projection head.
-    """
+    """The digit CNN of FedBN, ADCOL's local model in Table 20: three 5x5 convolutions, and 6,272
+    values at 28x28 into two hidden layers. z (b, 512) is the input of the last linear layer; there
+    is no projection head."""
     _at_least("digit-cnn", size, 4)
     encoder = nn.Sequential(
         *_conv(3, 64, 5, pool=2),
@@ -42,21 +38,15 @@ def digit_cnn(classes: int, size: int) -> FLModel:
         *bn_linear(128 * (size // 4) ** 2, 2048),
         *bn_linear(2048, 512),
     )
-    model = FLModel(encoder, nn.Identity(), nn.Linear(512, classes), 512)
-    model.memory_format = torch.channels_last  # 5 to 20 % off a training step on CPU cores
-    return model
+    return FLModel(encoder, nn.Identity(), nn.Linear(512, classes), 512, FASTEST)
 
 
 _BIG_IMAGE = 48  # from here on the first convolution of small-cnn halves the image
 
 
 def small_cnn(classes: int, size: int, width: int = 16, representation: int = 128) -> FLModel:
-    """The network of scale ``reduced``: ADCOL's three parts at a size one CPU core can train.
-
-    Encoder: three 3x3 convolutions width-2 width-4 width, each with BatchNorm, ReLU and 2x2
-    max-pooling (the first of stride 2 for images of 48 pixels and more), then ``representation``
-    units. Projection: two layers with BatchNorm, ReLU between. Predictor: 64 hidden units.
-    """
+    """The network of scale ``reduced``: ADCOL's three parts at a size one CPU core can train. z (b,
+    representation) is what the projection ends in, without ReLU."""
     _at_least("small-cnn", size, 8)
     stride = 2 if size >= _BIG_IMAGE else 1
     side = -(-size // stride) // 8
@@ -70,19 +60,13 @@ def small_cnn(classes: int, size: int, width: int = 16, representation: int = 12
     )
     projection = nn.Sequential(*bn_linear(d, d), *bn_linear(d, d, relu=False))
     predictor = nn.Sequential(*bn_linear(d, 64), nn.Linear(64, classes))
-    model = FLModel(encoder, projection, predictor, d)
-    model.memory_format = torch.channels_last  # a third off a training step on CPU cores
-    return model
+    return FLModel(encoder, projection, predictor, d, FASTEST)
 
 
 def pfl_cnn(classes: int, size: int) -> FLModel:
-    """The network of pfl-research's CIFAR10 benchmark (its ``simple_cnn``), without BatchNorm.
-
-    Two 3x3 convolutions 3-32-64 without padding, each with ReLU; 2x2 max-pooling after the second;
-    flatten (12,544 values at 32x32); 128 units with ReLU; K logits. z is those 128 values. Weights
-    start Glorot-uniform, as there. Left out is its dropout, whose masks would come from the global
-    generator. Pooling stands before the second ReLU here, as in `_conv`.
-    """
+    """The network of pfl-research's CIFAR10 benchmark (its ``simple_cnn``), without BatchNorm: z
+    (b, 128). Weights start Glorot-uniform, as there. Left out is its dropout, whose masks would
+    come from the global generator. Pooling stands before the second ReLU here, as in `_conv`."""
     _at_least("pfl-cnn", size, 6)
     encoder = nn.Sequential(
         nn.Conv2d(3, 32, 3),
@@ -94,18 +78,13 @@ def pfl_cnn(classes: int, size: int) -> FLModel:
         nn.Linear(64 * ((size - 4) // 2) ** 2, 128),
         nn.ReLU(),
     )
-    model = FLModel(encoder, nn.Identity(), nn.Linear(128, classes), 128)
-    model.apply(_glorot)
-    model.memory_format = torch.channels_last  # a fifth off a training step on two CPU cores
-    return model
+    model = FLModel(encoder, nn.Identity(), nn.Linear(128, classes), 128, FASTEST)
+    return model.apply(_glorot)
 
 
 def tiny_cnn(classes: int, size: int) -> FLModel:
-    """The network of scale ``smoke``: it proves the path in seconds and nothing about accuracy.
-
-    One 5x5 convolution of stride 2 with 8 channels, 4x4 max-pooling down to a few values, a
-    one-layer projection head of 16 units, and a linear predictor.
-    """
+    """The network of scale ``smoke``: it proves the path in seconds and nothing about accuracy. z
+    (b, 16)."""
     _at_least("tiny-cnn", size, 8)
     side = max(1, -(-size // 2) // 4)
     encoder = nn.Sequential(*_conv(3, 8, 5, 2, pool=4), nn.Flatten(), *bn_linear(8 * side**2, 32))

@@ -1,7 +1,5 @@
 """Discriminators: which client do features come from?"""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -15,27 +13,19 @@ from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
 
 
-class MLPDiscriminator(nn.Sequential):
-    """Guesses from features (b, inputs) which client they come from: logits (b, outputs)."""
-
-
 def discriminator(
     inputs: int,
     outputs: int,
     hidden: Sequence[int] = (512, 512),
     batch_norm: bool = False,
     activation: bool = True,
-) -> MLPDiscriminator:
-    """ADCOL's discriminator, 2048-512-512-N by default (Section 3 and Table 19 of the paper).
+) -> nn.Sequential:
+    """ADCOL's discriminator: from features (b, inputs), which client they come from, as logits
+    (b, outputs). 2048-512-512-N by default (Section 3 and Table 19 of the paper).
 
-    hidden: widths of the hidden layers; ``()`` is a single linear layer.
-    batch_norm: BatchNorm after each hidden layer and no biases at all, the form third-party
-        implementations use; the paper names neither.
-    activation: ReLU after each hidden layer; False is Table 19's discriminator without
-        non-linearities.
-
-    Raises:
-        FedReproError: a width below 1.
+    hidden: widths of the hidden layers; ``()`` is a single linear layer. batch_norm: BatchNorm
+    after each hidden layer and no biases at all, as in third-party code; the paper names neither.
+    activation: ReLU after each hidden layer; not in Table 19. FedReproError: a width below 1.
     """
     widths = [inputs, *hidden, outputs]
     if min(widths) < 1:
@@ -48,7 +38,7 @@ def discriminator(
             layers[f"bn{i + 1}"] = nn.BatchNorm1d(b)
         if i < last and activation:
             layers[f"relu{i + 1}"] = nn.ReLU()
-    return MLPDiscriminator(layers)
+    return nn.Sequential(layers)
 
 
 class ResNetDiscriminator(nn.Module):

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.protocol import Protocol, Scale, parse_protocol
+from fedrepro.data import folders
 from fedrepro.data.domains import DATASETS
 from fedrepro.papers.schema import (
     ArmSpec,
@@ -80,6 +81,11 @@ class Paper(BaseModel):
     tested: tuple[Tested, ...] = ()
     filed: Authors | None = None
 
+    @property
+    def rule(self) -> str:
+        """The score rule its numbers are read by, one of `metrics.SCORE_RULES`."""
+        return str(self.reporting["score_rule"].value)
+
     def table(self, name: str) -> Table:
         """A printed table by id; FedReproError naming the choices where there is none."""
         return _pick(self.tables, name, f"printed table of {self.short}")
@@ -144,7 +150,7 @@ class Paper(BaseModel):
             )
         dataset = dataset or experiment.datasets[0]
         known = self.datasets_for(name)
-        if dataset not in known:
+        if folders.kind(dataset) not in known:
             raise FedReproError(
                 f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
@@ -220,18 +226,30 @@ class Paper(BaseModel):
         return base if base in experiment.datasets else experiment.datasets[0]
 
     def _base(self, dataset: str) -> str:
-        """The protocol a data set follows; FedReproError naming the choices where it has none."""
-        if dataset not in self.datasets:
-            known = ", ".join(self.datasets) or "none yet"
+        """The protocol a data set follows."""
+        return self.dataset(dataset).protocol
+
+    def dataset(self, name: str) -> DatasetSpec:
+        """What is said of a data set, of a folder by its kind; FedReproError naming the choices
+        where nothing is."""
+        kind = folders.kind(name)
+        if kind in self.datasets:
+            return self.datasets[kind]
+        if kind != name:
             raise FedReproError(
-                f"{self.short} has no protocol for data set {dataset!r}; choose from {known}"
+                f"{self.short} has no protocol for images of your own; name `common` in its place"
             )
-        return self.datasets[dataset].protocol
+        known = [one + ":PATH" * one.startswith(folders.FOLDER) for one in self.datasets]
+        raise FedReproError(
+            f"{self.short} has no protocol for data set {name!r}; choose from {', '.join(known)}"
+        )
 
     def _protocol(self, base: str, dataset: str, scale: str) -> Protocol:
-        flat: dict[str, Any] = {"data.dataset": dataset, "scale": _scale(scale)}
+        kind = folders.kind(dataset)
+        flat: dict[str, Any] = {"data.dataset": kind, "scale": _scale(scale)}
         for layer in self._layers(base, dataset, scale):
             flat |= {key: setting.value for key, setting in layer.items()}
+        flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
         tree: dict[str, Any] = {}
         for key, value in flat.items():
             *parts, last = key.split(".")
@@ -243,9 +261,10 @@ class Paper(BaseModel):
 
     def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
         """Settings from the paper's own to the scale's, later ones winning."""
-        spec = self.scales.get(_scale(scale))
-        of_scale = spec.changes.get(base, {}) if spec is not None else {}
-        return [self.protocols[base], self.datasets[dataset].changes, of_scale]
+        spec, own = self.scales.get(_scale(scale)), folders.kind(dataset)
+        changes = spec.changes if spec is not None else {}
+        of_scale = changes.get(own, changes.get(base, {}))
+        return [self.protocols[base], self.dataset(dataset).changes, of_scale]
 
 
 def _scale(name: str) -> Scale:

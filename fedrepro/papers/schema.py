@@ -52,7 +52,7 @@ class Table(_Spec):
     """A printed table, or one block of it (or numbers of a figure or of prose).
 
     unit: of every column not named in ``units``. std_over: what the printed std runs over; only a
-    std over trials can enter a Welch interval.
+    std over trials can enter an interval.
     """
 
     id: str
@@ -169,10 +169,12 @@ class Comparison(_Spec):
 
 
 class Claim(_Spec):
-    """What the paper says it shows, in our words, and what tests it. experiments: where it shows;
-    tests: what answers it; untested: why nothing does."""
+    """What the paper says it shows, in our words, and what tests it. main: in a few words, where it
+    is one of its main claims. experiments: where it shows; tests: what answers it; untested: why
+    nothing does."""
 
     id: str
+    main: str = ""
     claim: str
     where: str
     experiments: tuple[str, ...] = ()
@@ -290,7 +292,8 @@ class Experiment(_Spec):
 
 
 class ScaleSpec(_Spec):
-    """How a scale departs from the paper: per protocol, every changed setting with its source."""
+    """How a scale departs from the paper: per protocol, or for a data set that is named alone,
+    every changed setting with its source."""
 
     reason: str
     changes: dict[str, Settings]

@@ -1,11 +1,12 @@
-"""Accuracy: by domain and in the mean, or each arm's mean in a printed place of its own."""
+"""Accuracy: by domain, in the mean, in and out of the clients' domains; and gains of accuracy."""
 
-from __future__ import annotations
+import pandas as pd
 
+from fedrepro.federated import metrics
 from fedrepro.quantities.base import Asked, Values, quantity
 
 
-@quantity("accuracy", "sweep", "curves", "features", "terms", "privacy")
+@quantity("accuracy", "sweep", "curves", "features", "terms", "privacy", whole=100.0)
 def by_domain(asked: Asked) -> Values:
     """Test accuracy per domain and `avg`; also of experiments that are only drawn."""
     for result in asked.results:
@@ -13,7 +14,7 @@ def by_domain(asked: Asked) -> Values:
             yield result.label, column, value
 
 
-@quantity("grid")
+@quantity("grid", whole=100.0)
 def grid(asked: Asked) -> Values:
     """Each arm's mean accuracy in the row and column it names."""
     first = asked.table.columns[0]
@@ -22,7 +23,7 @@ def grid(asked: Asked) -> Values:
         yield arm.row or result.label, arm.column or first, asked.scores(result)["avg"]
 
 
-@quantity("targets", per_arm=False)
+@quantity("targets", per_arm=False, whole=100.0)
 def each_target(asked: Asked) -> Values:
     """Arms whose method has a target stand in one row: each in the column of the domain its target
     is from, and their mean once every domain has been a target. Others have a row of their own."""
@@ -40,3 +41,52 @@ def each_target(asked: Asked) -> Values:
         yield from ((row, domain, found[domain]) for domain in domains if domain in found)
         if len(found) == len(domains):
             yield row, "avg", sum(found.values()) / len(found)
+
+
+@quantity("differences", per_arm=False)
+def differences(asked: Asked) -> Values:
+    """Printed rows that are one accuracy, or one less another. Rows of other data sets, and of
+    domains that a data set in their place does not have, are left out."""
+    scores = {result.label: asked.scores(result) for result in asked.results}
+    for one in asked.experiment.differences:
+        embedded = asked.dataset == "minidigits"
+        if not embedded and asked.paper.datasets[asked.dataset].protocol != one.dataset:
+            continue
+        if one.of not in scores or (one.minus is not None and one.minus not in scores):
+            continue
+        base = scores[one.minus] if one.minus is not None else {}
+        gains = {column: value - base.get(column, 0.0) for column, value in scores[one.of].items()}
+        gains["largest"] = max(value for column, value in gains.items() if column != "avg")
+        if one.column in gains:
+            yield one.row, asked.table.columns[0], gains[one.column]
+
+
+@quantity("relative", per_arm=False)
+def relative(asked: Asked) -> Values:
+    """How much the last arm's mean accuracy is above the first's, in percent of the first's."""
+    if len(asked.results) < 2:
+        return
+    low, high = (asked.scores(asked.results[place])["avg"] for place in (0, -1))
+    row = asked.experiment.rows.get(asked.dataset, asked.dataset)
+    yield row, asked.table.columns[0], 100 * (high / low - 1)
+
+
+@quantity("in-out", whole=1.0)
+def in_out(asked: Asked) -> Values:
+    """Accuracies as fractions, and the round they are from: 0 where nothing travels. On data the
+    printed table is not about, under names of their own."""
+    first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
+    printed = asked.experiment.table is not None and first == asked.dataset
+    names = ("ood_acc", "ind_acc", "rounds")
+    if not printed:
+        names = ("out of domain", "in domain", "best round")
+    for result in asked.results:
+        curve, data = result.record.curve, result.record.data
+        counts = pd.DataFrame(data["counts"])
+        tested = counts[counts.split == "test"].groupby("domain").images.sum()
+        best = metrics.best_round(curve)
+        weights = data.get("weights") or tested.to_dict()
+        found = metrics.in_and_out(curve, data["clients"], weights).loc[best]
+        last = best if metrics.traffic(curve).size else 0
+        values = (found["ood"] / 100, found["ind"] / 100, last)
+        yield from zip([result.label] * 3, names, map(float, values), strict=True)

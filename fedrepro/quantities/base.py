@@ -1,8 +1,6 @@
 """The printed quantities by the `kind` that experiments name. Adding one takes one file: a function
 with the decorator `quantity`, in this folder or in `extras`, is found by itself."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,12 +12,13 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import RUNS
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Experiment, Paper, Table
+from fedrepro.quantities.noise import Noise, test_images
 from fedrepro.records import Probe, Record, federation_of
 
 ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may hold quantities
@@ -65,6 +64,7 @@ class Asked:
     protocol: Protocol
     results: Sequence[Result] = ()
     seed: int = 0
+    scale: str = "reduced"
     runs: Path = RUNS
     root: Path | None = None
 
@@ -96,14 +96,9 @@ class Asked:
         cell = self.table.cell(row, column)
         return len(cell.printed.partition(".")[2]) if cell is not None else 1
 
-    @property
-    def rule(self) -> str:
-        """The paper's score rule."""
-        return str(self.paper.reporting["score_rule"].value)
-
     def scores(self, result: Result) -> dict[str, float]:
         """Accuracy in percent by domain and `avg` under the paper's score rule."""
-        return metrics.scores(result.record.curve, self.rule)
+        return metrics.scores(result.record.curve, self.paper.rule)
 
 
 @dataclass(frozen=True)
@@ -122,14 +117,18 @@ Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, 
 
 @dataclass(frozen=True)
 class Quantity:
-    """values: its numbers. counted: no draw can move them. per_arm: every row is one arm's. probe:
-    what is measured at the end of a training. figure: the arrays a figure is drawn from."""
+    """values: its numbers. counted: no draw can move them. given: they are the protocol's own
+    input. per_arm: every row is one arm's. probe:
+    what is measured at the end of a training. figure: the arrays a figure is drawn from. whole: of
+    accuracies, the number for all images right (100 or 1); 0 of other numbers."""
 
     values: Callable[[Asked], Values]
     counted: bool = False
+    given: bool = False
     per_arm: bool = True
     probe: Probe | None = None
     figure: Callable[[Asked], Figure] | None = None
+    whole: float = 0.0
 
 
 _registry: dict[str, Quantity] = {}
@@ -161,3 +160,71 @@ def get(kind: str) -> Quantity:
     if kind not in _registry:
         raise FedReproError(f"no quantity {kind!r}; choose from {', '.join(sorted(_registry))}")
     return _registry[kind]
+
+
+Row = dict[str, Any]
+
+
+def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
+    """Rows with keys table, method, column, value, standin, marks, alternative, alone (nothing
+    travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset;
+    of accuracies at scale paper also one_image, what one test image moves it by, and images, its
+    variance over draws of test images.
+
+    An arm whose training diverged has no value, and why, in each column the others have; printed
+    rows that are not one arm each (a ratio of two, say) get none.
+    """
+    kind = get(asked.experiment.kind)
+    plain = {"standin": False, "marks": [], "alternative": False, "subset": False}
+    plain |= {"counted": kind.counted, "given": kind.given}
+    noise = Noise(asked.paper.rule)
+    by_label = {result.label: result for result in asked.results}
+    silent = {r.label for r in asked.results if not (r.record.curve.measure == "bytes").any()}
+    rows: list[Row] = []
+    for method, column, value, *more in kind.values(asked):
+        place = {"table": asked.experiment.id, "method": method, "column": column, "value": value}
+        result = by_label.get(method)
+        known = _of_run(result or asked.results[0], column) if asked.results else {}
+        alone = not asked.results or method in silent
+        known["alternative"] = bool(result and result.arm.alternative)
+        if asked.scale == "paper" and kind.whole and result is not None:
+            known |= _of_images(result, column, kind.whole, noise)
+        rows.append({**place, **plain, "alone": alone, **known, **(more[0] if more else {})})
+    columns = list(dict.fromkeys(row["column"] for row in rows))
+    for arm, end in diverged if kind.per_arm else ():
+        for column in [arm.column] if arm.column else columns:
+            place = {"table": asked.experiment.id, "method": arm.row or arm.label, "column": column}
+            standin = any(row["standin"] for row in rows if row["column"] == column)
+            marks = [f"seed {end.seed} diverged in round {end.round}"]
+            known = {"standin": standin, "marks": marks, "alternative": arm.alternative}
+            rows.append({**place, **plain, "value": None, "alone": False, **known})
+    return rows
+
+
+def _of_images(result: Result, column: str, whole: float, noise: Noise) -> Row:
+    """What the test images add to an accuracy's error: nothing where all test the same ones."""
+    images, record = test_images(result.record), result.record
+    domains = [column] if column in images else list(images)
+    share = whole / min(images[domain] for domain in domains) / len(domains)
+    drawn = 0.0 if record.protocol.data.same_tests else noise.variance([[record]], column)
+    return {"one_image": share, "images": whole**2 * drawn}
+
+
+def _of_run(result: Result, column: str) -> Row:
+    """Whether the column is a stand-in's or a subset's, and the deviations behind it."""
+    data = result.record.data
+    domains = [column] if column in data["domains"] else data["domains"]
+    marks = [clause for domain in domains for clause in data["deviations"].get(domain, [])]
+    standin = any(domain in data["standins"] for domain in domains)
+    cut = any(domain in data["subsets"] for domain in domains)
+    return {"standin": standin, "subset": cut, "marks": list(dict.fromkeys(marks))}
+
+
+def wide(rows: Sequence[Row]) -> pd.DataFrame:
+    """Our numbers as a table: one row per method, one column per column."""
+    frame = pd.DataFrame(rows)
+    methods, columns = list(dict.fromkeys(frame.method)), list(dict.fromkeys(frame.column))
+    table = frame.pivot_table(
+        index="method", columns="column", values="value", aggfunc="mean", dropna=False
+    )
+    return table.reindex(index=methods, columns=columns).rename_axis(index=None, columns=None)

@@ -1,7 +1,5 @@
 """MPFT's traffic: all clients' bytes, up and down, in the paper's MB."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,8 +1,6 @@
 """Arrays behind the figures for which nothing is trained: computed once and kept beside the runs,
 so that a figure can be drawn again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
@@ -31,10 +29,8 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
     """The arrays of an experiment that works on embeddings, found or made now.
 
     make: gives arrays by name and what they are of, and may save unfinished work in the checkpoint.
-    more: settings that may change the arrays, besides the data and the seed.
-
-    Raises:
-        FedReproError: a protocol without an encoder, missing or broken files.
+    more: settings that may change the arrays, besides the data and the seed. FedReproError: a
+    protocol without an encoder, missing or broken files.
     """
     experiment, data = asked.experiment, asked.protocol.data
     if data.encoder is None:
@@ -72,10 +68,7 @@ def encoder_marks(asked: Asked) -> list[str]:
 
 def likeness(found: npt.NDArray[np.uint8], truth: npt.NDArray[np.uint8]) -> tuple[float, float]:
     """PSNR in dB (infinite for equal images) and SSIM of two images (3, H, W), scikit-image's.
-
-    Raises:
-        FedReproError: images of unequal or too small a size.
-    """
+    FedReproError: images of unequal or too small a size."""
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
     if found.shape != truth.shape or found.ndim != 3 or min(found.shape[1:]) < WINDOW:

@@ -3,8 +3,6 @@
 What the command line prints and what the notebooks glue is computed here, once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,11 +15,11 @@ from fedrepro.base.errors import Diverged, FedReproError, choices
 from fedrepro.base.places import RUNS
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
+from fedrepro.data import folders
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
-from fedrepro.quantities.base import Asked, Figure, Result, get
-from fedrepro.quantities.cells import cells
+from fedrepro.quantities.base import Asked, Figure, Result, cells, get
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
 __all__ = ["Result", "Study", "study"]
@@ -32,6 +30,7 @@ COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: any other may
 class Study:
     """A paper on one data set at one scale for one seed.
 
+    dataset: a name, or ``folder:PATH``, which becomes the name that its content gives it.
     only: labels or methods of the arms to run (all where None). changes: settings of the protocol
     to replace, dotted keys as `Protocol.changed` takes them; not at scale paper, which is the
     paper's own.
@@ -55,6 +54,7 @@ class Study:
                 "scale paper is the paper's own protocol; change settings at reduced"
             )
         self.protocol()
+        self.dataset = folders.named(self.dataset)
         if self.seed < 0:
             raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
         known = set(methods.names()) | {
@@ -77,7 +77,7 @@ class Study:
             for e in self.paper.experiments
             if e.state == "runs"
             and self.scale not in e.named_only
-            and self.dataset in self.paper.datasets_for(e.id)
+            and folders.kind(self.dataset) in self.paper.datasets_for(e.id)
         ]
 
     def arms(self, experiment: str) -> list[Arm]:
@@ -103,12 +103,8 @@ class Study:
         return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
 
     def results(self, experiment: str) -> list[Result]:
-        """The finished runs of an experiment, trained where the store lacks them, but for the arms
-        whose training `diverged`.
-
-        Raises:
-            Diverged: that of every arm did.
-        """
+        """The finished runs of an experiment, trained where the store lacks them, but for the
+        arms whose training `diverged`. Diverged: that of every arm did."""
         return self._ended(experiment)[0]
 
     def diverged(self, experiment: str) -> dict[str, Diverged]:
@@ -128,10 +124,7 @@ class Study:
 
     def result(self, experiment: str, arm: Arm) -> Result:
         """The finished run of one of an experiment's arms, trained where the store lacks it.
-
-        Raises:
-            Diverged: its training did.
-        """
+        Diverged: its training did."""
         probe = get(self.paper.experiment(experiment).kind).probe
         tuned, trials = self._tuned(experiment, arm)
         return Result(tuned, self._record(tuned, probe), trials)
@@ -163,12 +156,8 @@ class Study:
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)
         spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
-        where: dict[str, Any] = {
-            "device": self.device,
-            "data_root": self.data_root,
-            "progress": self.progress,
-        }
-        return self.store.obtain(spec, probe=probe, **where)
+        where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}
+        return self.store.obtain(spec, probe=probe, progress=self.progress, **where)
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
@@ -187,7 +176,7 @@ class Study:
         paper's for it, if there are any."""
         changed = ", ".join(f"{key}={value}" for key, value in fields.items())
         label = f"{method} ({changed})" if changed else method
-        base = self.paper.datasets[self.dataset].protocol
+        base = self.paper.dataset(self.dataset).protocol
         own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
         arm = Arm(label, method, {**own, **fields}, self.protocol())
         return Result(arm, self._record(arm))
@@ -211,7 +200,7 @@ class Study:
         protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)
         protocol, spec = protocol.changed(**self.changes), self.paper.experiment(experiment)
         place = self.store.root, self.data_root
-        return Asked(self.paper, spec, protocol, results, self.seed, *place)
+        return Asked(self.paper, spec, protocol, results, self.seed, self.scale, *place)
 
     def figure(self, experiment: str) -> Figure:
         """The arrays a figure is drawn from for which nothing is trained, kept beside the runs."""
@@ -227,7 +216,7 @@ class Study:
         reads them; `alternative` marks second readings, which have no printed row."""
         results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
-        own = [mark] if (mark := self.paper.datasets[self.dataset].mark) else []
+        own = [mark] if (mark := self.paper.dataset(self.dataset).mark) else []
         return [
             {**common, **row, "marks": [*row["marks"], *own]}
             for row in cells(self._asked(experiment, results), diverged)

@@ -1,7 +1,5 @@
 """How well prototypes stand for embeddings: distances, and both in the plane."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import torch

@@ -1,7 +1,5 @@
-"""Rounds and bytes until a target accuracy: the printed one, or the lowest final one among some
-arms."""
-
-from __future__ import annotations
+"""Training time; rounds and bytes until a target accuracy: the printed one, or the lowest final one
+among some arms."""
 
 from fedrepro.federated import metrics
 from fedrepro.quantities.base import Asked, Result, Values, quantity
@@ -64,7 +62,7 @@ def speedup(asked: Asked) -> Values:
             yield row, column, pair[0] / pair[1] if pair[0] and pair[1] else None
 
 
-@quantity("sampling")
+@quantity("sampling", whole=100.0)
 def sampling(asked: Asked) -> Values:
     """Accuracy, and rounds and bytes to a target (100 percent where none is printed)."""
     target = asked.experiment.target
@@ -73,3 +71,20 @@ def sampling(asked: Asked) -> Values:
         yield result.label, "accuracy", asked.scores(result)["avg"]
         yield result.label, "rounds", reached(result, "avg", goal)
         yield result.label, "size_GB", gigabytes(asked, result, "avg", goal)
+
+
+@quantity("seconds")
+def seconds(asked: Asked) -> Values:
+    """Training time without testing, to the round that is reported where validation picks it, as a
+    ratio to the reference row where there is one."""
+    spent = {}
+    for result in asked.results:
+        curve = result.record.curve
+        if asked.paper.rule == "validation":
+            curve = curve[curve["round"] <= max(1, metrics.best_round(curve))]
+        by_phase = metrics.seconds(curve).drop("evaluate", errors="ignore")
+        spent[result.label] = float(by_phase.sum())
+    reference = asked.experiment.relative_to
+    base = spent.get(reference) if reference else 1.0
+    for label, value in spent.items():
+        yield label, asked.column or asked.table.columns[0], value / base if base else None

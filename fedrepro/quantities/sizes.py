@@ -1,7 +1,5 @@
 """How large networks and messages are. Nothing is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

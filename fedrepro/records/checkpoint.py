@@ -6,8 +6,6 @@ The header also names the run, which is its folder, and holds a checksum of the 
 each costs a third of a second for 1 GB, whose saving took 2 to 7 s with a checksum or without.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Representations: as a record keeps them, and as points in the plane."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where a run happened: packages, device, threads, commit."""
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess
@@ -17,14 +15,8 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.threads import cores
 
 PACKAGES = (
-    "fedrepro",
-    "torch",
-    "torchvision",
-    "numpy",
-    "scipy",
-    "scikit-learn",
-    "pandas",
-    "pillow",
+    *("fedrepro", "torch", "torchvision", "numpy"),
+    *("scipy", "scikit-learn", "pandas", "pillow"),
 )
 
 

@@ -1,8 +1,6 @@
 """What a method from outside the package is made of, as a hash in its run ids: whoever changes any
 of it must not be handed the runs of what it was. (The package's own methods have a version.)"""
 
-from __future__ import annotations
-
 import dis
 import importlib
 import linecache
@@ -26,14 +24,12 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def fingerprint(method: type) -> str:
-    """16 hex digits: of the source of the class, of its bases and of what their code names, as far
-    as that is the user's own (whole files, or whole cells of a notebook); of the compiled code; and
-    of the values of what it names: defaults, closures, class attributes, module globals, whatever
-    they are set to by now. Installed packages count by name alone, but for the class's own package.
-
-    Raises:
-        FedReproError: no source can be read, or a value has no content that can be told.
-    """
+    """16 hex digits: of the source of the class, of its bases and of what their code names, as
+    far as that is the user's own (whole files, or whole cells of a notebook); of the compiled
+    code; and of the values of what it names: defaults, closures, class attributes, module
+    globals, whatever they are set to by now. Installed packages count by name alone, but for the
+    class's own package. FedReproError: no source can be read, or a value has no content that can
+    be told."""
     return _Content(method).digest(method)
 
 

@@ -8,8 +8,6 @@ features are drawn. Features themselves are left out. A run is not filed under a
 may share it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -59,19 +57,8 @@ class Pack:
         found: dict[str, Any] = self.shared[self.runs[run][kind]]
         return found
 
-    def curve(self, run: str) -> pd.DataFrame:
-        return self._rows(run, "")
-
-    def points(self, run: str) -> pd.DataFrame:
-        """t-SNE points of its test features: x, y, domain, cls; empty where none are kept."""
-        return self._rows(run, "-points")
-
-    def predictions(self, run: str) -> dict[str, np.ndarray[Any, Any]]:
-        """As `Record.predictions`."""
-        rows = self._rows(run, "-predictions").itertuples()
-        return {row.name: np.frombuffer(row.values, row.dtype) for row in rows}
-
-    def _rows(self, run: str, kind: str) -> pd.DataFrame:
+    def rows(self, run: str, kind: str = "") -> pd.DataFrame:
+        """Its curve, or its ``-points`` or ``-predictions``; empty where none are kept."""
         name = f"{self.runs[run]['file']}{kind}.parquet"
         if name not in self._tables:
             self._tables[name] = self._table(self.root / name)
@@ -90,7 +77,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class PackedRecord(Record):
-    """A record of packed files. folder: where it was before, for its name."""
+    """A record of packed files, as `Record` has it. folder: where it was before, for its name."""
 
     pack: Pack
 
@@ -108,7 +95,7 @@ class PackedRecord(Record):
 
     @cached_property
     def curve(self) -> pd.DataFrame:
-        return self.pack.curve(self.run_id)
+        return self.pack.rows(self.run_id)
 
     @cached_property
     def features(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -118,11 +105,12 @@ class PackedRecord(Record):
 
     @cached_property
     def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
-        return self.pack.predictions(self.run_id)
+        rows = self.pack.rows(self.run_id, "-predictions").itertuples()
+        return {row.name: np.frombuffer(row.values, row.dtype) for row in rows}
 
     @property
     def points(self) -> pd.DataFrame:
-        return self.pack.points(self.run_id)
+        return self.pack.rows(self.run_id, "-points")
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
@@ -153,7 +141,7 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
         _add(root, _free_name(root, name), records, drawn)
     after, packed = Pack(root), [record for records in groups.values() for record in records]
     for record in packed:
-        pd.testing.assert_frame_equal(after.curve(record.run_id), record.curve)
+        pd.testing.assert_frame_equal(after.rows(record.run_id), record.curve)
         shutil.rmtree(record.folder)
     return len(packed)
 
@@ -236,6 +224,6 @@ def check(root: Path) -> list[str]:
     for run in packed.runs:
         if run_id(packed.config(run), packed.facts(run, "data")["hashes"]) != run:
             wrong.append(f"{run} is not the id of its config and data")
-        if packed.curve(run).empty:
+        if packed.rows(run).empty:
             wrong.append(f"{run} has no curve")
     return wrong

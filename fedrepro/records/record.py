@@ -1,7 +1,5 @@
 """What identifies a run, and what a finished one left in its folder."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from fedrepro import engine as engines
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Protocol
+from fedrepro.data import folders
 from fedrepro.data.manifest import default_manifest
 from fedrepro.methods.base import Method
 from fedrepro.records.fingerprint import fingerprint
@@ -44,9 +43,11 @@ class RunSpec:
         }
         if not type(self.method).__module__.startswith("fedrepro."):
             method["code"] = fingerprint(type(self.method))
+        protocol = self.protocol.model_dump(mode="json")
+        protocol["data"]["dataset"] = folders.kind(self.protocol.data.dataset)  # data have hashes
         return {
             "method": method,
-            "protocol": self.protocol.model_dump(mode="json"),
+            "protocol": protocol,
             "seed": self.seed,
             "engine": engines.resolve(self.engine),
         }
@@ -140,10 +141,10 @@ class Record:
         """Predicted class of every test image at the rounds a score rule may read; empty in a
         record made before they were kept.
 
-        ``predicted/round/subject/network/domain`` (m,), subject as in the curve, network
-        ``server`` or a client; ``labels/domain`` (m,); ``images/domain/source`` (m,): the images'
-        indices in that source, source by source in the order of the test set (absent where domains
-        are pooled); ``sample/domain``: the positions that are tested where not all are.
+        ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
+        ``labels/domain`` (m,); ``images/domain/source`` (m,): the images' indices in that source,
+        source by source in the order of the test set (absent where domains are pooled);
+        ``sample/domain``: the positions that are tested where not all are.
         """
         name = "predictions.safetensors"
         kept = name in self._listed or (self.folder / name).exists()

@@ -1,7 +1,5 @@
 """Runs by id: asked for, they are found, resumed or trained."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -80,11 +78,8 @@ class Store:
         probe: Probe | None = None,
     ) -> Record:
         """The record of a run: from the store, resumed from its checkpoint, or trained now. One
-        that lacks what a probe measures is trained again.
-
-        Raises:
-            Diverged: its training did, now or when it was last asked for.
-        """
+        that lacks what a probe measures is trained again. Diverged: its training did, now or
+        when it was last asked for."""
         federation = federation_of(spec.protocol.data, data_root)
         for name in ["auto", *engines.ENGINES] if spec.engine == "auto" else [spec.engine]:
             identity = run_id(replace(spec, engine=name).config(), federation.hashes)

@@ -2,41 +2,33 @@
 
 A claim is data in its paper's file (`papers.schema.Claim`). Each of its tests compares rows of one
 experiment, on each data set it was run on. Differences are paired over seeds; their spread is
-pooled over the comparisons of a test on a data set.
+pooled over the comparisons of a test on a data set. To it comes the variance over test images.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
+from fedrepro.quantities.base import get
+from fedrepro.quantities.noise import Noise, combined
+from fedrepro.records import Record
 from fedrepro.report.results import Results, recorded
-from fedrepro.report.tables import Html, prose
 
 Word = Literal["holds", "contradicted", "open"]
 LEVEL = 0.05
 POWER = 0.8
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 SCALES = ("paper", "reduced")  # smoke answers nothing
-
-RULES = (
-    ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
-    (
-        "contradicted",
-        f"a difference is below it, p < {LEVEL:g} after Holm's correction over the claim",
-    ),
-    ("open", "neither, or no run, one seed, or curves at scale reduced that are not flat yet"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class Difference:
     column: str
     mean: float
     error: float
-    freedom: int
+    freedom: float
     margin: float
     printed: float | None
 
@@ -134,6 +126,16 @@ class Answer:
             return "contradicted"
         return "holds" if words == {"holds"} else "open"
 
+    @property
+    def scale(self) -> str:
+        """Of the parts that were run."""
+        return ", ".join(dict.fromkeys(part.scale for part in self.parts if part.differences))
+
+    @property
+    def answer(self) -> str:
+        """The verdict, and the scale it holds at where it is an answer."""
+        return self.verdict if self.verdict == "open" else f"{self.verdict} at scale {self.scale}"
+
     def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect, interval and p of the weakest part."""
         ran = [part for part in self.parts if part.weakest is not None]
@@ -144,7 +146,7 @@ class Answer:
             "id": self.claim.id,
             "claim": self.claim.claim,
             "where": self.claim.where,
-            "scale": ", ".join(dict.fromkeys(part.scale for part in ran)),
+            "scale": self.scale,
             "verdict": self.verdict,
             "effect": weakest.mean if weakest else None,
             "interval": weakest.interval if weakest else None,
@@ -153,58 +155,67 @@ class Answer:
         }
 
 
+Images = Callable[[Comparison, str, str, str, str], float]
+
+
+@cache
+def of_recorded(name: str) -> list[Answer]:
+    """Every claim of a paper, answered from the runs kept with the book."""
+    return answered(recorded(name))
+
+
 def answered(found: Results) -> list[Answer]:
     """Every claim of one paper, answered from recorded runs."""
-    names = {test.experiment for claim in found.paper.claims for test in claim.tests}
-    names |= {test.against for claim in found.paper.claims for test in claim.tests}
+    claims = found.paper.claims
+    names = {test.experiment for claim in claims for test in claim.tests}
+    names |= {test.against for claim in claims for test in claim.tests}
     cells = pd.DataFrame([row for name in sorted(names - {""}) for row in found.cells(name)])
     late: dict[tuple[str, str, str], list[float]] = {}
-    for study, result in found.runs(*names):
+    rows: dict[tuple[str, str, str, str], list[Record]] = {}
+    for study, experiment, result in found.named_runs(*names):
         gain = metrics.late_gain(result.record.curve)
         late.setdefault((study.dataset, study.scale, result.label), []).append(gain)
+        for name in {result.label, result.arm.row or result.label}:
+            rows.setdefault((experiment, study.dataset, study.scale, name), []).append(
+                result.record
+            )
     gains = {row: sum(gained) / len(gained) for row, gained in late.items()}
-    return answers(found.paper, cells, gains)
+    return answers(found.paper, cells, gains, _images(found.paper, rows))
 
 
-def rules() -> Html:
-    """When a claim holds, is contradicted or stays open."""
-    return prose(("answer", "when"), RULES, "the answers a claim can have")
+def _images(paper: Paper, rows: Mapping[tuple[str, str, str, str], Sequence[Record]]) -> Images:
+    """The variance of a difference over test images; rows: the runs behind each row."""
+    noise = Noise(paper.rule)
 
+    def variance(test: Comparison, dataset: str, scale: str, other: str, column: str) -> float:
+        whole = get(paper.experiment(test.experiment).kind).whole
+        if not whole:
+            return 0.0
+        compared = [rows[test.experiment, dataset, scale, test.better]]
+        if test.above is None:
+            compared.append(rows[test.against or test.experiment, dataset, scale, other])
+        return whole**2 * noise.variance(compared, column)
 
-def overview() -> pd.DataFrame:
-    """How many claims of each paper have which answer: one row per paper."""
-    counts = {
-        found.paper.short: Counter(answer.verdict for answer in answered(found))
-        for found in map(recorded, papers.list())
-    }
-    words = [word for word, _ in RULES]
-    return (
-        pd.DataFrame.from_dict(counts, orient="index")
-        .reindex(columns=words, fill_value=0)
-        .fillna(0)
-        .astype(int)
-    )
-
-
-def shown(found: Results) -> Html:
-    """Every claim of one paper with its answer and what decides it."""
-    rows = [(a.claim.claim, a.claim.where, a.verdict, a.row()["evidence"]) for a in answered(found)]
-    lines = [(claim, where, word, ". ".join(why)) for claim, where, word, why in rows]
-    return prose(("claim", "where", "answer", "what was compared"), lines, "claims and answers")
+    return variance
 
 
 def answers(
-    paper: Paper, cells: pd.DataFrame, gains: Mapping[tuple[str, str, str], float] | None = None
+    paper: Paper,
+    cells: pd.DataFrame,
+    gains: Mapping[tuple[str, str, str], float] | None = None,
+    images: Images = lambda *_: 0.0,
 ) -> list[Answer]:
     """Every claim of a paper, answered from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
     gains: points of mean accuracy that a row gains in the last quarter of its rounds, by data set,
-    scale and row.
+    scale and row. images: variance over test images of the difference of a test's better row to
+    another, from the test, data set, scale, other row and column.
     """
     found = []
     for claim in paper.claims:
-        parts = [part for test in claim.tests for part in _parts(paper, test, cells, gains or {})]
+        seen = cells, gains or {}, images
+        parts = [part for test in claim.tests for part in _parts(paper, test, *seen)]
         found.append(Answer(paper.name, claim, tuple(_judged(parts))))
     return found
 
@@ -232,6 +243,7 @@ def _parts(
     test: Comparison,
     cells: pd.DataFrame,
     gains: Mapping[tuple[str, str, str], float],
+    images: Images,
 ) -> list[Part]:
     """A test on each data set that holds its rows, at the largest scale that does."""
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
@@ -241,7 +253,9 @@ def _parts(
             continue
         for scale in SCALES[: 1 if test.paper_only else None]:
             here = rows[(rows.dataset == dataset) & (rows.scale == scale)]
-            differences, seeds = _differences(paper, test, here)
+            differences, seeds = _differences(
+                paper, test, here, partial(images, test, dataset, scale)
+            )
             if differences:
                 names = [test.better, *dict.fromkeys(d.other for d in differences)]
                 late = {name: gains.get((dataset, scale, name), 0.0) for name in names}
@@ -253,7 +267,7 @@ def _parts(
 
 
 def _differences(
-    paper: Paper, test: Comparison, rows: pd.DataFrame
+    paper: Paper, test: Comparison, rows: pd.DataFrame, images: Callable[[str, str], float]
 ) -> tuple[tuple[Difference, ...], int]:
     """The differences of a test in the cells of one data set and scale, and the number of seeds;
     none where a row is missing."""
@@ -274,15 +288,15 @@ def _differences(
     pairs = [pair for pair in pairs if len(pair[2])]
     freedom = sum(len(d) - 1 for *_, d in pairs)
     pooled = sum(float(d.var(ddof=1)) * (len(d) - 1) for *_, d in pairs if len(d) > 1)
-    spread = math.sqrt(pooled / freedom) if freedom else 0.0
-    found = tuple(
-        Difference(
-            *(name, column, float(d.mean()), spread / math.sqrt(len(d)), freedom, test.margin),
-            _printed(paper, test, name, column, sign),
-        )
-        for name, column, d in pairs
-    )
-    return found, min((len(d) for *_, d in pairs), default=0)
+    found = []
+    for name, column, d in pairs:
+        error, known = 0.0, 0.0
+        if freedom:
+            drawn = images(name, column), math.inf
+            error, known = combined((pooled / freedom / len(d), freedom), drawn)
+        printed = _printed(paper, test, name, column, sign)
+        found.append(Difference(name, column, float(d.mean()), error, known, test.margin, printed))
+    return tuple(found), min((len(d) for *_, d in pairs), default=0)
 
 
 def _others(paper: Paper, test: Comparison) -> list[str]:

@@ -15,7 +15,7 @@ from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
-from fedrepro.quantities.cells import wide
+from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, picture
 from fedrepro.report.results import Results
@@ -190,6 +190,7 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     ax.grid(axis="both", color=GRID)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     label_axes(ax, "rank (1 is best); bar: 95 % of draws", "", dataset)
+    figure.caption = f"Ranks of the methods in {experiment} with their intervals"
     return figure
 
 

@@ -19,8 +19,15 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    NullFormatter,
+    ScalarFormatter,
+)
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from fedrepro.base.errors import FedReproError
 
@@ -57,17 +64,43 @@ ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "
 
 
 class Picture(Figure):
-    """A figure that knows how to show itself, with or without a plotting backend loaded."""
+    """A figure that knows how to show itself, with or without a plotting backend loaded. caption:
+    what it is of, for those who do not see it."""
+
+    caption = ""
+
+    def words(self) -> str:
+        """The picture in words: its caption, its axes, and the names of panels, rows and series.
+        They go into the file as its description."""
+        axes = [ax for ax in self.axes if ax.axison and ax.get_label() != "<colorbar>"]
+        x = self.get_supxlabel() or next((ax.get_xlabel() for ax in axes if ax.get_xlabel()), "")
+        y = next((ax.get_ylabel() for ax in axes if ax.get_ylabel()), "")
+        named = [
+            label.get_text()
+            for axis in (axes[0].yaxis, axes[0].xaxis)
+            if isinstance(axis.get_major_locator(), FixedLocator)
+            and not isinstance(axis.get_major_formatter(), ScalarFormatter)
+            for label in axis.get_ticklabels()
+        ]
+        series = [label for ax in axes for label in ax.get_legend_handles_labels()[1]]
+        lists = {"panels": [ax.get_title() for ax in axes], "ticks": named, "series": series}
+        parts = [self.caption, *(legend.get_title().get_text() for legend in self.legends)]
+        parts.append(" over ".join(filter(None, (y, x))))
+        for what, found in lists.items():
+            names = [name for name in dict.fromkeys(found) if name.strip()]
+            parts.append(f"{what}: {', '.join(names)}" if names else "")
+        return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
         """The picture with a palette of 256 colours, a third of the size of a full one; with fewer
         where it has more than `MOST` bytes."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
-        image = Image.open(full).convert("RGB")
+        image, info = Image.open(full).convert("RGB"), PngInfo()
+        info.add_itxt("Description", self.words())
         for colours in (256, 64, 32, 16):
             small = io.BytesIO()
-            image.quantize(colours).save(small, format="png", optimize=True)
+            image.quantize(colours).save(small, format="png", optimize=True, pnginfo=info)
             if small.tell() <= MOST:
                 break
         return small.getvalue()

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedrepro import papers
-from fedrepro.quantities.cells import wide
-from fedrepro.quantities.paper_run import Study
+from fedrepro.federated import metrics
+from fedrepro.quantities.base import wide
+from fedrepro.quantities.paper_run import COMPARES, Study
 from fedrepro.report import text
 from fedrepro.report.results import collect
 from fedrepro.report.sections import number, spread
@@ -36,6 +37,28 @@ def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
         for label, values in zip(table.index, table.to_numpy(float), strict=True)
     ]
     return text.aligned(("method", *map(str, table.columns)), lines)
+
+
+def over_seeds(notebooks: Sequence[Path]) -> str:
+    """Mean accuracies of executed notebooks: one row per method, with its number of seeds and the
+    95 % interval over them (Student's t). Nothing where no method has two seeds."""
+    stems, found = {path.stem for path in notebooks}, dict[tuple[str, ...], list[float]]()
+    swept = [pair for f in {p.parent for p in notebooks} for pair in collect(f).studies]
+    for study, names in (pair for pair in swept if getattr(pair[0], "name", "") in stems):
+        methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
+        for cell in (cell for name in methods for cell in study.cells(name)):
+            if cell["column"] == "avg" and cell["value"] is not None:
+                key = (study.paper.name, cell["table"], study.dataset, cell["method"])
+                found.setdefault(key, []).append(cell["value"])
+    if max(map(len, found.values()), default=0) < 2:
+        return ""
+    header = ("paper", "table", "dataset", "method", "seeds", "mean accuracy", "95 % interval")
+    lines = []
+    for place, values in found.items():
+        low, high = (number(end, "percent") for end in metrics.interval(values))
+        mean = number(sum(values) / len(values), "percent")
+        lines.append((*place, str(len(values)), mean, f"{low} to {high}"))
+    return f"\n\n{text.aligned(header, lines)}"
 
 
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
@@ -78,3 +101,13 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]
     return text.aligned((*header, "paper's", "ours", "seeds", "scale", "verdict", "why"), lines)
+
+
+def claim_lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Claims as `Answer.row` gives them, as text."""
+    lines = []
+    for row in rows:
+        where = f" at scale {row['scale']}" if row["verdict"] != "open" else ""
+        lines += [f"{row['paper']} {row['id']}: {row['verdict']}{where}", f"  {row['claim']}"]
+        lines += [*(f"  - {line}" for line in row["evidence"]), ""]
+    return "\n".join(lines) + "\n"

@@ -19,6 +19,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Arm, Paper
+from fedrepro.quantities.base import get
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record, Store
 
@@ -63,6 +64,7 @@ class Kept(Study):
 
     def __post_init__(self) -> None:
         self._cells: dict[str, list[dict[str, Any]]] = {}
+        self._ends: dict[str, tuple[list[Result], list[tuple[Arm, Diverged]]]] = {}
 
     @property
     def experiments(self) -> list[str]:
@@ -71,13 +73,19 @@ class Kept(Study):
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         if experiment in self.scraps["counted"]:
-            found: list[dict[str, Any]] = self.scraps["counted"][experiment]
-            return found
+            kinds = {e.id: e.kind for e in self.paper.experiments}  # older rows do not say it
+            given = experiment in kinds and get(kinds[experiment]).given
+            return [{**row, "given": given} for row in self.scraps["counted"][experiment]]
         if experiment not in self._cells:
             self._cells[experiment] = super().cells(experiment)
         return self._cells[experiment]
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
+        if experiment not in self._ends:
+            self._ends[experiment] = self._read(experiment)
+        return self._ends[experiment]
+
+    def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         arms = {arm.label: arm for arm in self.arms(experiment)}
         trials: dict[str, dict[str, Record]] = {}
         for run, used, label, value in self.scraps["trials"]:
@@ -140,8 +148,12 @@ class Results:
 
     def runs(self, *experiments: str) -> list[tuple[Study, Result]]:
         """The runs of some experiments (all of them where none is named), with their studies."""
+        return [(study, result) for study, _, result in self.named_runs(*experiments)]
+
+    def named_runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
+        """The same, each with its experiment's name between the two."""
         return [
-            (study, result)
+            (study, name, result)
             for study, names in self.studies
             for name in names
             if not experiments or name in experiments

@@ -122,7 +122,7 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
     have = set(zip(ran.method, ran.column, strict=True))
     absent = [key not in have for key in zip(frame.method, frame.column, strict=True)]
     rest = frame[absent].drop_duplicates(["method", "column"])
-    blank = {"ours": None, "ours_std": None, "seeds": 0, "verdict": "not run"}
+    blank = {"ours": None, "ours_std": None, "seeds": 0, "verdict": "not run", "earlier": "not run"}
     blank |= {"why": "no run of ours", "difference": None, "low": None, "high": None}
     blank |= {"standin": False}
     rest = rest[rest.published.notna()].astype(object).assign(**blank)

@@ -20,6 +20,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.report.sections import APART, UNIT_SIGNS, Section, number, sections, spread
 from fedrepro.report.text import aligned
 
+Links = Mapping[tuple[str, str, str, str], str]
 FILED = "authors’ file"
 PARTS = {  # what a column shows, by scale
     "paper": ("paper", "ours", "difference", "verdict"),
@@ -72,27 +73,29 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> H
 # Printed numbers beside ours.
 
 
-def beside_table(table: pd.DataFrame, caption: str = "") -> Html:
+def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
     """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
     column the paper's number, ours, their difference with its interval, and the verdict.
 
     At scale reduced ranks take the place of differences and verdicts, at smoke nothing does.
-    Deviations are letters, explained under the table. FedReproError: an empty frame.
+    Deviations are letters, explained under the table. links: where our number of a (data set,
+    scale, method, column) leads. FedReproError: an empty frame.
     """
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
-    html = "\n".join(_section_html(section, caption or section.table) for section in found)
+    html = "\n".join(
+        _section_html(section, caption or section.table, links or {}) for section in found
+    )
     return Html(html, f"{found[0].table} beside the paper's: {where}")
 
 
-def _section_html(section: Section, caption: str) -> str:
+def _section_html(section: Section, caption: str, links: Links) -> str:
     marks, label = section.marks(), f"{caption}, {section.dataset}"
-    words = {"reduced": "not comparable", "smoke": "no verdict"}
     said = f"{escape(section.statement)}."
-    if section.scale in words:
-        said = f"<strong>{said[:-1]}</strong>. Every cell: {_badge(words[section.scale])}."
+    if section.scale in ("reduced", "smoke"):
+        said = f"<strong>{said[:-1]}</strong>. Every cell: {_badge('no verdict')}."
     kind = f"dataframe beside beside-{section.scale or 'none'}"
-    html = styled(_texts(section, marks, True), kind, label, f"{escape(label)}. {said}")
+    html = styled(_texts(section, marks, True, links), kind, label, f"{escape(label)}. {said}")
     lines = [f"<li><sup>{letter}</sup> {escape(clause)}</li>" for clause, letter in marks.items()]
     if lines:
         html += f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
@@ -107,7 +110,7 @@ def plain(table: pd.DataFrame, caption: str = "") -> str:
 
 def _section_plain(section: Section, caption: str) -> str:
     marks = section.marks()
-    texts = _texts(section, marks, False)
+    texts = _texts(section, marks, False, {})
     blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
     if section.bare:
         blocks.append(_aligned(texts.droplevel(1, axis=1)))
@@ -124,7 +127,7 @@ def _aligned(frame: pd.DataFrame) -> str:
     return aligned(("method", *frame), rows)
 
 
-def _texts(section: Section, marks: Mapping[str, str], html: bool) -> pd.DataFrame:
+def _texts(section: Section, marks: Mapping[str, str], html: bool, links: Links) -> pd.DataFrame:
     """What a section shows: a row per method and last Kendall's tau, columns (column, part)."""
     parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
     if section.filed:
@@ -137,6 +140,9 @@ def _texts(section: Section, marks: Mapping[str, str], html: bool) -> pd.DataFra
         heading = f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})"
         cells = {m: section.cells.get((m, column)) for m in section.methods}
         texts = {m: _cell(cell, marks, ranks, html) for m, cell in cells.items()}
+        for method, text in texts.items():
+            if to := links.get((section.dataset, section.scale, method, column)):
+                text["ours"] = f'<a href="{to}">{text["ours"]}</a>'
         for part in parts:
             key = (escape(heading) if html else heading, part)
             columns[key] = [texts[m].get(part, "") for m in section.methods]

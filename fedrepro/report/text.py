@@ -22,7 +22,24 @@ CLAIM_KEYS = (
 CELL_KEYS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why"),
+    *("difference", "low", "high", "earlier"),
 )
+
+
+DATASETS = {  # as pages name them
+    "digits4": "Digits",
+    "digits5": "Digits",
+    "office10": "Office-Caltech-10",
+    "pacs": "PACS",
+    "pacs-leaky": "PACS, leaky lists",
+}
+STANDIN = " with a stand-in"
+
+
+def dataset_name(dataset: str) -> str:
+    """A data set's name in titles and sentences."""
+    plain = dataset.removesuffix("-standin")
+    return DATASETS.get(plain, plain) + STANDIN * (plain != dataset)
 
 
 def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

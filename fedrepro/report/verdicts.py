@@ -1,16 +1,16 @@
-"""A published cell against re-run seeds: the rules, fixed before any run, and nothing else.
+"""A published cell against re-run seeds: the rules, and nothing else.
 
 The book prints ``rules_markdown()`` on its page "how to read a verdict"; what stands there is what
-``verdict`` does. Nothing here trains, reads a run folder or knows a method.
+``judged`` does. Nothing here trains, reads a run folder or knows a method.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, stdev
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import fmean, stdev, variance
+from typing import Any
 
 import pandas as pd
 from scipy import stats
@@ -18,26 +18,17 @@ from scipy import stats
 from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper, Table, contradicts
 from fedrepro.quantities.paper_run import Study
+from fedrepro.report.comparison import Compared, Word, compared
+from fedrepro.report.verdicts_earlier import earlier
 
-Word = Literal[
-    "reproduced",
-    "within noise",
-    "higher",
-    "lower",
-    "inconclusive",
-    "not comparable",
-    "no verdict",
-    "not run",
-]
 TOLERANCE = 2.0  # percentage points
-MIN_SEEDS = 3
-CONFIDENCE = 0.95
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
+FOREIGN = "an average over other domains than the printed one"
 COLUMNS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
-    *("ours", "ours_std", "seeds", "scale", "verdict", "why"),
+    *("ours", "ours_std", "seeds", "scale", "verdict", "why", "earlier"),
     *("difference", "low", "high", "unit", "marks", "standin", "authors", "contradicted"),
 )
 ORDER_COLUMNS = (
@@ -47,49 +38,44 @@ ORDER_COLUMNS = (
 
 RULES: tuple[tuple[Word, str], ...] = (
     ("not run", "no run of ours; the printed cell is listed all the same"),
-    ("no verdict", "the run is at scale smoke, or the paper prints no number in this place"),
     (
-        "not comparable",
-        "the run is at another scale than the paper's, the column is itself a stand-in, or it is "
-        "an average that contains one",
+        "no verdict",
+        "the run is at another scale than the paper's; the paper prints no number in this place; "
+        "the column is a stand-in or a subset, or an average that contains one; or the number is "
+        "the protocol's own input",
     ),
-    ("inconclusive", f"fewer than {MIN_SEEDS} seeds, or a seed without a value"),
-    ("reproduced", f"d is at most {TOLERANCE:g} percentage points either way"),
-    ("within noise", "the interval of d holds 0"),
-    ("higher", "d is positive and its interval does not hold 0"),
-    ("lower", "d is negative and its interval does not hold 0"),
+    ("counted equal", "counted, not trained: the printed number to its last digit"),
+    ("counted unequal", "counted, and not the printed number"),
+    ("agrees", "the 90 % interval of d lies within ±Δ (two one-sided tests)"),
+    ("higher", "d > Δ, and p < 5 % after Benjamini and Hochberg's correction over the table"),
+    ("lower", "d < −Δ, and the same"),
+    ("close", "d is within ±Δ, and none of the above"),
+    ("open", "the rest: these runs cannot tell"),
 )
 NOTES: tuple[str, ...] = (
     "d is the mean of our seeds minus the printed number, under the score rule the paper used; "
     "where the paper does not name its rule, under the one the protocol page gives.",
-    f"The interval is the {CONFIDENCE:.0%} interval of d, printed from two seeds on: Welch's "
-    "where the paper gives a standard deviation over a known number of trials (taken as a sample "
-    "standard deviation), else a prediction interval for one more run, from the spread of our "
-    "seeds: d ± t(n-1) s √(1 + 1/n).",
-    "Columns in other units than percent (rounds, traffic, time) have no tolerance: the rule "
-    "reproduced is left out for them.",
-    "A deviation that can move a number (a stand-in client beside it, a subset, smaller source "
-    "images) does not refuse the verdict: it is printed with it as a mark.",
-    "What is counted and not trained (images, clients, parameters, bytes) needs one seed and has "
-    "no interval: it is *reproduced* where it is the printed number to its last digit, else "
-    "*higher* or *lower*.",
+    f"Δ is {TOLERANCE:g} percentage points, or one test image where that is more. Other units "
+    "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
+    "The error of d has four parts, added in variance: our seeds, the paper's trials, and on both "
+    "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
+    "The paper's spread is its printed standard deviation over trials, where that is usable; else "
+    "ours stands for it, over the paper's number of trials.",
+    "One seed has no spread: it takes that of the other rows of the table with two seeds or more, "
+    "else that at scale reduced, and the cell says *one run*.",
+    "The test images' part is p(1-p)/N, from the recorded predictions where they are kept. The "
+    "paper's is taken as ours, for the protocol fixes N. Where a split gives everyone the same "
+    "test images there is none.",
+    "A deviation that can move a number (a stand-in client beside it, smaller source images) does "
+    "not refuse the verdict: it is printed with it as a mark.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
-    "mark.",
+    "mark, and is open.",
     "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
     "with Kendall's tau, per column.",
+    "These rules hold since 2026-11-23. When they were written, one run at scale paper was known "
+    "(ADCOL's Table 4, training alone, seed 0). `fedrepro verdicts --json` gives the word of the "
+    "rules before them as `earlier`, for one release.",
 )
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """difference: ours - published (None without both). interval: 95 % interval of the difference
-    (None below two seeds). why: the rule that decided. marks: deviations printed beside it."""
-
-    verdict: Word
-    difference: float | None
-    interval: tuple[float, float] | None
-    why: str
-    marks: tuple[str, ...] = ()
 
 
 def rules_markdown() -> str:
@@ -104,132 +90,30 @@ def rules_markdown() -> str:
     return "\n".join([*lines, "", *(f"- {note}" for note in NOTES), ""])
 
 
-def interval(
-    published: float, published_std: float | None, published_n: int | None, ours: Sequence[float]
-) -> tuple[float, float] | None:
-    """The 95 % interval of mean(ours) - published; None below two seeds.
-
-    Welch with Satterthwaite's degrees of freedom where the paper gives std and n >= 2, else a
-    prediction interval from our seeds. No spread anywhere gives an interval of no width.
-    """
-    count = len(ours)
-    if count < 2:
-        return None
-    difference, ours_var = fmean(ours) - published, stdev(ours) ** 2
-    if published_std is not None and published_n is not None and published_n >= 2:
-        mine, theirs = ours_var / count, published_std**2 / published_n
-        spread = math.sqrt(mine + theirs)
-        satterthwaite = mine**2 / (count - 1) + theirs**2 / (published_n - 1)
-        freedom = (mine + theirs) ** 2 / satterthwaite if satterthwaite > 0 else math.inf
-    else:
-        spread = math.sqrt(ours_var * (1 + 1 / count))
-        freedom = count - 1
-    if spread == 0:
-        return difference, difference
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom)) * spread
-    return difference - half, difference + half
-
-
-def verdict(
-    published: float | None,
-    published_std: float | None,
-    published_n: int | None,
-    ours: Sequence[float],
-    *,
-    scale: str,
-    standin: bool = False,
-    marks: Sequence[str] = (),
-    unit: str = "percent",
-    counted: int | None = None,
-) -> Verdict:
-    """The verdict of one cell.
-
-    published, published_std: as printed, in ``unit``; published_n: trials behind them. ours: one
-    number a seed, same unit; NaN where a seed has no value (target not reached). standin: the
-    column is a stand-in, or an average that contains one. counted: decimals of the printed number,
-    where ours was counted and not trained.
-    """
-    kept = tuple(dict.fromkeys(marks))
-    if not ours:
-        return Verdict("not run", None, None, "no run of ours", kept)
-    if scale == "smoke":
-        return Verdict("no verdict", None, None, "scale smoke checks the path only", kept)
-    if published is None:
-        return Verdict("no verdict", None, None, "the paper prints no number here", kept)
-    valid = [value for value in ours if not math.isnan(value)]
-    difference = fmean(valid) - published if valid else None
-    bounds = interval(published, published_std, published_n, valid)
-    if counted is not None and difference is not None and scale == "paper" and not standin:
-        word, why = _counted(difference, counted)
-    else:
-        word, why = _decide(len(ours), len(valid), difference, bounds, scale, standin, unit)
-    return Verdict(word, difference, bounds, why, kept)
-
-
-def _counted(difference: float, decimals: int) -> tuple[Word, str]:
-    if abs(difference) <= 0.5 * 10**-decimals + ROUNDING:
-        return "reproduced", "counted: the printed number to its last digit"
-    return "higher" if difference > 0 else "lower", "counted: not the printed number"
-
-
-def _decide(
-    seeds: int,
-    valid: int,
-    difference: float | None,
-    bounds: tuple[float, float] | None,
-    scale: str,
-    standin: bool,
-    unit: str,
-) -> tuple[Word, str]:
-    """RULES from *not comparable* on, in their order."""
-    if scale != "paper":
-        return (
-            "not comparable",
-            f"scale {scale}: only the order of methods is read",
-        )
-    if standin:
-        return "not comparable", "the column is a stand-in or an average that contains one"
-    if seeds < MIN_SEEDS:
-        return "inconclusive", f"{seeds} of at least {MIN_SEEDS} seeds"
-    if valid < seeds or difference is None or bounds is None:
-        return (
-            "inconclusive",
-            f"{seeds - valid} of {seeds} seeds have no value: target not reached, or diverged",
-        )
-    tolerance = TOLERANCES.get(unit)
-    if tolerance is not None and abs(difference) <= tolerance + ROUNDING:
-        return "reproduced", f"difference at most {tolerance:g} either way"
-    if bounds[0] - ROUNDING <= 0 <= bounds[1] + ROUNDING:
-        return "within noise", "the 95 % interval holds 0"
-    word: Word = "higher" if difference > 0 else "lower"
-    return word, "the 95 % interval does not hold 0"
-
-
 def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One printed table beside our runs, tidy: a row per cell and (data set, scale) it was run at.
 
-    rows: one mapping per (method, column, seed) with keys dataset, method (the printed row's name),
-    column (a domain, ``avg`` or a printed column), seed, value (in the column's unit; None or NaN
-    where there is none), scale, standin (the column's own data is a stand-in), marks, alone
-    (nothing travelled between clients, so that no other's stand-in can touch it) and counted
-    (nothing was trained for it). Rows whose ``table`` names another table are left out. For an
-    experiment with ``relative_to`` values are ratios to that row, and so are the published ones
-    here.
+    rows: one mapping per (method, column, seed), as `Study.cells` gives them with dataset,
+    seed and scale; method is the printed row's name, the column a domain, ``avg`` or a printed
+    column, the value in the column's unit (None or NaN where there is none). Rows whose ``table``
+    names another table are left out. For an experiment with ``relative_to`` values are ratios to
+    that row, and so are the published ones here.
 
     Published cells without a run of ours come last with verdict *not run*; our rows without a
     printed cell keep their numbers with verdict *no verdict*. standin: the column is a stand-in, or
-    an average that contains one.
+    an average that contains one. earlier: the word of the rules before today's.
     """
     ours = _collect(paper, table, rows)
-    shown = [_cell_row(paper, table, key, found) for key, found in ours.items()]
     covered = {(method, column) for _, _, method, column in ours}
     printed = paper.table(table)
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     for row in printed.rows:
         for column in printed.columns:
             if (row.method, column) not in covered:
-                key = (dataset, "", row.method, column)
-                shown.append(_cell_row(paper, table, key, _Found({}, False, ())))
+                ours[dataset, "", row.method, column] = _Found()
+    theirs = {key: _printed(paper, table, *key[2:]) for key in ours}
+    judged = _judged(paper, table, ours, theirs)
+    shown = [_cell_row(paper, table, key, ours[key], theirs[key], *judged[key]) for key in ours]
     return pd.DataFrame(shown, columns=list(COLUMNS))
 
 
@@ -244,16 +128,21 @@ Key = tuple[str, str, str, str]  # data set, scale, method, column
 
 @dataclass(frozen=True)
 class _Found:
-    values: dict[int, float]  # seed -> value, NaN where it has none
-    standin: bool
-    marks: tuple[str, ...]
+    """A cell of ours. standin: its data, or those of an average. refused: why it has no verdict.
+    one_image: what one test image moves it by."""
+
+    values: dict[int, float] = field(default_factory=dict)  # by seed; NaN where it has none
+    standin: bool = False
+    marks: tuple[str, ...] = ()
     counted: bool = False
-    foreign: bool = False  # an average over other columns than the printed ones
+    refused: str = ""
+    images: tuple[float, ...] = ()
+    one_image: float = 0.0
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, _Found]:
-    """Our rows by cell. A stand-in column makes the average of its row a stand-in, one the paper
-    does not print makes it foreign; the other columns of a row with a stand-in are marked."""
+    """Our rows by cell. A stand-in column makes the average of its row a stand-in, a subset or one
+    the paper does not print refuses it; the other columns of a row with a stand-in are marked."""
     cells: dict[Key, _Found] = {}
     alone: set[Key] = set()
     for row in rows:
@@ -261,24 +150,48 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
             continue
         column = paper.column(table, row["column"]) or row["column"]
         key = (row["dataset"], row["scale"], row["method"], column)
-        value = math.nan if row["value"] is None else float(row["value"])
-        old = cells.get(key, _Found({}, False, ()))
-        standin = old.standin or bool(row.get("standin", False))
-        marks = (*old.marks, *row.get("marks", ()))
-        values = {**old.values, int(row["seed"]): value}
-        cells[key] = _Found(values, standin, marks, bool(row.get("counted")))
+        old = cells.get(key, _Found())
+        refused = "the column is a subset" if row.get("subset") else old.refused
+        cells[key] = _Found(
+            {**old.values, int(row["seed"]): math.nan if row["value"] is None else row["value"]},
+            old.standin or bool(row.get("standin", False)),
+            tuple(dict.fromkeys((*old.marks, *row.get("marks", ())))),
+            bool(row.get("counted")),
+            "it is the protocol's own input" if row.get("given") else refused,
+            (*old.images, row.get("images", 0.0)),
+            row.get("one_image", 0.0),
+        )
         if row.get("alone"):
             alone.add(key)
     printed = paper.table(table).columns
     beside = {key[:3] for key, found in cells.items() if found.standin}
-    foreign = {key[:3] for key in cells if key[3] not in printed}
+    lesser = {key[:3]: "an average with a subset" for key, f in cells.items() if f.refused}
+    lesser |= {k[:3]: FOREIGN for k in cells if k[3] not in printed}
     for key, found in cells.items():
         if key[3] == "avg":
+            refused = found.refused or lesser.get(key[:3], "")
             standin = found.standin or key[:3] in beside
-            cells[key] = replace(found, standin=standin, foreign=key[:3] in foreign)
+            cells[key] = replace(found, standin=standin, refused=refused)
         elif key[:3] in beside and not found.standin and key not in alone:
             cells[key] = replace(found, marks=(*found.marks, BESIDE_STANDIN))
     return cells
+
+
+def _pooled(ours: Mapping[Key, _Found], key: Key) -> tuple[float, float] | None:
+    """Variance of one run and degrees of freedom, from the rows of a cell's column that have two
+    seeds or more: at its scale, else at scale reduced."""
+    dataset, scale, _, column = key
+    for where in (scale, "reduced"):
+        seen = [
+            [value for value in found.values.values() if not math.isnan(value)]
+            for (d, s, _, c), found in ours.items()
+            if (d, s, c) == (dataset, where, column)
+        ]
+        freedom = sum(len(values) - 1 for values in seen if values)
+        if freedom:
+            total = sum(variance(v) * (len(v) - 1) for v in seen if len(v) > 1)
+            return total / freedom, float(freedom)
+    return None
 
 
 def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
@@ -311,24 +224,99 @@ def _ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
 
 
-def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, Any]:
-    dataset, scale, method, column = key
-    printed = _printed(paper, table, method, column)
+def _judged(
+    paper: Paper, table: str, ours: Mapping[Key, _Found], theirs: Mapping[Key, Mapping[str, Any]]
+) -> dict[Key, tuple[Word, str, Compared | None]]:
+    """Every cell's verdict, why, and the comparison behind it where there is one."""
+    found: dict[Key, tuple[Word, str, Compared | None]] = {}
+    tests: dict[Key, Compared] = {}
+    trials = _trials(paper)
+    usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
+    for key, cell in ours.items():
+        value, unit = theirs[key]["published"], theirs[key]["unit"]
+        valid = [value for value in cell.values.values() if not math.isnan(value)]
+        known = TOLERANCES.get(unit, 0.0)
+        both = None
+        if value is not None and valid and key[1] != "smoke":
+            both = compared(
+                value,
+                theirs[key]["published_std"] if usable else None,
+                trials or 1,
+                valid,
+                pooled=_pooled(ours, key),
+                images=fmean(cell.images),
+                tolerance=max(known, cell.one_image) if known else 0.0,
+            )
+        decimals = _decimals(paper.table(table), *key[2:])
+        word = _settled(key[1], cell, value, decimals)
+        if word is None and (both is None or len(valid) < len(cell.values)):
+            lost = f"{len(cell.values) - len(valid)} of {len(cell.values)} seeds have no value"
+            word = "open", lost if both else "one run, and no spread of others to set beside it"
+        if word is not None:
+            found[key] = *word, both
+        elif both is not None:
+            tests[key] = both
+    for group in {key[:2] for key in tests}:
+        keys = [key for key in tests if key[:2] == group]
+        adjusted = stats.false_discovery_control([tests[key].p for key in keys])
+        for key, p in zip(keys, adjusted, strict=True):
+            found[key] = *tests[key].word(float(p)), tests[key]
+    return found
+
+
+def _settled(
+    scale: str, cell: _Found, published: float | None, decimals: int
+) -> tuple[Word, str] | None:
+    """The verdict where no test is needed, else None."""
+    if not cell.values:
+        return "not run", "no run of ours"
+    if published is None:
+        return "no verdict", "the paper prints no number here"
+    if scale != "paper":
+        return "no verdict", f"scale {scale}: " + (
+            "checks the path only" if scale == "smoke" else "only the order of methods is read"
+        )
+    if cell.standin or cell.refused:
+        standin = "the column is a stand-in, or an average that contains one"
+        return "no verdict", standin if cell.standin else cell.refused
+    values = [value for value in cell.values.values() if not math.isnan(value)]
+    if cell.counted and values:
+        if abs(fmean(values) - published) <= 0.5 * 10**-decimals + ROUNDING:
+            return "counted equal", "the printed number to its last digit"
+        return "counted unequal", "not the printed number"
+    return None
+
+
+def _trials(paper: Paper) -> int | None:
     trials = paper.reporting.get("trials")
+    return int(trials.value) if trials is not None else None
+
+
+def _cell_row(
+    paper: Paper,
+    table: str,
+    key: Key,
+    found: _Found,
+    printed: Mapping[str, Any],
+    word: Word,
+    why: str,
+    both: Compared | None,
+) -> dict[str, Any]:
+    dataset, scale, method, column = key
     values = [found.values[seed] for seed in sorted(found.values)]
-    judged = verdict(
+    valid = [value for value in values if not math.isnan(value)]
+    low, high = both.interval() if both is not None else (None, None)
+    before = earlier(
         printed["published"],
         printed["published_std"],
-        int(trials.value) if trials is not None else None,
+        _trials(paper),
         values,
         scale=scale,
-        standin=found.standin or found.foreign,
-        marks=found.marks,
+        standin=found.standin or found.refused == FOREIGN,
         unit=printed["unit"],
         counted=_decimals(paper.table(table), method, column) if found.counted else None,
     )
-    valid = [value for value in values if not math.isnan(value)]
-    low, high = judged.interval or (None, None)
+    shown = valid and printed["published"] is not None and scale != "smoke"
     return {
         "paper": paper.name,
         "table": table,
@@ -339,12 +327,13 @@ def _cell_row(paper: Paper, table: str, key: Key, found: _Found) -> dict[str, An
         "ours_std": stdev(valid) if len(valid) > 1 else None,
         "seeds": len(values),
         "scale": scale or None,
-        "verdict": judged.verdict,
-        "why": judged.why,
-        "difference": judged.difference,
+        "verdict": word,
+        "why": why,
+        "earlier": before,
+        "difference": fmean(valid) - printed["published"] if shown else None,
         "low": low,
         "high": high,
-        "marks": judged.marks,
+        "marks": found.marks,
         "standin": found.standin,
         **printed,
     }

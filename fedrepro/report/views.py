@@ -4,26 +4,28 @@ to be so."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from html import escape
 from typing import Any, Literal
 
 import pandas as pd
 
 from fedrepro import papers
 from fedrepro.federated import metrics
-from fedrepro.quantities.cells import wide
+from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.embedding import tsne
 from fedrepro.records.environment import describe_build
-from fedrepro.report import figures, images, verdicts
+from fedrepro.report import figures, images, run_page, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
 from fedrepro.report.sections import number, sections, spread
-from fedrepro.report.tables import Html, beside_table, prose
+from fedrepro.report.tables import Html, beside_table, prose, styled
 
 NOTHING = "No run is recorded yet for this."
 OPTIMISTIC = {"best-test": "best-test (optimistic)"}
 Shown = Picture | Html
-Draw = Callable[[list[dict[str, Any]]], Picture]
+Draw = Callable[[Any], Picture]
 
 
 def nothing(printed: str = "") -> Html:
@@ -82,7 +84,7 @@ def table(found: Results, experiment: str) -> Html:
     spec = paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = built(found, experiment)
-    shown = beside_table(rows, caption)
+    shown = beside_table(rows, caption, run_page.links(found, experiment))
     if not found.cells(experiment):
         return nothing(shown.html)
     printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
@@ -93,9 +95,8 @@ def table(found: Results, experiment: str) -> Html:
 
 def tables(found: Results, *kinds: str) -> list[Html]:
     """The tables of the experiments of some kinds that a paper prints."""
-    specs = [
-        found.paper.experiment(e) for e in dict.fromkeys(n for _, e in found.studies for n in e)
-    ]
+    names = dict.fromkeys(name for _, held in found.studies for name in held)
+    specs = [found.paper.experiment(name) for name in names]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 
@@ -109,10 +110,11 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
         orders = orders[orders.methods > 1]
         ran = rows[rows.ours.notna()]
         shown.append(table(here, experiment))
-        shown += [figures.beside(part) for _, part in ran.groupby("scale", sort=False)]
+        draw = partial(_drawn, here, experiment, dataset)
+        shown += [draw(part, figures.beside) for _, part in ran.groupby("scale", sort=False)]
         for column in columns:
             own = orders[orders.column == column].groupby("scale", sort=False)
-            shown += [figures.order(part, column) for _, part in own]
+            shown += [draw(part, partial(figures.order, column=column)) for _, part in own]
     return _last(shown) if shown else table(found, experiment)
 
 
@@ -151,20 +153,12 @@ def places(found: Results, *rows: Sequence[str]) -> Any:
     return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
 
 
-def by_rule(result: Result) -> dict[str, dict[str, float]]:
-    """A run's accuracies under every score rule there are images for."""
-    curve = result.record.curve
-    seen = (curve.split == "validation").any()
-    rules = [rule for rule in metrics.SCORE_RULES if rule != "validation" or seen]
-    return {rule: metrics.scores(curve, rule) for rule in rules}
-
-
 def rules(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
     """Mean accuracy under each score rule, mean and deviation over seeds: one row per label."""
     rows = [
         {"method": result.label, "rule": rule, "value": score["avg"]}
         for _, result in found.of_one_scale(dataset, experiment).runs(experiment)
-        for rule, score in by_rule(result).items()
+        for rule, score in metrics.all_scores(result.record.curve).items()
     ]
     if not rows:
         return nothing()
@@ -190,7 +184,16 @@ def curves(
 ) -> Shown:
     """Accuracy while training, over rounds or bytes."""
     frame = found.of_one_scale(dataset, experiment).curves(experiment)
-    return nothing() if frame.empty else figures.curves(frame, x=x)
+    return _drawn(found, experiment, dataset, frame, partial(figures.curves, x=x))
+
+
+def _drawn(found: Results, experiment: str, dataset: str, rows: Any, draw: Draw) -> Shown:
+    """A picture with the caption of its experiment; one line where there is nothing to draw."""
+    if not len(rows):
+        return nothing()
+    picture, caption = draw(rows), found.paper.experiment(experiment).caption
+    picture.caption = f"{found.paper.short}, {experiment}: {caption}; on {dataset}"
+    return picture
 
 
 def _values(found: Results, experiment: str, dataset: str, column: str = "avg") -> pd.DataFrame:
@@ -204,7 +207,7 @@ def _values(found: Results, experiment: str, dataset: str, column: str = "avg") 
 def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
     """Mean accuracy against one varied setting."""
     frame = _values(found, experiment, dataset)
-    return nothing() if frame.empty else figures.sweep(frame, xlabel)
+    return _drawn(found, experiment, dataset, frame, partial(figures.sweep, xlabel=xlabel))
 
 
 def in_and_out(
@@ -221,7 +224,8 @@ def in_and_out(
         lines = [level.assign(label=f"{reference}, {place}") for place in places if len(level)]
         if len(rows):
             frame = pd.concat([*lines, rows], ignore_index=True)
-            pictures.append(figures.sweep(frame, xlabel, f"accuracy {column} (fraction)"))
+            draw = partial(figures.sweep, xlabel=xlabel, ylabel=f"accuracy {column} (fraction)")
+            pictures.append(_drawn(found, experiment, dataset, frame, draw))
     return _last(pictures)  # type: ignore[no-any-return]
 
 
@@ -232,7 +236,7 @@ def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
     cells = {row.method: row.cells[0].value for row in paper.table(printed).rows}
     own = dataset == paper.experiment(experiment).datasets[0]
     known = {label: value for label, value in cells.items() if value is not None and own}
-    return nothing() if frame.empty else figures.heat_map(frame, known)
+    return _drawn(found, experiment, dataset, frame, partial(figures.heat_map, printed=known))
 
 
 def by_domain(
@@ -240,7 +244,7 @@ def by_domain(
 ) -> Shown:
     """Accuracy of each arm domain by domain, side by side or by another figure."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    return draw(rows) if rows else nothing()
+    return _drawn(found, experiment, dataset, rows, draw)
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:
@@ -250,7 +254,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
         for study, result in found.of_one_scale(dataset, experiment).runs(experiment)
         for kind, sent in metrics.traffic(result.record.curve).sum().items()
     ]
-    return figures.traffic(pd.DataFrame(rows)) if rows else nothing()
+    return _drawn(found, experiment, dataset, pd.DataFrame(rows), figures.traffic)
 
 
 def embedding(found: Results, dataset: str, *by: Any) -> Shown:
@@ -268,7 +272,10 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
         if drawn:
             break
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    return _last([images.embedding(whole, by=one) for one in by if len(whole)])  # type: ignore[no-any-return]
+    pictures = [images.embedding(whole, by=one) for one in by if len(whole)]
+    for one, key in zip(pictures, by, strict=False):
+        one.caption = f"Test representations on {dataset}, coloured by {key}"
+    return _last(pictures)  # type: ignore[no-any-return]
 
 
 def picture(found: Results, dataset: str, name: str) -> Html:
@@ -339,27 +346,29 @@ def hashes(found: Results) -> pd.DataFrame | Html:
     }
     if not rows:
         return nothing()
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    return frame.rename_axis(["dataset", "scale", "what"])
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["dataset", "scale", "what"])
 
 
-def every_run(found: Results) -> pd.DataFrame | Html:
-    """Id, method, seed and mean accuracy under all four score rules: one row per run."""
+def every_run(found: Results) -> Html:
+    """Id with a link, method, seed and mean accuracy under all score rules: one row per run."""
     rows = {
         result.record.run_id: {
             "dataset": study.dataset,
             "scale": study.scale,
             "run": result.label,
             "seed": study.seed,
-            "rounds": int(result.record.curve["round"].max()),
-            **{rule: round(score["avg"], 2) for rule, score in by_rule(result).items()},
+            "rounds": int((curve := result.record.curve)["round"].max()),
+            **{r: f"{score['avg']:.2f}" for r, score in metrics.all_scores(curve).items()},
         }
         for study, result in _each_run(found).values()
     }
     if not rows:
         return nothing()
-    frame = pd.DataFrame.from_dict(rows, orient="index").rename(columns=OPTIMISTIC)
-    return frame.rename_axis("run id").sort_values(["dataset", "scale", "run", "seed"])
+    frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
+    frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
+    links = {run: f'<a href="{run_page.link(run)}">{run}</a>' for run in rows}
+    shown = frame.rename(index=links, columns=OPTIMISTIC)
+    return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
 
 
 def this_build() -> pd.DataFrame:

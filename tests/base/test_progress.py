@@ -17,10 +17,7 @@ def test_one_line_a_round_elsewhere(capsys):
     assert isinstance(form, progress.Lines)
     tell(form)
     lines = capsys.readouterr().err.splitlines()
-    assert lines == [
-        "ADCOL seed 0  round 1/2  avg 10.00 %",
-        "ADCOL seed 0  round 2/2  avg 20.00 %",
-    ]
+    assert lines == ["ADCOL seed 0  round 1/2  avg 10.00 %", "ADCOL seed 0  round 2/2  avg 20.00 %"]
 
 
 def test_a_bar_on_a_terminal(monkeypatch):

@@ -1,16 +1,12 @@
 """Settings: what is dumped and therefore hashed, and what a changed copy is."""
 
-from __future__ import annotations
-
 import math
-from typing import ClassVar
 
 import pytest
 import torch
-from pydantic import Field
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import AllocationSpec, Augmentation, OptimizerSpec, Protocol, _Spec
+from fedrepro.base.protocol import AllocationSpec, Augmentation, OptimizerSpec, Protocol
 from tests import toys
 
 CLIPPED = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5}
@@ -67,27 +63,6 @@ def test_a_setting_that_departs_is_dumped_and_read_back(changes: dict[str, objec
     for part in key.split("."):
         node = node[part]
     assert node == value
-
-
-class Outer(_Spec):
-    class Inner(_Spec):
-        old: int = 1
-        new: int = 2
-        always: ClassVar[frozenset[str]] = frozenset({"old"})
-
-    kept: int = 0
-    late: list[int] = Field(default_factory=list)
-    inner: Inner = Inner()
-    always: ClassVar[frozenset[str]] = frozenset({"kept"})
-
-
-def test_late_settings_of_every_kind_stay_out_at_their_defaults() -> None:
-    assert Outer().model_dump() == {"kept": 0}
-    assert Outer(late=[1], inner=Outer.Inner(new=3)).model_dump(mode="json") == {
-        "kept": 0,
-        "late": [1],
-        "inner": {"old": 1, "new": 3},
-    }
 
 
 def test_a_change_reaches_settings_that_the_dump_leaves_out() -> None:

@@ -20,6 +20,7 @@ REFUSED = {
     "precision": "--precision tf32",
     "rounds": "--images 9 --batch 8",
     "shared_digits": "--papers nobody",
+    "verdict_words": "--out nowhere/words.md",
 }
 
 

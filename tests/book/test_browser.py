@@ -13,6 +13,9 @@ import pytest
 
 pytest.importorskip("websocket", reason="the browser test needs websocket-client")
 
+from fedrepro.federated import metrics
+from fedrepro.records.packed import Pack
+from fedrepro.report.results import FOLDER
 from fedrepro.report.verdicts import RULES
 from tests.book.chrome import Chrome, find_chromium
 
@@ -36,6 +39,12 @@ STICKS_OUT = """(() => {
       return true;
     }).map(e => e.outerHTML.slice(0, 80));
 })()"""
+# The numbers of ours that lead to their runs; and the table of runs they lead to.
+LINKS = 'table.beside td a[href*="run.html#"]'
+CELLS = f"[...document.querySelectorAll({LINKS!r})].map(a => [a.innerText, a.href])"
+LISTED = """location.pathname.endsWith('/run.html') &&
+  [...document.querySelectorAll("#run tbody tr")].map(row =>
+    [...row.cells].map(cell => cell.innerText))"""
 # Of each table of results: its id and what scale it says, the visible verdict words in it, and how
 # many rows it has.
 VERDICTS = """[...document.querySelectorAll('table.beside')].map(table => [
@@ -165,9 +174,62 @@ def test_result_tables_show_their_verdicts(browser: Chrome, site: Path) -> None:
     for caption, words, rows in tables:
         assert set(words) <= known, caption
         if "no verdict on numbers" in caption:
-            assert words == ["not comparable"], caption
+            assert words == ["no verdict"], caption
         elif "the paper's protocol" in caption:
             assert len(words) >= rows, caption
         else:
             assert "not run" in caption, caption
     assert any(words for _, words, _ in tables), "no page shows a verdict"
+
+
+@pytest.mark.browser
+def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
+    """From a cell of every page of results to the list of its runs, and on to one of them, without
+    a web server: id, seed and accuracy are the packed record's."""
+    packed = Pack(FOLDER)
+    asked = 0
+    for page in sorted(site.glob("book/results/*_results.html")):
+        browser.open(page.as_uri(), PHONE)
+        cells = browser.run(CELLS)
+        assert len(cells) > 20, page.name
+        for place in range(0, len(cells), len(cells) // 3):
+            visit = browser.open(page.as_uri(), PHONE)
+            browser.wait(f"document.querySelectorAll({LINKS!r}).length > {place}")  # the new page's
+            seeds = cells[place][1].partition("#run-")[2].split("-")
+            browser.run(
+                f"setTimeout(() => document.querySelectorAll({LINKS!r})[{place}].click(), 20)"
+            )
+            if len(seeds) == 1:
+                browser.wait(
+                    f"document.querySelector('h1')?.innerText.startsWith('Run {seeds[0]}')"
+                )
+                continue
+            rows = browser.wait(LISTED)
+            assert [row[0][: len(seeds[0])] for row in rows] == seeds
+            for run, seed, method, last, *_ in rows:
+                config = packed.config(run)
+                assert (seed, method) == (str(config["seed"]), config["method"]["name"])
+                mean = metrics.scores(packed.curve(run), "last")["avg"]
+                assert float(last) == pytest.approx(mean, abs=0.00501)
+            run = rows[-1][0]
+            browser.run("document.querySelector('#run tbody tr:last-child a').click()")
+            browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
+            text = browser.run("document.getElementById('run').innerText")
+            facts = packed.facts(run, "data")["hashes"], packed.facts(run, "environment")["commit"]
+            assert all(value in text for value in (*facts[0].values(), facts[1]))
+            assert f"seed {packed.config(run)['seed']}" in text and "fedrepro run" in text
+            assert not [e for e in visit.errors if "font" not in e] and not browser.run(STICKS_OUT)
+            asked += 1
+    assert asked > 10
+
+
+@pytest.mark.browser
+def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser: Chrome, site: Path) -> None:
+    browser.open((site / "run.html").as_uri(), DESK)
+    browser.run("location.hash = 'run-0000000000'")
+    browser.wait("document.querySelector('h1')?.innerText.startsWith('Not recorded')")
+    run = next(iter(Pack(FOLDER).runs))
+    browser.run(f"location.hash = 'run-{run}'")
+    browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
+    assert browser.run("document.querySelector('#run svg title').textContent").startswith("Mean")
+    assert browser.run("document.querySelectorAll('#run a[download]').length") == 2

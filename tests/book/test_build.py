@@ -13,8 +13,10 @@ import nbformat
 import pytest
 import yaml
 
+import fedrepro
 from fedrepro import pages
 from fedrepro.base.errors import FedReproError
+from fedrepro.methods import api
 from fedrepro.pages import build_book
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -37,7 +39,8 @@ def small(tmp_path: Path) -> Path:
     (source / "book" / "results").mkdir(parents=True)
     shutil.copy2(REPOSITORY / "_config.yml", source)
     shutil.copy2(REPOSITORY / "book" / "references.bib", source / "book")
-    shutil.copytree(REPOSITORY / "book" / "_static", source / "book" / "_static")
+    for folder in ("_static", "_templates"):
+        shutil.copytree(REPOSITORY / "book" / folder, source / "book" / folder)
     (source / "book" / "intro.md").write_text("# Start\n\nSome words.\n")
     counts = notebook(
         'runs_dir = ""',
@@ -69,12 +72,17 @@ def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path
     nbformat.write(notebook("print(1)"), cut_short)
     (runs / "notebooks" / "broken.ipynb").write_text("{")
 
+    address = "https://github.com/someone/fedrepro"  # named in one place
+    urls = f'[project]\nname = "x"\n[project.urls]\nRepository = "{address}"\n'
+    (small / "pyproject.toml").write_text(urls)
     lines: list[str] = []
     first = build_book(runs, tmp_path / "out", strict=True, source=small, report=lines.append)
 
     assert first == (tmp_path / "out" / "html" / "index.html").resolve() and first.is_file()
     page = (first.parent / "book" / "results" / "counts.html").read_text()
     assert "found 2 records" in page
+    assert f"{address}/issues/new" in page
+    assert f"{address}/edit/main/book/intro.md" in (first.parent / "book/intro.html").read_text()
     assert str(runs) not in page  # the injected cell names a path of this machine
     own = (first.parent / "book" / "own" / "adcol-seed-0.html").read_text()
     assert "Counts (adcol-seed-0)" in own and "not a result" in own
@@ -225,3 +233,34 @@ def test_nothing_is_loaded_from_elsewhere_and_no_local_link_is_dead(site: Path) 
         remote = re.findall(r"url\(\s*['\"]?(?:https?:)?//[^)]*", style.read_text("utf-8"))
         wrong += [f"{style.name} loads {address}" for address in remote]
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_picture_says_what_it_shows(site: Path) -> None:
+    wrong, seen = [], 0
+    for page in site.rglob("*.html"):
+        for picture in re.findall(r"<img[^>]*>", page.read_text(encoding="utf-8")):
+            alt = re.search(r'alt="([^"]+)"', picture)
+            if alt is None or re.search(r"\.(png|svg)$", alt[1]):
+                wrong.append(f"{page.name}: {picture[:120]}")
+            seen += page.parent.name == "results" and alt is not None and "; on office10" in alt[1]
+    assert not wrong and seen > 20, wrong
+
+
+def test_every_public_name_is_on_its_page_and_in_the_index(site: Path) -> None:
+    page = (site / "book" / "api.html").read_text("utf-8")
+    index = (site / "genindex.html").read_text("utf-8")
+    names = {*fedrepro.__all__, *api.__all__, "Record", "Federation"}
+    found = {name.rpartition(".")[2] for name in re.findall(r'<dt[^>]* id="(fedrepro[^"]+)"', page)}
+    assert names <= found
+    assert not [name for name in names if not re.search(rf">(\w+\.)*{name}(\(\))? ?[<(]", index)]
+    assert ">client_loss() (Method method)<" in index
+    assert "source-buttons" not in page  # no address is set
+    assert str(REPOSITORY) not in page  # a default may be a path of this machine
+
+
+def test_the_site_is_small_and_has_no_page_a_run(site: Path) -> None:
+    sizes = {file: file.stat().st_size for file in site.rglob("*") if file.is_file()}
+    assert sum(sizes.values()) < 30e6
+    records = [size for file, size in sizes.items() if file.parent.name == "records"]
+    assert len(records) == 17 and sum(records) < 4e6
+    assert "run.html" not in (site / "searchindex.js").read_text("utf-8")

@@ -12,7 +12,7 @@ import torch
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import AllocationSpec, DataSpec
-from fedrepro.data import federation
+from fedrepro.data import domains, federation
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.partition import make_partition
@@ -55,8 +55,8 @@ def made_domains(monkeypatch: pytest.MonkeyPatch) -> None:
         assert size == SIZE
         return make_domain(name)
 
-    monkeypatch.setattr(federation, "load_domain", load)
-    monkeypatch.setattr(federation, "DATASETS", {"made": tuple(MADE), "one": ("grey",)})
+    monkeypatch.setattr(domains, "load_domain", load)
+    monkeypatch.setattr(domains, "DATASETS", {"made": tuple(MADE), "one": ("grey",)})
 
 
 def build(dataset: str = "made", **changes: Any) -> Federation:
@@ -177,7 +177,7 @@ def test_what_cannot_be_built_is_one_clear_line(monkeypatch: pytest.MonkeyPatch)
     made = make_domain("grey")
     other = DomainArrays(**{**made.__dict__, "classes": ("a", "b", "c")})
     monkeypatch.setattr(
-        federation, "load_domain", lambda name, *_: other if name == "grey" else make_domain(name)
+        domains, "load_domain", lambda name, *_: other if name == "grey" else make_domain(name)
     )
     with pytest.raises(FedReproError, match="differ in classes"):
         build()
@@ -191,7 +191,7 @@ def with_lists(monkeypatch: pytest.MonkeyPatch) -> None:
         part = np.where(np.arange(len(made.labels)) % 5 == 0, 2, 0).astype(np.int8)
         return DomainArrays(**{**made.__dict__, "part": part})
 
-    monkeypatch.setattr(federation, "load_domain", load)
+    monkeypatch.setattr(domains, "load_domain", load)
 
 
 def test_official_lists_are_read_cleanly_or_as_the_fpl_family_reads_them(

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
+from fedrepro import cli
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
 from fedrepro.data.domains import GENERATED, all_domains, domain_names
@@ -20,6 +22,7 @@ from fedrepro.data.manifest import Manifest, default_manifest, file_hash, parse_
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
 from tests.data.conftest import TinyMnist
+from tests.data.made import put
 
 IMAGES = "train-images-idx3-ubyte.gz"
 MANIFEST = default_manifest()
@@ -163,6 +166,15 @@ def test_status_of_good_files_and_of_generated_domains(tiny_mnist: TinyMnist) ->
     assert rows[0].licence == "free"
 
 
+def test_fedbns_pickles_are_named_and_never_opened(tmp_path: Path) -> None:
+    put(tmp_path / "SynthDigits" / "partitions" / "train_part0.pkl", b"cos\nabort\n(tR.")
+    (row,) = status(["synthdigits"], tmp_path)
+    assert row.hash == "missing" and "train_part0.pkl is a pickle, which may run code" in row.note
+    assert "get the official files" in row.note and "\n" not in row.note
+    (other,) = status(["mnistm"], tmp_path)
+    assert "a pickle" not in other.note
+
+
 def test_names(tmp_path: Path) -> None:
     with pytest.raises(FedReproError, match=r"'digit5'; choose from .*digits5"):
         status(["digit5"])
@@ -295,6 +307,36 @@ def test_fetch_keeps_nothing_of_wrong_bytes(
         fetch(["mnist"], tmp_path / "new", manifest=mirrored)
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "new/mnist").iterdir()) == []
+
+
+def test_a_failed_download_is_one_line_and_the_others_go_on(
+    server: Server, mirrored: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = importlib.import_module("fedrepro.data.status")
+    monkeypatch.setattr(module, "default_manifest", lambda: MANIFEST)
+    usps = MANIFEST.collections["usps"]
+    monkeypatch.setitem(MANIFEST.collections, "mnist", mirrored.collections["mnist"])
+    dead = [
+        e.model_copy(update={"mirrors": ("http://127.0.0.1:9/x",)}) for e in usps.sources[0].files
+    ]
+    source = usps.sources[0].model_copy(update={"files": tuple(dead)})
+    monkeypatch.setitem(
+        MANIFEST.collections, "usps", usps.model_copy(update={"sources": (source,)})
+    )
+    words = ["data", "fetch", "usps", "mnist", "mini-font", "--root", str(tmp_path)]
+    result = CliRunner().invoke(cli.app, words)
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(
+        "usps: usps.bz2 could not be fetched (http://127.0.0.1:9/x: no connection"
+    )
+    assert "try again" in line and str(tmp_path) in line and line.count("usps: ") == 1
+    assert result.stdout.splitlines() == [
+        "mnist: 4 files downloaded, 0 already there",
+        "mini-font: made by the generator, nothing to fetch",
+    ]
+    done = CliRunner().invoke(cli.app, ["data", "fetch", "mnist", "--root", str(tmp_path)])
+    assert done.exit_code == 0 and not done.stderr
 
 
 def test_fetch_without_a_mirror_says_what_to_do(tmp_path: Path) -> None:

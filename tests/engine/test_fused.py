@@ -1,4 +1,4 @@
-"""Stacked clients get the plain loop's numbers, whatever is stacked with what."""
+"""Stacked clients get the plain loop's numbers."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -13,14 +13,11 @@ from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import OptimizerSpec
-from fedrepro.data.batches import epoch_batches
-from fedrepro.engine import LoopEngine, StackedEngine, in_order
-from fedrepro.engine.stacked_inputs import plan, stacking_order
+from fedrepro.engine import LoopEngine, StackedEngine, stacked
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BN_POLICIES, Method, Phase
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import Network, network_of, tensor_of, tensors_of
-from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 
 # Batches of 8 cut these into full ones, rests of 5, and a 9 whose last sample joins the one before.
@@ -34,14 +31,8 @@ CALM = {
 }
 
 
-def start(name="FedAvg", engine="fused", seed=0, sizes=SIZES, method=None, fields=None, **changes):
-    return Training(
-        method or methods.create(name, **(fields or {})),
-        toys.protocol(**{**CALM, **changes}),
-        toys.federation(sizes),
-        seed,
-        engine=engine,
-    )
+def start(name="FedAvg", engine="fused", sizes=SIZES, **settings):
+    return toys.start(name, sizes, engine=engine, **{**CALM, **settings})
 
 
 def listen(run):
@@ -66,16 +57,7 @@ def listen(run):
 
 
 def flat(message):
-    tensors = {}
-    for kind, payload in message.items():
-        named = payload.tensors if isinstance(payload, Network) else payload
-        named = {"": named} if isinstance(named, torch.Tensor) else named
-        tensors |= {f"{kind}/{name}": value.clone() for name, value in named.items()}
-    return tensors
-
-
-def numbers(curve):
-    return curve[curve.measure != "seconds"].reset_index(drop=True)
+    return {name: value.clone() for name, value in stacked.flat(message).items()}
 
 
 def close(a, b, tolerance):
@@ -87,7 +69,7 @@ def close(a, b, tolerance):
 def assert_same_run(a, b, tolerance=1e-8):
     """Run both and compare: messages, server, clients, momenta, curve."""
     one, two = listen(a), listen(b)
-    curves = [numbers(run.run(Silent())) for run in (a, b)]
+    curves = [toys.numbers(run.run(Silent())) for run in (a, b)]
     assert one.keys() == two.keys()
     for key, message in one.items():
         close(message, two[key], tolerance)
@@ -235,46 +217,10 @@ def test_an_odd_method_equals_the_reference(method, optimizer):
 def test_parameters_without_a_gradient_are_not_decayed():
     run = start(method=Odd(), rounds=1, optimizer__weight_decay=0.5)
     job = run._job(run.clients[0], run._download(run.clients[0]), 1)
-    result = in_order(run.engine.train(run.method, [replace(job, phases=job.phases[:1])]))[0]
+    result = dict(run.engine.train(run.method, [replace(job, phases=job.phases[:1])]))[0]
     for name, info in run.layout.items():
         if info.part == "predictor" and not info.is_counter:
             assert torch.equal(result.state[name], job.state[name]), name
-
-
-# What is stacked with what does not matter.
-
-
-@pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("name", ["FedProx", "ADCOL"])
-def test_the_size_of_a_stack_does_not_matter(name, size):
-    limited = start(name)
-    limited.engine.max_stack = size
-    assert_same_run(start(name), limited)
-
-
-@pytest.mark.parametrize("pairs", [False, True])
-def test_a_plan_reads_everything_once_in_each_clients_own_order(pairs):
-    sizes = sorted((33, 21, 17, 16, 13, 13, 9, 8, 5), key=lambda n: stacking_order(n, 8))
-    epoch = []
-    for n in sizes:
-        batches = epoch_batches(n, 8, torch.Generator().manual_seed(n))
-        pair = list(zip(batches[::2], batches[1::2], strict=False))
-        epoch.append(pair if pairs else [(batch,) for batch in batches])
-    read = [[] for _ in sizes]
-    for start, steps in plan(epoch, 8):
-        assert len({tuple(len(b) for b in step) for step in steps}) == 1
-        for client, step in enumerate(steps, start):
-            read[client].append(step)
-    assert all(a is b for x, y in zip(read, epoch, strict=True) for a, b in zip(x, y, strict=True))
-
-
-def test_full_batches_are_stepped_by_all_clients_that_have_one():
-    sizes = sorted((33, 16, 20, 5, 21), key=lambda n: stacking_order(n, 8))
-    epoch = [[(b,) for b in epoch_batches(n, 8, torch.Generator())] for n in sizes]
-    steps = [(len(members[0][0]), len(members)) for _, members in plan(epoch, 8)]
-    full = [count for size, count in steps if size == 8]
-    assert full == [4, 4, 1]  # 33 is cut into 8, 8, 8, 9; the 5 of the smallest is a rest
-    assert sorted(s for s in steps if s[0] != 8) == [(4, 1), (5, 2), (9, 1)]
 
 
 # Equal bits.
@@ -289,16 +235,7 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, setting, engine, tmp_pat
         changes = {"rounds": 4, "precision": "float32", "model": "small-cnn", "local_epochs": 1}
         return start(name, engine, optimizer=OPTIMIZERS[setting], **changes)
 
-    whole = begin()
-    expected = whole.run(Silent())
-    with pytest.raises(toys.Interrupt):
-        begin().run(Silent(), toys.StopAfterTwo(tmp_path))
-    resumed = begin()
-    curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
-    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
-    for a, b in zip(whole.clients, resumed.clients, strict=True):
-        assert all(torch.equal(a.kept[n], b.kept[n]) for n in a.kept)
-        assert all(torch.equal(a.optimizer[n], b.optimizer[n]) for n in a.optimizer)
+    toys.assert_resumes(begin, tmp_path)
 
 
 # Which engine runs.

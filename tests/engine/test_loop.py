@@ -10,9 +10,7 @@ import time
 import pytest
 import torch
 
-from fedrepro.base.progress import Silent
 from fedrepro.base.threads import cores, one_thread, recorded, side_by_side
-from fedrepro.engine.loop import LoopEngine
 from fedrepro.methods.fedavg import FedAvg
 from tests.engine.test_fused import assert_same_run, start
 
@@ -33,26 +31,6 @@ def several(**settings):
 def test_clients_at_once_have_the_plain_loops_bits(name, precision):
     settings = {"name": name, "precision": precision, "rounds": 2}
     assert_same_run(plain(**settings), several(**settings), tolerance=0)
-
-
-def test_an_interrupted_run_goes_on_to_the_same_bits(monkeypatch):
-    whole, broken = several(name="MOON"), several(name="MOON")
-    whole.run(Silent())
-    train = LoopEngine._train_one
-
-    def one(self, job, method):
-        if job.round == 2 and job.client == 1:
-            raise KeyboardInterrupt
-        return train(self, job, method)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LoopEngine, "_train_one", one)
-        with pytest.raises(KeyboardInterrupt):
-            broken.run(Silent())
-    assert broken.round == 1
-    broken.run(Silent())
-    for name, value in whole.server.model.items():
-        assert torch.equal(value, broken.server.model[name]), name
 
 
 class Broken(FedAvg):

@@ -1,7 +1,5 @@
 """Noise, clipping, and DP-SGD at the server."""
 
-from __future__ import annotations
-
 import builtins
 import copy
 import math
@@ -9,7 +7,6 @@ import math
 import pytest
 import torch
 
-from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.extras import dp
@@ -57,35 +54,25 @@ def test_the_budget_is_met_and_needs_more_noise_where_it_is_small() -> None:
         assert dp.spent(sigma, 0.01, 0.1, 50) < whole
 
 
-def fitted(clip: float, epsilon: float, momentum: float = 0.0) -> tuple[Training, list, list]:
-    """One step on all of 12 samples; the discriminator's values before and after."""
-    protocol = toys.protocol(batch_size=12, rounds=1)
-    method = methods.create("ADCOL", discriminator_hidden=())
-    run = Training(method, protocol, toys.federation(), seed=0)
+def fitted(monkeypatch: pytest.MonkeyPatch, clip: float) -> tuple[Training, list, list]:
+    """One step on all of 12 samples, without noise; the discriminator's values before, the data."""
+    pytest.importorskip("opacus")
+    monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
+    monkeypatch.setattr(dp, "spent", lambda *_: 0.0)
+    run = toys.start("ADCOL", fields={"discriminator_hidden": ()}, batch_size=12, rounds=1)
     run.server.round = 1
     module = run.server.modules["discriminator"]
     before = copy.deepcopy(list(module.parameters()))
     x, y = torch.randn(12, 16, generator=stream()), torch.arange(12) % 3
-    spec = OptimizerSpec(lr=0.1, momentum=momentum)
-    dp.fit(
-        run.server,
-        "discriminator",
-        x,
-        y,
-        epochs=1,
-        optimizer=spec,
-        budget=Budget(epsilon, 0.01, clip),
-    )
+    how = {"optimizer": OptimizerSpec(lr=0.1), "budget": Budget(1.0, 0.01, clip)}
+    dp.fit(run.server, "discriminator", x, y, epochs=1, **how)
     return run, before, [x, y]
 
 
 def test_without_noise_and_clipping_a_private_step_is_an_sgd_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("opacus")
-    monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
-    monkeypatch.setattr(dp, "spent", lambda *_: 0.0)
-    run, before, (x, y) = fitted(clip=1e6, epsilon=1.0)
+    run, before, (x, y) = fitted(monkeypatch, clip=1e6)
     after = list(run.server.modules["discriminator"].parameters())
     loss = torch.nn.functional.cross_entropy(x @ before[0].T + before[1], y)
     gradients = torch.autograd.grad(loss, before)
@@ -97,10 +84,7 @@ def test_without_noise_and_clipping_a_private_step_is_an_sgd_step(
 def test_no_sample_moves_the_network_by_more_than_the_clipping_norm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pytest.importorskip("opacus")
-    monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
-    monkeypatch.setattr(dp, "spent", lambda *_: 0.0)
-    run, before, _ = fitted(clip=1e-3, epsilon=1.0)
+    run, before, _ = fitted(monkeypatch, clip=1e-3)
     after = run.server.modules["discriminator"].parameters()
     moved = torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm()
     assert 0 < moved <= 0.1 * 1e-3 * 1.0001
@@ -108,8 +92,7 @@ def test_no_sample_moves_the_network_by_more_than_the_clipping_norm(
 
 def test_a_run_spends_its_budget_and_says_how_much() -> None:
     pytest.importorskip("opacus")
-    method = methods.create("ADCOL", epsilon=3.0, discriminator_epochs=2)
-    run = Training(method, toys.protocol(), toys.federation(), seed=0)
+    run = toys.start("ADCOL", fields={"epsilon": 3.0, "discriminator_epochs": 2})
     spent = []
     for _ in range(3):
         run.one_round()

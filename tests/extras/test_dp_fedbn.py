@@ -1,21 +1,16 @@
 """DP-FedBN: clipped updates, noise at the client or at the server."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
 import torch
 
-from fedrepro import methods
 from fedrepro.extras import dp
-from fedrepro.federated.rounds import Training
 from tests import toys
 
 
 def training(settings=None, **fields):
-    method = methods.create("DP-FedBN", **fields)
-    return Training(method, toys.protocol(**(settings or {})), toys.federation(), seed=0)
+    return toys.start("DP-FedBN", fields=fields, **(settings or {}))
 
 
 def updates(run):
@@ -51,7 +46,7 @@ def test_updates_are_clipped(order):
 
 def test_without_noise_or_clipping_it_is_fedbn():
     private = training(epsilon=1e12, clip=1e4, server_is="curious")
-    plain = Training(methods.create("FedBN"), toys.protocol(), toys.federation(), seed=0)
+    plain = toys.start("FedBN")
     private.one_round(), plain.one_round()
     for name, value in plain.server.model.items():
         torch.testing.assert_close(private.server.model[name], value, atol=1e-6, rtol=0)

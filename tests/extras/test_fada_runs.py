@@ -1,8 +1,7 @@
-"""FADA's runs: what travels, the target's labels, engines, resume."""
+"""FADA's runs: what travels, and the target's labels."""
 
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 import torch
 
@@ -13,9 +12,7 @@ from fedrepro.data.domains import DATASETS
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import normalise
 from fedrepro.federated.rounds import Training
-from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
-from tests.engine.test_fused import numbers, start
 from tests.methods.test_methods import only, record_messages, training
 
 TERMS = {"ce", "fool", "identify", "confuse", "rebuild", "information"}
@@ -135,22 +132,6 @@ def test_every_term_of_a_source_is_alive():
         lacking = only(run, job, Lacking(target=-1))
         moved = {n for n in whole.state if not torch.equal(lacking.state[n], whole.state[n])}
         assert moved, term
-
-
-@pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_resumed_equals_uninterrupted_bit_for_bit(engine, tmp_path):
-    def begin():
-        return start("FADA", engine=engine, rounds=4, fields={"target": 1})
-
-    whole = begin()
-    expected = whole.run(Silent())
-    with pytest.raises(toys.Interrupt):
-        begin().run(Silent(), toys.StopAfterTwo(tmp_path))
-    resumed = begin()
-    curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
-    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
-    state = resumed.server.state()
-    assert all(torch.equal(v, state[n]) for n, v in whole.server.state().items())
 
 
 def test_wrong_values_are_single_clear_lines():

@@ -1,7 +1,5 @@
 """The neural lower bound of mutual information, against pairs whose mutual information is known."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -3,7 +3,7 @@ import pytest
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
-from fedrepro.federated.curve import CURVE_COLUMNS
+from fedrepro.federated.metrics import CURVE_COLUMNS
 
 ACCURACY = {"a": [10, 50, 40, 60, 20, 30], "b": [20, 30, 80, 60, 40, 10]}
 LOSS = {"a": [3, 2, 2, 1, 2, 3], "b": [3, 2, 2, 3, 1, 1]}

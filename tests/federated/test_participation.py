@@ -1,10 +1,8 @@
 """Who takes part: drawn afresh, in turns, and for several rounds."""
 
-from __future__ import annotations
-
 import pytest
 
-from fedrepro.federated.participation import participants, turns_of
+from fedrepro.federated.server import participants, turns_of
 from tests import toys
 
 

@@ -1,35 +1,22 @@
 """The round loop: determinism, bytes, resume, early stop, participation."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from fedrepro import methods
 from fedrepro.base.errors import Diverged
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
-from fedrepro.federated.curve import Curve
-from fedrepro.federated.rounds import Training
+from fedrepro.federated.metrics import Curve
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
+from tests.toys import numbers, start
 
 ALL = toys.ON_IMAGES
-
-
-def start(name="FedAvg", seed=0, federation=None, method=None, **changes):
-    return Training(
-        method or methods.create(name),
-        toys.protocol(**changes),
-        federation or toys.federation(),
-        seed,
-    )
-
-
-def numbers(curve):
-    """A curve without its timings, the one thing that may differ between equal runs."""
-    return curve[curve.measure != "seconds"].reset_index(drop=True)
 
 
 @pytest.mark.parametrize(
@@ -37,19 +24,7 @@ def numbers(curve):
     [(name, "tiny-cnn") for name in ALL] + [("FedProx", "small-cnn"), ("SOLO", "small-cnn")],
 )
 def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
-    whole = start(name, model=model)
-    expected = whole.run(Silent())
-
-    with pytest.raises(toys.Interrupt):
-        start(name, model=model).run(Silent(), toys.StopAfterTwo(tmp_path))
-    resumed = start(name, model=model)
-    curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
-    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
-    assert list(whole.predicted) == list(resumed.predicted)
-    assert all(torch.equal(v, resumed.predicted[n]) for n, v in whole.predicted.items())
-    for a, b in zip(whole.clients, resumed.clients, strict=True):
-        assert all(torch.equal(a.kept[n], b.kept[n]) for n in a.kept)
-    assert all(torch.equal(v, resumed.server.model[n]) for n, v in whole.server.model.items())
+    toys.assert_resumes(lambda: start(name, model=model), tmp_path)
 
 
 @pytest.mark.parametrize("moment", ["train", "evaluate", "server_step"])
@@ -77,9 +52,7 @@ def test_an_interrupt_in_a_round_keeps_the_last_whole_round(moment, tmp_path, mo
 
 @pytest.mark.parametrize("engine", ["reference", "fused"])
 def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine, tmp_path):
-    training = Training(
-        methods.create("FedAvg"), toys.protocol(), toys.federation(), 7, engine=engine
-    )
+    training = start(seed=7, engine=engine)
     training.one_round()
     for value in training.server.model.values():
         value.mul_(1e38)  # the first batch's numbers are beyond float32
@@ -103,8 +76,8 @@ def test_seeds_matter_and_the_global_generators_do_not():
 
 
 def test_a_clients_numbers_do_not_depend_on_the_others():
-    alone = start("SOLO", federation=toys.federation((21,))).run(Silent())
-    beside = start("SOLO", federation=toys.federation((21, 13))).run(Silent())
+    alone = start("SOLO", sizes=(21,)).run(Silent())
+    beside = start("SOLO", sizes=(21, 13)).run(Silent())
     one = alone[(alone.measure == "accuracy") & (alone.domain == "domain0")]
     two = beside[(beside.measure == "accuracy") & (beside.domain == "domain0")]
     assert one.value.tolist() == two.value.tolist()
@@ -119,22 +92,12 @@ def test_bytes_are_those_of_the_shared_tensors():
 
 
 def test_several_clients_of_a_domain_count_as_their_mean():
-    federation = toys.federation((12, 12))
-    first, second = federation.clients
-    twins = federation.__class__(
-        **{
-            **vars(federation),
-            "clients": (
-                first,
-                second.__class__(
-                    name="twin", domain=first.domain, train=second.train, validation=None
-                ),
-            ),
-            "domains": (first.domain,),
-            "tests": {first.domain: federation.tests[first.domain]},
-        }
-    )
-    run = start("SOLO", federation=twins)
+    given = toys.federation((12, 12))
+    first, second = given.clients
+    clients = first, replace(second, name="twin", domain=first.domain, validation=None)
+    tests = {first.domain: given.tests[first.domain]}
+    twins = replace(given, clients=clients, domains=(first.domain,), tests=tests)
+    run = start("SOLO", given=twins)
     curve = run.run(Silent())
     rows = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
     values = [

@@ -1,23 +1,20 @@
-"""ADCOL's variants of its appendix: predictor, discriminators, stages, privacy."""
-
-from __future__ import annotations
+"""ADCOL's variants: of its appendix, and of FedPall's code."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fedrepro import methods
-from fedrepro.federated.rounds import Training
+from fedrepro import methods, papers
 from fedrepro.methods.base import Batch
+from fedrepro.models import Output
 from fedrepro.models.discriminators import ResNetDiscriminator
 from tests import toys
 
 
-def training(federation=None, settings=None, **fields):
-    protocol = toys.protocol(**(settings or {}))
-    method = methods.create("ADCOL", **fields)
-    return Training(method, protocol, federation or toys.federation(), seed=0)
+def training(settings=None, **fields):
+    return toys.start("ADCOL", fields=fields, **(settings or {}))
 
 
 def recorded(run, name):
@@ -122,15 +119,52 @@ def test_the_discriminator_is_shown_what_it_was_taught():
     run = training(local_epsilon=2.0)
     received = run._download(run.clients[0])
 
-    class Fixed:
-        def __init__(self, factor):
-            self.factor = factor
-
-        def __call__(self, x):
-            from fedrepro.models import Output
-
-            return Output(self.factor * x, x[:, :3])
-
     batch = Batch(torch.randn(4, run.server.feature_size), torch.arange(4) % 3)
-    one, ten = (method.client_loss(Fixed(f), batch, received)["kl"] for f in (1.0, 10.0))
+    one, ten = (
+        method.client_loss(lambda x, f=f: Output(f * x, x[:, :3]), batch, received)["kl"]
+        for f in (1.0, 10.0)
+    )
     torch.testing.assert_close(one, ten)
+
+
+# As FedPall's code runs it.
+
+
+FEDPALL = {
+    "discriminator_batch_norm": True,
+    "discriminator_in_training_mode": True,
+    "closing_pass": True,
+    "discriminator_weight_decay": 1e-5,
+}
+
+
+@pytest.mark.parametrize("name", ["ADCOL", "FedPall"])
+def test_the_closing_pass_moves_batch_statistics_and_nothing_else(name):
+    runs = [toys.start(name, fields={"closing_pass": value}) for value in (True, False)]
+    states = []
+    for run in runs:
+        run.one_round()
+        model = run.server.model
+        states.append([client.network(run.judged[0], model) for client in run.clients])
+    for state, other in zip(*states, strict=True):
+        for key, info in run.layout.items():
+            if not info.is_counter:
+                assert torch.equal(state[key], other[key]) == (not info.is_buffer), key
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_features_are_sent_of_augmented_images_after_the_closing_pass(closing):
+    asked = []
+    client = SimpleNamespace(
+        received={},
+        augmentation="as in training",
+        features=lambda *how: asked.append(how) or torch.zeros(2, 3),
+    )
+    methods.create("ADCOL", closing_pass=closing).upload(client)
+    assert asked == [(True, "as in training" if closing else None)]
+
+
+@pytest.mark.parametrize("table", ["table-1-office10", "table-1-digits", "table-1-pacs"])
+def test_fedpalls_baseline_is_as_its_code_runs_it(table):
+    arm = next(a for a in papers.load("fedpall").arms(table) if a.method == "ADCOL")
+    assert {name: arm.fields[name] for name in FEDPALL} == FEDPALL

@@ -1,16 +1,13 @@
 """DBE: its first round, what stays and what travels."""
 
+from functools import partial
+
 import torch
 
-from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.federated.rounds import Training
 from tests import toys
 
-
-def start(sizes=(21, 13, 9), name="DBE", fields=None, **changes):
-    method = methods.create(name, **(fields or {}))
-    return Training(method, toys.protocol(**changes), toys.federation(sizes), seed=0)
+start = partial(toys.start, "DBE")
 
 
 def equal(one, other, names):
@@ -18,7 +15,7 @@ def equal(one, other, names):
 
 
 def test_round_one_is_fedavgs_and_its_networks_are_discarded():
-    fedavg = start(name="FedAvg")
+    fedavg = toys.start()
     before = dict(fedavg.server.model)
     fedavg.one_round()
     discarded, averaged = start(), start(fields={"first_round": "averaged"})
@@ -52,15 +49,11 @@ def test_the_running_mean_begins_each_round_at_zero():
         assert torch.equal(state["client_mean"], client.kept["client_mean"])
 
 
-def sizes_by_round(curve, kind):
-    rows = curve[(curve.measure == "bytes") & (curve.subject == kind)]
-    return rows.set_index("round").value.to_dict()
-
-
 def test_who_joins_late_is_told_once_and_remembers():
     run = start(participation=0.34, rounds=9)
     curve = run.run(Silent())
-    told = sizes_by_round(curve, "down/common_mean")
+    rows = curve[(curve.measure == "bytes") & (curve.subject == "down/common_mean")]
+    told = rows.set_index("round").value.to_dict()
     size = 4 * run.server.feature_size
     later = [run._participants(number)[0].index for number in range(2, 10)]
     firsts = {2 + later.index(client) for client in set(later)}

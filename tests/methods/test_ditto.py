@@ -1,23 +1,15 @@
 """Ditto: FedAvg beside the personal networks, which are tested."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import OptimizerSpec
-from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BN_POLICIES
 from tests import toys
 
-
-def start(name="Ditto", sizes=(21, 13, 9), fields=None, **changes):
-    return Training(
-        methods.create(name, **(fields or {})),
-        toys.protocol(**changes),
-        toys.federation(sizes),
-        seed=0,
-    )
+start = partial(toys.start, "Ditto")
 
 
 def rows(curve, measure):
@@ -26,7 +18,7 @@ def rows(curve, measure):
 
 
 def test_the_shared_network_is_fedavgs():
-    ditto, fedavg = start(), start("FedAvg")
+    ditto, fedavg = start(), toys.start()
     curves = ditto.run(Silent()), fedavg.run(Silent())
     assert all(torch.equal(v, fedavg.server.model[n]) for n, v in ditto.server.model.items())
     assert rows(curves[0], "bytes").equals(rows(curves[1], "bytes"))
@@ -54,16 +46,6 @@ def test_without_lambda_a_personal_network_is_its_own_clients_alone():
         torch.equal(v, alone.clients[0].personal_model[n])
         for n, v in beside.clients[0].personal_model.items()
     )
-
-
-def test_the_personal_phase():
-    protocol = toys.protocol()
-    (phase,) = methods.create("Ditto").personal_phases(protocol)
-    assert phase.epochs == 1 and phase.optimizer == OptimizerSpec(lr=0.05)
-    (other,) = methods.create("Ditto", personal_epochs=None, personal_lr=0.1).personal_phases(
-        protocol
-    )
-    assert other.epochs == protocol.local_epochs and other.optimizer == OptimizerSpec(lr=0.1)
 
 
 @pytest.mark.parametrize("policy", BN_POLICIES)

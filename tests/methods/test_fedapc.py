@@ -5,7 +5,6 @@ import torch
 from fedrepro import methods
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Augmentation
-from fedrepro.federated.rounds import Training
 from tests import toys
 
 ERASE, CROP, FLIP = Augmentation(erase=0.5), Augmentation(crop=4), Augmentation(flip=True)
@@ -20,7 +19,7 @@ def test_views():
 
 
 def start(**fields):
-    return Training(methods.create("FedAPC", **fields), toys.protocol(), toys.federation(), seed=0)
+    return toys.start("FedAPC", fields=fields)
 
 
 def test_contrast_starts_in_round_two():

@@ -1,7 +1,5 @@
 """FedPall: what travels, what stays, and what is tested."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -9,26 +7,19 @@ from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.rng import torch_stream
-from fedrepro.federated.rounds import Training
 from tests import toys
 
 D = 16  # tiny-cnn's features
 
 
-def training(sizes=(8, 6), model="tiny-cnn", **fields):
-    protocol = toys.protocol(model=model)
-    return Training(methods.create("FedPall", **fields), protocol, toys.federation(sizes), seed=0)
-
-
-def tensors(run, client):
-    """All tensors of a client's network as training left it."""
-    return run.clients[client].trained
+def training(model="tiny-cnn", **fields):
+    return toys.start("FedPall", (8, 6), fields=fields, model=model)
 
 
 def test_the_global_classifier_is_not_the_clients_first_one_and_goes_down_in_round_one():
     run = training()
     down = run._download(run.clients[0])["model"]
-    again = Training(methods.create("SOLO"), run.protocol, run.federation, seed=0).server.model
+    again = toys.start("SOLO", (8, 6)).server.model
     assert set(down) == {"predictor.weight", "predictor.bias"}
     assert torch.equal(down["predictor.weight"], run.server.modules["classifier"].weight)
     assert not torch.equal(down["predictor.weight"], again["predictor.weight"])
@@ -83,28 +74,6 @@ def test_tested_is_what_training_left_not_the_new_global_classifier():
         assert torch.equal(weight, client.trained["predictor.weight"])
 
 
-def test_the_pass_after_training_moves_batch_statistics_and_nothing_else():
-    with_pass, without = training(), training(closing_pass=False)
-    with_pass.one_round(), without.one_round()
-    for name, info in with_pass.layout.items():
-        if not info.is_counter:
-            same = torch.equal(tensors(with_pass, 0)[name], tensors(without, 0)[name])
-            assert same == (not info.is_buffer), name
-
-
-Z = torch.tensor([[1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10], [2.0] * 10, [0.0] * 10])
-PROTOTYPES = torch.tensor([[10.0] * 10, [20.0] * 10])
-
-
-def sent(mode, **fields):
-    client = SimpleNamespace(
-        labels=torch.tensor([0, 1, 1]),
-        received={"prototypes": PROTOTYPES},
-        generator=torch.Generator().manual_seed(0),
-    )
-    return methods.create("FedPall", sent_as=mode, **fields).disguised(Z, client)
-
-
 def test_uploads_of_a_run_are_masked_features_in_training_mode():
     run = training(sent_as="masked")
     messages = []
@@ -113,7 +82,7 @@ def test_uploads_of_a_run_are_masked_features_in_training_mode():
     run.one_round()
     stream = torch_stream(0, "method", client=0, round=1)
     samples, augmentation = run.clients[0].data.train, run.protocol.data.augmentation
-    z = run.engine.features(tensors(run, 0), samples, True, augmentation, stream)
+    z = run.engine.features(run.clients[0].trained, samples, True, augmentation, stream)
     found = messages[0].message["features"]
     gone = (found == 0).all(dim=0)
     assert gone.sum() == D - int(0.9 * D)

@@ -9,7 +9,6 @@ import torch
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.federated.rounds import Training
 from tests import toys
 
 
@@ -35,7 +34,7 @@ def test_nothing_is_drawn_where_nothing_is_mixed(fields):
 
 
 def start(**fields):
-    return Training(methods.create("I2PFL", **fields), toys.protocol(), toys.federation(), seed=0)
+    return toys.start("I2PFL", fields=fields)
 
 
 def test_classes_a_client_lacks_are_not_sent():
@@ -62,12 +61,7 @@ def test_each_reading_of_the_alignment_changes_the_network(fields):
 
 
 def test_a_client_keeps_the_means_of_its_mixtures():
-    run = Training(
-        methods.create("I2PFL", augmented_over="client", alpha=0.4),
-        toys.protocol(rounds=2),
-        toys.federation((8, 7)),
-        seed=0,
-    )
+    run = toys.start("I2PFL", (8, 7), fields={"augmented_over": "client", "alpha": 0.4}, rounds=2)
     kept = []
     remember = type(run.method).remember
 
@@ -93,9 +87,7 @@ def test_a_client_keeps_the_means_of_its_mixtures():
 
 
 def test_without_a_memory_the_first_round_has_no_alignment_and_the_second_has():
-    run = Training(
-        methods.create("I2PFL", augmented_over="client"), toys.protocol(), toys.federation(), seed=0
-    )
+    run = start(augmented_over="client")
     found = run.run(Silent()).query("measure == 'term' and subject == 'apa'")
     by_round = found.groupby("round").value.sum()
     assert by_round[1] == 0 and by_round[2] > 0

@@ -150,18 +150,6 @@ def test_a_larger_batch_takes_no_more_operations(name):
     assert 0 < small == large
 
 
-@every_loss
-def test_gradient_is_alive_and_that_of_the_value(name):
-    loss, (first, *rest) = CASES[name][0], CASES[name][1](5)
-    gradient, value = grad_and_value(loss)(first, *rest)
-    assert value.isfinite() and value != 0
-    gradients = gradient.values() if isinstance(gradient, dict) else [gradient]
-    for found in gradients:
-        assert found.isfinite().all() and found.abs().sum() > 0
-    if isinstance(first, torch.Tensor):
-        assert torch.autograd.gradcheck(loss, (first.clone().requires_grad_(), *rest))
-
-
 @pytest.mark.filterwarnings("error")
 @every_loss
 def test_clients_side_by_side_are_clients_one_by_one(name):

@@ -12,9 +12,7 @@ import torch
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.engine import in_order
-from fedrepro.federated.aggregation import RunningAverage
-from fedrepro.federated.rounds import Training
+from fedrepro.federated.server import RunningAverage
 from fedrepro.methods.base import Method, hyper
 from fedrepro.methods.messages import Network
 from tests import toys
@@ -22,11 +20,8 @@ from tests import toys
 ALL = toys.ON_IMAGES
 
 
-def training(name, federation=None, model="tiny-cnn", batch_size=4, **fields):
-    protocol = toys.protocol(model=model, batch_size=batch_size)
-    return Training(
-        methods.create(name, **fields), protocol, federation or toys.federation(), seed=0
-    )
+def training(name, given=None, model="tiny-cnn", batch_size=4, **fields):
+    return toys.start(name, given=given, fields=fields, model=model, batch_size=batch_size)
 
 
 def record_messages(run):
@@ -45,14 +40,9 @@ def record_messages(run):
     return downs, ups
 
 
-def losses(run):
-    """The names of the losses that a method's phases minimise, the twin's apart."""
-    return sorted({phase.loss for phase in run.method.phases(run.protocol)})
-
-
 def only(run, job, method=None):
     """The result of a single job."""
-    return in_order(run.engine.train(method or run.method, [job]))[0]
+    return dict(run.engine.train(method or run.method, [job]))[0]
 
 
 @pytest.mark.parametrize("name", methods.names())
@@ -88,9 +78,8 @@ def test_without_any_one_term_the_update_is_another(name):
 
             return client_loss
 
-        changed = type(
-            "Lacking", (type(run.method),), {loss: lacking(loss) for loss in losses(run)}
-        )
+        losses = {phase.loss for phase in run.method.phases(run.protocol)}
+        changed = type("Lacking", (type(run.method),), {loss: lacking(loss) for loss in losses})
         return changed(**run.method.fields())
 
     for term in whole.terms:
@@ -194,7 +183,7 @@ def test_fedrep_shares_the_representation_and_trains_in_two_phases():
 def test_fedrep_head_phase_leaves_the_body_alone():
     run = training("FedRep", bn_policy="local")
     job = run._job(run.clients[0], run._download(run.clients[0]), 1)
-    head_only = job.__class__(**{**vars(job), "phases": run.method.phases(run.protocol)[:1]})
+    head_only = replace(job, phases=run.method.phases(run.protocol)[:1])
     result = only(run, head_only)
     for name, info in run.layout.items():
         if not info.is_buffer:
@@ -326,16 +315,22 @@ def test_register_says_what_is_wrong_with_a_class(registry, method, said):
         methods.register(method)
 
 
-def test_a_broken_entry_point_is_named_and_stops_no_other(registry, monkeypatch):
+def test_a_broken_entry_point_is_named_and_stops_no_other(registry, monkeypatch, tmp_path):
+    (tmp_path / "leaves.py").write_text("raise SystemExit('not here')")
+    monkeypatch.syspath_prepend(tmp_path)
     entries = [
         EntryPoint("broken", "no_such_module:Mine", methods.ENTRY_POINTS),
+        EntryPoint("gone", "leaves:Mine", methods.ENTRY_POINTS),
         EntryPoint("lazy", "good:Lazy", methods.ENTRY_POINTS),
     ]
     monkeypatch.setitem(sys.modules, "good", SimpleNamespace(Lazy=Lazy))
     monkeypatch.setattr(methods, "entry_points", lambda group: entries)
     monkeypatch.setattr(methods, "_discovered", False)
-    with pytest.warns(UserWarning, match="broken = no_such_module:Mine is left out: No module"):
+    with pytest.warns(UserWarning, match="left out") as said:
         assert methods.get("Lazy") is Lazy
+    first, second = (str(warning.message) for warning in said)
+    assert "broken = no_such_module:Mine is left out: No module" in first
+    assert "gone = leaves:Mine is left out: not here" in second
 
 
 def test_variants_are_the_method_under_its_name():

@@ -3,18 +3,12 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.cluster import KMeans
 
-from fedrepro import methods
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.progress import Silent
-from fedrepro.federated.rounds import Training
-from fedrepro.records.checkpoint import FileCheckpoint
 from tests import embedded, toys
-from tests.engine.test_fused import numbers
 from tests.methods.test_methods import record_messages
 
 RULES = [
@@ -149,16 +143,10 @@ def test_distillation_holds_the_outputs_near_the_received_ones():
 
 @pytest.mark.parametrize("fields", [*RULES, {"shots": 3, "noise_scale": 0.5}])
 def test_resumed_equals_uninterrupted_bit_for_bit(fields, tmp_path):
-    fields = {**QUICK, **fields}
-
-    expected = embedded.start("MPFT", fields=fields).run(Silent())
-    with pytest.raises(toys.Interrupt):
-        embedded.start("MPFT", fields=fields).run(Silent(), toys.StopAfterTwo(tmp_path))
-    curve = embedded.start("MPFT", fields=fields).run(Silent(), FileCheckpoint(tmp_path))
-    pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
+    toys.assert_resumes(lambda: embedded.start("MPFT", fields={**QUICK, **fields}), tmp_path)
 
 
 def test_images_are_one_clear_error():
-    run = Training(methods.create("MPFT"), toys.protocol(), toys.federation(), 0)
+    run = toys.start("MPFT")
     with pytest.raises(FedReproError, match=r"works on embeddings; choose .* data\.encoder"):
         run.one_round()

@@ -1,7 +1,5 @@
 """The baselines as MPFT's public code runs them: each departure in closed form, in both engines."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -10,7 +8,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from fedrepro.base.progress import Silent
-from fedrepro.engine import in_order
 from fedrepro.federated import metrics
 from fedrepro.methods.base import Phase
 from tests import embedded
@@ -39,7 +36,7 @@ def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
          if n in run.travelling else x for n, x in w.items()}  # fmt: skip
     chosen: tuple[Phase, ...] = getattr(run.method, phases)(run.protocol)
     job = replace(run._job(client, run._download(client), 1, chosen), state=v)
-    after = in_order(run.engine.train(run.method, [job]))[0].state
+    after = dict(run.engine.train(run.method, [job]))[0].state
     module = run.engine.module.train()
     run.engine._load(v)
     module.requires_grad_(True)
@@ -77,7 +74,7 @@ def test_dbes_client_mean_has_an_adamw_of_its_own(engine):
     client = run.clients[0]
     job = run._job(client, {**run._download(client), "common_mean": torch.zeros(12).double()}, 1)
     state = {**job.state, "started": torch.ones(()).double()}
-    after = in_order(run.engine.train(run.method, [replace(job, state=state)]))[0].state
+    after = dict(run.engine.train(run.method, [replace(job, state=state)]))[0].state
     moved = after["client_mean"].abs()
     assert torch.allclose(moved, torch.full_like(moved, 0.001), rtol=1e-3)
     for name in run.travelling:

@@ -3,23 +3,16 @@
 import pytest
 import torch
 
-from fedrepro import methods
-from fedrepro.federated.rounds import Training
 from tests import toys
 from tests.engine.test_fused import assert_engines_agree
+from tests.methods.test_adcol_variants import FEDPALL
 
-FEDPALLS_ADCOL = {
-    "discriminator_batch_norm": True,
-    "discriminator_in_training_mode": True,
-    "closing_pass": True,
-    "discriminator_weight_decay": 1e-5,
-}
 READINGS = [
     ("ADCOL", {"share_predictor": True, "bn_policy": "average"}),
     ("ADCOL", {"discriminators": 3}),
     ("ADCOL", {"two_stages": True}),
     ("ADCOL", {"local_epsilon": 5.0}),
-    ("ADCOL", FEDPALLS_ADCOL),
+    ("ADCOL", FEDPALL),
     ("DBE", {"first_round": "averaged", "mean_lr": 0.001}),
     ("DBE", {"momentum": 1.0, "kappa": 10.0, "bn_policy": "local"}),
     ("Ditto", {"personal_epochs": None, "lam": 0.1, "bn_policy": "local"}),
@@ -55,10 +48,7 @@ def test_engines_agree(name, fields):
 )
 def test_the_first_round_is_fedavgs(name, fields):
     """Where there is nothing yet to be held to."""
-    run, plain = (
-        Training(methods.create(*who[:1], **who[1]), toys.protocol(), toys.federation(), seed=0)
-        for who in ((name, fields), ("FedAvg", {}))
-    )
+    run, plain = toys.start(name, fields=fields), toys.start()
     run.one_round(), plain.one_round()
     for key, value in plain.server.model.items():
         torch.testing.assert_close(run.server.model[key], value)

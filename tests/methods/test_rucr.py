@@ -1,21 +1,20 @@
 """RUCR: rectification, and what travels."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.engine import in_order
-from fedrepro.federated.rounds import Training
 from tests import toys
 
 D = 16  # tiny-cnn's features
 
 
-def training(name="RUCR", model="tiny-cnn", **fields):
-    protocol = toys.protocol(model=model)
-    return Training(methods.create(name, **fields), protocol, toys.federation((8, 6)), seed=0)
+def training(model="tiny-cnn", **fields):
+    return toys.start("RUCR", (8, 6), fields=fields, model=model)
 
 
 def test_draws_are_a_class_and_a_share():
@@ -47,8 +46,8 @@ def trained(run, phases, round=2, method=None):
     """A client's network at the start and after some phases."""
     client = run.clients[0]
     job = run._job(client, run._download(client), round)
-    job = job.__class__(**{**vars(job), "phases": phases})
-    return job.state, in_order(run.engine.train(method or run.method, [job]))[0]
+    job = replace(job, phases=phases)
+    return job.state, dict(run.engine.train(method or run.method, [job]))[0]
 
 
 def test_rectification_comes_first_or_last():
@@ -104,12 +103,11 @@ def test_rectification_takes_a_number_of_steps(engine):
     for images in (3, 4, 30):
         sizes = []
         method = Sum(rectify_steps=5, rectify_epochs=2, rectify_lr=0.5)
-        protocol = toys.protocol(batch_size=4)
-        run = Training(method, protocol, toys.federation((images, 11)), seed=0, engine=engine)
+        run = toys.start(sizes=(images, 11), method=method, engine=engine)
         for client in run.clients:
             job = run._job(client, run._download(client), 1)
-            job = job.__class__(**{**vars(job), "phases": method.phases(protocol)[:1]})
-            state = in_order(run.engine.train(method, [job]))[0].state
+            job = replace(job, phases=method.phases(run.protocol)[:1])
+            state = dict(run.engine.train(method, [job]))[0].state
             weight = next(n for n, i in run.layout.items() if i.part == "predictor")
             torch.testing.assert_close(job.state[weight] - state[weight], 0 * state[weight] + 5)
         assert set(sizes) == {min(images, 4), 4}

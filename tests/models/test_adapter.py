@@ -61,13 +61,10 @@ def test_an_own_head_is_the_clients_class_directions():
 
 def test_a_head_in_words_goes_before_class_means():
     heads = {f"domain{i}": torch.full((3, embedded.VALUES), float(i)) for i in range(3)}
-    from fedrepro import methods
-    from fedrepro.federated.rounds import Training
-
-    federation = replace(embedded.federation(), texts=heads)
-    run = Training(methods.create("FedAvg"), embedded.protocol(), federation, 0)
+    given = replace(embedded.federation(), texts=heads)
+    run = embedded.start("FedAvg", given=given)
     assert (run.server.model["predictor.weight"] == 1).all()
-    own = Training(methods.create("SOLO"), embedded.protocol(head="own"), federation, 0)
+    own = embedded.start("SOLO", given=given, head="own")
     assert (own.clients[2].personal(own.server.model)["predictor.weight"] == 2).all()
 
 
@@ -83,7 +80,7 @@ def test_the_head_neither_moves_nor_travels_and_engines_agree(name):
 
 def test_embeddings_cannot_be_augmented():
     with pytest.raises(FedReproError, match="embeddings cannot be augmented"):
-        embedded.protocol(data__flip=True)
+        embedded.start("FedAvg", data__flip=True)
     from fedrepro.base.protocol import Augmentation
     from fedrepro.data.transforms import augment, draw
 

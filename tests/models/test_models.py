@@ -1,7 +1,5 @@
 """The networks: sizes the papers' printed traffic fixes, shapes, parts, and learning at all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -11,14 +9,7 @@ from torch import nn
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import seeded_modules
-from fedrepro.models import (
-    MODELS,
-    MLPDiscriminator,
-    build_model,
-    discriminator,
-    layout,
-    parameter_count,
-)
+from fedrepro.models import MODELS, build_model, discriminator, layout, parameter_count
 
 
 def test_adcol_network_has_the_values_its_printed_traffic_implies() -> None:
@@ -206,7 +197,6 @@ def test_the_import_door_leaves_torchvision_whole_in_a_fresh_process() -> None:
 
 def test_default_is_the_papers_three_layer_mlp() -> None:
     net = discriminator(2048, 5)
-    assert isinstance(net, MLPDiscriminator)
     # its 4-byte values are the 5.01 MiB of a round's traffic that are not representations
     assert round(4 * parameter_count(net) / 2**20, 2) == 5.01
     assert [type(m) for m in net] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]

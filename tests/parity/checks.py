@@ -15,14 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro.base.protocol import Augmentation
-from fedrepro.engine import Job, Trained, in_order
-from fedrepro.engine.loop import BoundModel
+from fedrepro.engine import Job, Trained
 from fedrepro.federated.rounds import Clock, Training
-from fedrepro.methods.base import Batch, Method, Upload
+from fedrepro.methods.base import Batch, LocalModel, Method, Upload
 from fedrepro.methods.messages import Message
 from fedrepro.methods.networks import NearestPrototype, ShiftedModel, TwoEntrances
-from fedrepro.methods.prototype_messages import PrototypeMessages
-from fedrepro.methods.prototypes import class_means
+from fedrepro.methods.prototypes import PrototypeMessages, class_means
 from fedrepro.models import FLModel, Output
 
 from . import (
@@ -116,7 +114,8 @@ def parameter_gradient(case: Case, inputs: Found) -> Found:
     message: Message = {"model": tensors(inputs["received"])}
     message |= {"memory": tensors(inputs.get("moved", {}))}
     loss = getattr(case.built, inputs.get("loss", "client_loss"))
-    total = sum(loss(BoundModel(module, params), Batch(*vars(own).values()), message).values())
+    model = LocalModel(module, params, Given.run)
+    total = sum(loss(model, Batch(*vars(own).values()), message).values())
     grads = torch.autograd.grad(total, list(params.values()))
     return {"loss": total, "grad": dict(zip(params, grads, strict=True))}
 
@@ -325,10 +324,12 @@ def local_training(case: Case, inputs: Found) -> Found:
     client, method = run.clients[0], run.method
     phases = [phase for phase in method.phases(run.protocol) if phase.name != "rectify"]
     job = run._job(client, {**run._download(client), **received(inputs)}, 1, phases)
-    trained = in_order(run.engine.train(method, [job]))[0]
+    trained = dict(run.engine.train(method, [job]))[0]
     found: Found = {"network": trained.state}
     if "features" in case.expected:
-        found |= replace(method, sent_as="raw").upload(run._view(client, trained, job))
+        found |= replace(method, sent_as="raw").upload(
+            run.view(client, trained.state, job.received, job.round)
+        )
     return found
 
 

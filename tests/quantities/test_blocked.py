@@ -1,7 +1,5 @@
 """What ADCOL needs other people's data for: its path, on made archives of their form."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path
@@ -14,7 +12,7 @@ from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.data.manifest import default_manifest
-from fedrepro.quantities import distances
+from fedrepro.quantities import counts
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.report.verdicts import beside
 from fedrepro.sweep import default_datasets
@@ -105,7 +103,7 @@ def test_distances_of_domainnets_sources(
     """With pixels for features a source is one point of 8 x 8 x 3 equal values, 50 i of 255. Its
     distance is the square of that from the mean, 125, and the trace of all sources' covariance: the
     squares 2 (125^2 + 75^2 + 25^2) five times, over 30 - 1."""
-    monkeypatch.setitem(distances.MEASURED, "reduced", ("pixels", None))  # type: ignore[arg-type]
+    monkeypatch.setitem(counts.MEASURED, "reduced", ("pixels", None))  # type: ignore[arg-type]
     rows = asked("domainnet", plain, tmp_path).cells("table-3-fid-domainnet")
     found = {row["method"]: row["value"] for row in rows}
     spread = 5 * 2 * (125**2 + 75**2 + 25**2) / 29

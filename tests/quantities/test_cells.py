@@ -1,7 +1,5 @@
 """Printed quantities of made runs, worked out by hand."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +8,8 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.federated.curve import CURVE_COLUMNS
-from fedrepro.quantities.base import Asked, get
-from fedrepro.quantities.cells import cells
+from fedrepro.federated.metrics import CURVE_COLUMNS
+from fedrepro.quantities.base import Asked, cells, get
 
 ADCOL, FEDPALL, MPFT = (papers.load(name) for name in ("adcol", "fedpall", "mpft"))
 MIB = 1024 * 1024
@@ -21,7 +18,7 @@ MIB = 1024 * 1024
 def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any) -> Any:
     """A finished run of two clients with a curve of its own."""
     domains = list(dict.fromkeys(row[3] for row in rows if row[3]))
-    facts = {"domains": domains, "standins": [], "deviations": {}, **data}
+    facts = {"domains": domains, "standins": [], "subsets": [], "deviations": {}, **data}
     facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
     curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
     record = SimpleNamespace(

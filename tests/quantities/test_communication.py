@@ -1,7 +1,5 @@
 """MPFT, Table 3: the bytes our methods send with CLIP's sizes are the printed megabytes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -10,8 +8,7 @@ import torch
 from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.quantities import communication
-from fedrepro.quantities.base import Asked
-from fedrepro.quantities.cells import cells
+from fedrepro.quantities.base import Asked, cells
 
 MPFT = papers.load("mpft")
 MEGABYTE = float(MPFT.reporting["megabyte_bytes"].value)

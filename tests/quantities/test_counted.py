@@ -1,12 +1,10 @@
 """Numbers that need no training: sizes, distances, messages."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import linalg
 
-from fedrepro.quantities.distances import frechet
+from fedrepro.quantities.counts import frechet
 from fedrepro.quantities.paper_run import study
 
 

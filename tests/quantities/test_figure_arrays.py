@@ -1,7 +1,5 @@
 """What is kept behind the figures of prototypes, and that they are drawn from it alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

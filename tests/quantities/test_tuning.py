@@ -1,6 +1,6 @@
 """The common protocol: one budget of trials for every arm, the same choice for every seed."""
 
-from __future__ import annotations
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,26 +16,24 @@ from fedrepro.records import Store
 RATES = (0.0001, 0.05, 0.01)
 
 
-def tuned(seed: int, place, rates=RATES) -> Study:
-    """FedAvg and SOLO at scale smoke with some rates."""
-    paper = papers.load("common")
-    tuning = Tuning(setting="optimizer.lr", values={"smoke": rates}, seed=3, source="a test")
+HERE = {"progress": Silent(), "device": "cpu"}
+
+
+def study_of(name: str, tuned: str, tuning: Tuning, place, seed: int, *where: Any) -> Study:
+    """A paper at scale smoke whose experiment `tuned` has another tuning. where: data set, arms."""
+    dataset, only = where
+    paper = papers.load(name)
     experiments = tuple(
-        e.model_copy(update={"tuning": tuning}) if e.id == "methods" else e
-        for e in paper.experiments
+        e.model_copy(update={"tuning": tuning}) if e.id == tuned else e for e in paper.experiments
     )
     paper = paper.model_copy(update={"experiments": experiments})
-    only = ["FedAvg", "SOLO"]
-    return Study(
-        paper,
-        "minidigits",
-        "smoke",
-        seed,
-        only,
-        store=Store(place),
-        progress=Silent(),
-        device="cpu",
-    )
+    return Study(paper, dataset, "smoke", seed, only, store=Store(place), **HERE)
+
+
+def tuned(seed: int, place, rates=RATES) -> Study:
+    """FedAvg and SOLO with some rates."""
+    tuning = Tuning(setting="optimizer.lr", values={"smoke": rates}, seed=3, source="a test")
+    return study_of("common", "methods", tuning, place, seed, "minidigits", ["FedAvg", "SOLO"])
 
 
 def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> None:
@@ -61,24 +59,16 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
     assert {str(rate): value for rate, value in by_rate.items()} == chosen["FedAvg"][1]
 
 
-def weights(seed: int, place, tuning: Tuning, experiment: str = "table-4") -> Study:
-    """ADCOL's Table 4 at scale smoke under another tuning."""
-    paper = papers.load("adcol")
-    experiments = tuple(
-        e.model_copy(update={"tuning": tuning}) if e.id == "table-4" else e
-        for e in paper.experiments
-    )
-    paper = paper.model_copy(update={"experiments": experiments})
-    only = ["SOLO", "ADCOL"]
-    where = {"store": Store(place), "progress": Silent(), "device": "cpu"}
-    return Study(paper, "office10", "smoke", seed, only, **where)
+def weights(place, tuning: Tuning) -> Study:
+    """ADCOL's Table 4 under another tuning."""
+    return study_of("adcol", "table-4", tuning, place, 0, "office10", ["SOLO", "ADCOL"])
 
 
 SHORT = Tuning(values={"smoke": (10.0, 0.1)}, rounds=1, seed=3, source="a test")
 
 
 def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
-    solo, adcol = weights(0, tmp_path, SHORT).results("table-4")
+    solo, adcol = weights(tmp_path, SHORT).results("table-4")
     assert solo.tries == {} and adcol.tries.keys() == {"10.0", "0.1"}
     best = max((10.0, 0.1), key=lambda mu: adcol.tries[str(mu)])
     assert adcol.record.config["method"]["fields"]["mu"] == best
@@ -89,13 +79,13 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
 
 
 def test_an_experiment_with_anothers_arms_has_its_tuning(tmp_path) -> None:
-    (adcol,) = weights(0, tmp_path, SHORT).results("table-6-rounds")
+    (adcol,) = weights(tmp_path, SHORT).results("table-6-rounds")
     assert adcol.tries.keys() == {"10.0", "0.1"}
 
 
 @pytest.mark.parametrize("update", [{"values": {"paper": (0.1,)}}, {"protocols": ("domainnet",)}])
 def test_nothing_is_tuned_at_another_scale_or_under_another_protocol(tmp_path, update) -> None:
-    results = weights(0, tmp_path, SHORT.model_copy(update=update)).results("table-4")
+    results = weights(tmp_path, SHORT.model_copy(update=update)).results("table-4")
     assert [result.tries for result in results] == [{}, {}]
 
 
@@ -128,15 +118,8 @@ def steps(trial: Arm) -> list[object]:
 
 
 def test_what_is_tried_reaches_mpfts_server(tmp_path) -> None:
-    study = Study(
-        papers.load("common"),
-        "minidigits",
-        "smoke",
-        only=["MPFT"],
-        store=Store(tmp_path),
-        progress=Silent(),
-        device="cpu",
-    )
+    common = papers.load("common")
+    study = Study(common, "minidigits", "smoke", only=["MPFT"], store=Store(tmp_path), **HERE)
     (arm,) = study.arms("frozen")
     curves = [study._record(arm.trial("optimizer.lr", rate)).curve for rate in (0.001, 0.1)]
     losses = [curve[curve.subject == "server_loss"].value.iloc[-1] for curve in curves]

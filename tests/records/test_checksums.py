@@ -1,6 +1,4 @@
-"""A flipped bit in any kind of file is seen, wherever it falls."""
-
-from __future__ import annotations
+"""A flipped bit in any kind of file is seen, wherever it falls; what a checkpoint is."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -9,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedrepro import methods
 from fedrepro.base import files
@@ -17,6 +16,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.data import cache, embeddings
 from fedrepro.data.readers.common import Decoded
 from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import checkpoint as checkpoints
 from fedrepro.records import store as store_module
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
@@ -78,8 +78,7 @@ def test_every_file_of_a_run_is_listed(record: Record) -> None:
 
 
 @pytest.mark.parametrize(
-    "file",
-    ["config.json", "data.json", "curve.parquet", "features.safetensors"],
+    "file", ["config.json", "data.json", "curve.parquet", "features.safetensors"]
 )
 def test_a_file_of_a_record(record: Record, file: str) -> None:
     name = file.partition(".")[0]
@@ -135,6 +134,34 @@ def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     one.path.write_bytes(other.path.read_bytes())
     with pytest.raises(FedReproError, match=r"seed0.* is of another run, seed1; delete it"):
         one.load()
+
+
+def test_a_checkpoint_is_what_the_library_reads(tmp_path: Path) -> None:
+    tensors = {
+        "a": torch.arange(6.0).reshape(2, 3).T,
+        "b": torch.tensor([True, False]),
+        "c": torch.tensor(7),
+        "empty": torch.zeros(0, 4, dtype=torch.float64),
+    }
+    FileCheckpoint(tmp_path).save(tensors, {"round": 3, "rows": []})
+    read = load_file(tmp_path / checkpoints.NAME)
+    assert read.keys() == tensors.keys()
+    assert all(torch.equal(read[n], v) and read[n].dtype == v.dtype for n, v in tensors.items())
+    stored, facts = FileCheckpoint(tmp_path).load()  # type: ignore[misc]
+    assert facts == {"round": 3, "rows": []} and torch.equal(stored["a"], tensors["a"])
+
+
+def test_a_checkpoint_the_disk_has_no_room_for_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = FileCheckpoint(tmp_path)
+    checkpoint.save({"a": torch.ones(2)}, {"round": 1})
+    free = type("Usage", (), {"free": 10})
+    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: free)
+    with pytest.warns(UserWarning, match="not saved; make room"):
+        checkpoint.save({"a": torch.zeros(99)}, {"round": 2})
+    found = checkpoint.load()
+    assert found is not None and found[1] == {"round": 1}
 
 
 # Caches.

@@ -1,7 +1,5 @@
 """Points for a figure: named, repeatable, far groups apart."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,7 @@ def features(m: int, d: int) -> dict[str, np.ndarray[Any, Any]]:
     generator = np.random.default_rng(0)
     domain = np.arange(m) % 2
     values = generator.normal(size=(m, d)) + 20 * domain[:, None]
-    return {
-        "features": values.astype(np.float16),
-        "labels": np.arange(m) % 3,
-        "domain": domain,
-    }
+    return {"features": values.astype(np.float16), "labels": np.arange(m) % 3, "domain": domain}
 
 
 @pytest.mark.parametrize(("m", "d"), [(60, 5), (40, 1), (5, 3)])

@@ -1,7 +1,5 @@
 """Packed records: what was in the folders, in few files that only grow, each damage named."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

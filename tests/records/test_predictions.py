@@ -10,16 +10,12 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data.federation import build_federation
 from fedrepro.federated import metrics
-from fedrepro.federated.rounds import Training
 from fedrepro.records import RunSpec, Store
 from fedrepro.records import store as store_module
 from tests import toys
+from tests.toys import start
 
 METHODS = ("FedAvg", "FedBN", "Ditto", "Per-FedAvg", "FedPall")
-
-
-def start(name, **changes):
-    return Training(methods.create(name), toys.protocol(**changes), toys.federation(), 0)
 
 
 def from_predictions(training, rule_round):

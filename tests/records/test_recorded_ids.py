@@ -1,7 +1,5 @@
 """Recorded runs are still found: settings and fields that came later leave their ids alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -23,7 +23,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.records import Record, RunSpec, Store, embedding, run_id
 from fedrepro.records import store as store_module
 from tests import toys
-from tests.federated.test_rounds import numbers
+from tests.toys import numbers
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -137,25 +137,6 @@ def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
     resumed = obtain(tmp_path / "cut")
     pd.testing.assert_frame_equal(numbers(resumed.curve), numbers(expected.curve), check_exact=True)
     assert not (folder / "checkpoint.safetensors").exists()
-
-
-def test_a_damaged_checkpoint_is_named(tmp_path):
-    identity = run_id(spec().config(), toys.federation().hashes)
-    folder = tmp_path / identity
-    folder.mkdir()
-    (folder / "checkpoint.safetensors").write_bytes(b"not a checkpoint at all")
-    with pytest.raises(FedReproError, match="safetensors is damaged"):
-        obtain(tmp_path)
-
-
-def test_a_damaged_record_is_named(tmp_path):
-    record = obtain(tmp_path)
-    (record.folder / "curve.parquet").write_bytes(b"PAR1 cut off")
-    with pytest.raises(FedReproError, match=r"curve\.parquet cannot be read"):
-        _ = obtain(tmp_path).curve
-    (record.folder / "config.json").write_text("{")
-    with pytest.raises(FedReproError, match=r"config\.json cannot be read"):
-        _ = obtain(tmp_path).config
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):

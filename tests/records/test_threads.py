@@ -1,7 +1,5 @@
 """A recorded run has the same numbers on any number of threads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,7 +14,7 @@ from fedrepro.engine import loop
 from fedrepro.records import Record, RunSpec, Store
 from fedrepro.records import store as store_module
 from tests import toys
-from tests.federated.test_rounds import numbers
+from tests.toys import numbers
 
 
 @pytest.fixture(autouse=True)

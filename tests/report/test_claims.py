@@ -65,6 +65,19 @@ def test_one_comparison_is_the_paired_t_test() -> None:
     assert difference.printed == pytest.approx(62.6 - 58.8)
 
 
+def test_the_draw_of_test_images_widens_the_interval() -> None:
+    """Five points with no spread over seeds hold; with an error of four points they are open."""
+    cells = _cells({"ADCOL": [65.0] * 3, "SOLO": [60.0] * 3})
+    claim = Claim(id="made", claim="made", where="here", tests=(_than_solo(),))
+    paper = ADCOL.model_copy(update={"claims": (claim,)})
+    for error, word in ((0.0, "holds"), (4.0, "open")):
+        (answer,) = answers(paper, cells, images=lambda *_, e=error: e**2)
+        (difference,) = answer.parts[0].differences
+        assert answer.verdict == word and difference.error == pytest.approx(error)
+    low, high = difference.interval or (0.0, 0.0)
+    assert (low, high) == pytest.approx((5 - 1.959964 * 4, 5 + 1.959964 * 4))
+
+
 def test_the_spread_is_pooled_over_comparisons() -> None:
     ours = np.array([60.0, 61.0, 62.0])
     rows = {"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]}

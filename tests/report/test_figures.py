@@ -350,3 +350,19 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     assert [tick.get_text() for tick in ax.get_xticklabels()] == ["photo", "cartoon", "sketch"]
     assert ax.get_ylim() == (40.0, 100.0)
     assert figure.png()
+
+
+def test_a_picture_says_in_words_what_it_shows() -> None:
+    def described(figure: Picture) -> str:
+        with Image.open(io.BytesIO(figure.png())) as image:
+            return str(image.info["Description"])
+
+    curves = figures.curves(curve_frame())
+    curves.caption = "ADCOL, table-1: accuracy; on digits5"
+    assert described(curves) == (
+        "ADCOL, table-1: accuracy; on digits5; mean test accuracy (%) over communication round; "
+        "series: FedAvg, ADCOL"
+    )
+    beside = figures.beside(built("table-1", {("ADCOL", "mnist"): [94.7, 95.7]}))
+    words = described(beside)
+    assert "MNIST" in words and "Per-FedAvg" in words and "series: paper" in words

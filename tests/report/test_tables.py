@@ -68,9 +68,9 @@ def test_a_cell_shows_paper_ours_difference_and_verdict() -> None:
     shown = tables.beside_table(table({("ADCOL", "mnist"): [94.7, 95.7, 96.7]}), "Table 1")
     cells = row_of(shown.html, "ADCOL")
     assert cells[1:3] == ["94.7 ± 0.6", "95.7 ± 1.0 (n=3)"]
-    # Welch: spread sqrt(1/3 + .12), 3.274 degrees of freedom, t = 3.0368
-    assert re.fullmatch(r"\+1\.0\[−1\.\d, 3\.\d\]", cells[3]) and cells[4] == "reproduced"
-    assert '<span class="verdict verdict-reproduced" title="difference at most' in shown.html
+    # ADCOL's deviations are not used: ours for both sides, t(.975, 2) sqrt(2/3) = 3.51
+    assert cells[3] == "+1.0[−2.5, 4.5]" and cells[4] == "close"
+    assert '<span class="verdict verdict-close" title="within' in shown.html
     assert cells[5:9] == ["58.2 ± 1.0", "not run", "–", "not run"]
     assert "verdict-not-run" in shown.html
 
@@ -115,7 +115,7 @@ def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
     assert row_of(shown.html, "FedBN")[1:5] == ["94.1 ± 0.8", "75.0 (n=1)", "2", "1"]
     assert row_of(shown.html, "FedAvg")[1:5] == ["94.4 ± 0.5", "not run", "–", "–"]
     assert row_of(shown.html, "Kendall’s tau")[1:5] == ["", "", "", "0.33"]
-    assert shown.html.count('class="verdict ') == 1 and "verdict-not-comparable" in shown.html
+    assert shown.html.count('class="verdict ') == 1 and "verdict-no-verdict" in shown.html
     text = tables.plain(frame)
     assert "order of methods only" in text and re.search("^Kendall’s tau +0.33$", text, re.M)
     assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(n=1\) +2 +1$", text, re.M)
@@ -147,7 +147,7 @@ def test_each_data_set_and_scale_has_a_table_of_its_own() -> None:
 def test_a_target_that_no_seed_reached_is_no_number() -> None:
     cells = rows({("FedAvg", "mnist"): [float("nan")] * 3, ("FedBN", "mnist"): [11.0, 12.0, 12.5]})
     html = tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html
-    assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "inconclusive"]
+    assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "open"]
     assert row_of(html, "FedBN")[2] == "11.8 ± 0.76 (n=3)"
 
 
@@ -203,3 +203,11 @@ def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() 
     assert found["discriminator_hidden"][:3] == hidden
     assert found["discriminator_batch_norm"][0] == "no"
     assert "FedProx.mu" not in found
+
+
+def test_our_number_leads_where_its_link_does() -> None:
+    frame = table({("ADCOL", "mnist"): [94.7, 95.7, 96.7], ("SOLO", "mnist"): [50.0]})
+    links = {("digits5", "paper", "ADCOL", "MNIST"): "run.html#run-1-2-3"}
+    html = tables.beside_table(frame, "Table 1", links).html
+    assert html.count("<a ") == 1 and '<a href="run.html#run-1-2-3">95.7 ± 1.0 (n=3)</a>' in html
+    assert row_of(html, "ADCOL")[2] == "95.7 ± 1.0 (n=3)"

@@ -5,108 +5,111 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from fedrepro import papers
-from fedrepro.report.verdicts import (
-    BESIDE_STANDIN,
-    COLUMNS,
-    build_table,
-    order,
-)
-from fedrepro.report.verdicts import interval as interval_of
-from fedrepro.report.verdicts import verdict as judge
+from fedrepro.report.comparison import Compared, compared
+from fedrepro.report.verdicts import BESIDE_STANDIN, COLUMNS, build_table, order
 
 ADCOL = papers.load("adcol")
 
 
-def test_welch_interval_by_hand() -> None:
-    # ours 84, 85, 86: mean 85, s 1; theirs 80 +- 1, n 3. Both variances of the mean are 1/3, so
-    # the spread is sqrt(2/3) and Satterthwaite gives 4 degrees of freedom; t(.975, 4) = 2.776445.
-    low, high = interval_of(80.0, 1.0, 3, [84.0, 85.0, 86.0]) or (0.0, 0.0)
-    half = 2.776445 * math.sqrt(2 / 3)
-    assert low == pytest.approx(5 - half, abs=1e-5)
-    assert high == pytest.approx(5 + half, abs=1e-5)
+@pytest.mark.parametrize(
+    ("ours", "std"), [([84.0, 85.0, 86.0], 1.0), ([3.0, 5.0], 3.0), ([81.5, 80.0, 80.5], 0.2)]
+)
+def test_with_a_printed_spread_it_is_welchs_test(ours: list[float], std: float) -> None:
+    found = compared(80.0, std, 3, ours)
+    theirs = 80.0 + std * np.array([-1.0, 0.0, 1.0])  # three trials of that mean and deviation
+    test = stats.ttest_ind(ours, theirs, equal_var=False)
+    assert found.p == pytest.approx(test.pvalue)
+    assert found.interval() == pytest.approx(tuple(test.confidence_interval(0.95)))
 
 
-def test_welch_freedom_with_unequal_spreads() -> None:
-    # ours 3, 5: variance 2 over n 2 = 1; theirs std 3, n 3: 9 / 3 = 3. Spread 2,
-    # freedom (1 + 3)^2 / (1 / 1 + 9 / 2) = 2.909091; t(.975, 2.909091) = 3.23843.
-    low, high = interval_of(4.0, 3.0, 3, [3.0, 5.0]) or (0.0, 0.0)
-    assert high == pytest.approx(-low)
-    assert high == pytest.approx(2 * 3.238, abs=5e-3)
+def test_without_one_ours_stands_for_it_over_the_papers_trials() -> None:
+    # ours 70, 72, 74: s 2, n 3; t(.975, 2) = 4.302653. Three trials: sqrt(4/3 + 4/3), one: + 4.
+    for trials, spread in ((3, math.sqrt(8 / 3)), (1, math.sqrt(4 / 3 + 4))):
+        low, high = compared(70.0, None, trials, [70.0, 72.0, 74.0]).interval()
+        assert (low, high) == pytest.approx((2 - 4.302653 * spread, 2 + 4.302653 * spread))
 
 
-def test_prediction_interval_by_hand() -> None:
-    # ours 70, 72, 74: mean 72, s 2, n 3; t(.975, 2) = 4.302653, half = t * 2 * sqrt(4/3).
-    half = 4.302653 * 2 * math.sqrt(4 / 3)
-    for std, trials in ((None, 3), (0.5, None), (0.5, 1)):
-        low, high = interval_of(70.0, std, trials, [70.0, 72.0, 74.0]) or (0.0, 0.0)
-        assert low == pytest.approx(2 - half, abs=1e-5)
-        assert high == pytest.approx(2 + half, abs=1e-5)
+def test_one_seed_borrows_the_spread_of_others() -> None:
+    assert compared(70.0, None, 3, [72.0]) is None
+    found = compared(70.0, None, 1, [72.0], pooled=(2.0, 8.0))
+    assert (found.error, found.freedom, found.one_run) == (2.0, 8.0, True)
+    assert found.word(found.p)[1].startswith("one run")
 
 
-def test_no_spread_gives_an_interval_of_no_width() -> None:
-    assert interval_of(70.0, None, None, [75.0] * 3) == (5.0, 5.0)
-    assert interval_of(70.0, 0.0, 3, [75.0] * 3) == (5.0, 5.0)
-    assert judge(70.0, None, 3, [75.0] * 3, scale="paper").verdict == "higher"
-    assert judge(70.0, None, 3, [65.0] * 3, scale="paper").verdict == "lower"
+def test_test_images_widen_the_interval_of_both_sides() -> None:
+    found = compared(70.0, None, 3, [72.0, 72.0, 72.0], images=4.5)
+    assert found.error == pytest.approx(3.0) and math.isinf(found.freedom)
+    assert found.interval(0.9)[0] == pytest.approx(2 - 1.644854 * 3.0)
 
 
 @pytest.mark.parametrize(
-    ("published", "ours", "expected"),
+    ("difference", "error", "word"),
     [
-        (78.2, 80.2, "reproduced"),  # 80.2 - 78.2 is above 2 in binary
-        (80.2, 78.2, "reproduced"),
-        (78.2, 80.21, "higher"),
-        (80.2, 78.19, "lower"),
-        (80.2, 80.2, "reproduced"),
+        (1.0, 0.1, "agrees"),
+        (2.0, 0.0, "agrees"),
+        (2.0, 0.1, "close"),
+        (-1.9, 5.0, "close"),
+        (2.1, 0.01, "higher"),
+        (-2.1, 0.01, "lower"),
+        (9.0, 9.0, "open"),
     ],
 )
-def test_two_points_are_the_boundary(published: float, ours: float, expected: str) -> None:
-    assert judge(published, None, None, [ours] * 3, scale="paper").verdict == expected
+def test_each_word_has_its_place(difference: float, error: float, word: str) -> None:
+    found = Compared(difference, error, 20.0, 2.0)
+    assert found.word(found.p)[0] == word
+    equal = 0 if word != "agrees" or not error else found.difference + 1.724718 * error
+    assert equal <= 2.0  # the 90 % bound is that of the one-sided test
 
 
-def test_reproduced_goes_before_the_interval() -> None:
-    tight = judge(80.0, 0.01, 3, [81.0, 81.01, 80.99], scale="paper")
-    assert tight.verdict == "reproduced"
-    assert tight.interval is not None and tight.interval[0] > 0
+def test_units_without_a_tolerance_never_agree() -> None:
+    assert Compared(1.0, 0.0, math.inf, 0.0).word(0.0)[0] == "higher"
+    assert Compared(0.0, 1.0, 9.0, 0.0).word(1.0)[0] == "open"
 
 
-def test_within_noise() -> None:
-    wide = judge(80.0, None, None, [80.0, 84.0, 88.0], scale="paper")
-    assert wide.verdict == "within noise"
-    assert wide.difference == pytest.approx(4.0)
-    assert wide.interval is not None and wide.interval[0] < 0 < wide.interval[1]
+def test_the_table_is_corrected_for_its_many_cells() -> None:
+    """The same cell is lower alone, and open beside thirty others that say nothing."""
+    seeds = [85.0, 86.4, 87.8]
+    alone = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": seeds}))
+    quiet = [
+        row
+        for line in ADCOL.table("table-1").rows
+        for column, cell in zip(ADCOL.table("table-1").columns, line.cells, strict=True)
+        if column != "avg" and (line.method, column) != ("ADCOL", "MNIST")
+        for row in rows(line.method, {column: [cell.value - 1, cell.value, cell.value + 1]})
+    ]
+    full = build_table(ADCOL, "table-1", quiet + rows("ADCOL", {"mnist": seeds}))
+    words = [t.set_index(["method", "column"]).verdict["ADCOL", "MNIST"] for t in (alone, full)]
+    assert words == ["lower", "open"]
 
 
-def test_a_seed_that_missed_the_target_is_inconclusive() -> None:
-    missed = judge(11.0, None, 3, [11.0, 12.0, math.nan], scale="paper", unit="rounds")
-    assert missed.verdict == "inconclusive" and "1 of 3" in missed.why
-    assert missed.difference == pytest.approx(0.5)
-    none = judge(11.0, None, 3, [math.nan] * 3, scale="paper", unit="rounds")
-    assert (none.verdict, none.difference, none.interval) == ("inconclusive", None, None)
+def test_a_seed_without_a_value_leaves_the_cell_open() -> None:
+    table = build_table(ADCOL, "table-2-rounds", rows("FedAvg", {"mnist": [11.0, 12.0, math.nan]}))
+    cell = table[table.seeds > 0].iloc[0]
+    assert cell.verdict == "open" and "1 of 3" in cell.why
 
 
-def test_not_comparable_goes_before_the_number_of_seeds() -> None:
-    standin = judge(80.0, 1.0, 3, [80.0], scale="paper", standin=True)
-    assert standin.verdict == "not comparable" and "stand-in" in standin.why
-    reduced = judge(80.0, 1.0, 3, [80.0, 80.5, 81.0], scale="reduced")
-    assert reduced.verdict == "not comparable" and "order" in reduced.why
-    assert reduced.interval is not None
+def test_an_unusable_deviation_is_shown_and_not_used() -> None:
+    """ADCOL's: three equal seeds give an interval of no width beside a printed +-0.6."""
+    table = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}))
+    cell = table[table.seeds > 0].iloc[0]
+    assert cell.published_std == 0.6 and cell.low == cell.high
+    fedpall = build_table(
+        papers.load("fedpall"), "table-1-digits", rows("FedPall", {"mnist": [95.0] * 3})
+    )
+    cell = fedpall[fedpall.seeds > 0].iloc[0]
+    assert cell.low < cell.high
 
 
-def test_smoke_shows_no_comparison_at_all() -> None:
-    smoke = judge(80.0, 1.0, 3, [80.0, 80.5, 81.0], scale="smoke", marks=["m"])
-    assert (smoke.verdict, smoke.difference, smoke.interval) == ("no verdict", None, None)
-
-
-def test_other_units_have_no_tolerance() -> None:
-    rounds = judge(20.0, None, 3, [21.0, 21.0, 21.0], scale="paper", unit="rounds")
-    assert rounds.verdict == "higher"
-    fraction = judge(0.80, None, 3, [0.815, 0.815, 0.815], scale="paper", unit="fraction")
-    assert fraction.verdict == "reproduced"
-    assert judge(0.80, None, 3, [0.83] * 3, scale="paper", unit="fraction").verdict == "higher"
+def test_what_is_put_in_or_cut_has_no_verdict() -> None:
+    for fact, said in (("given", "input"), ("subset", "subset")):
+        table = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}, **{fact: True}))
+        cell = table[table.seeds > 0].iloc[0]
+        assert cell.verdict == "no verdict" and said in cell.why
 
 
 def rows(method: str, values: dict[str, list[float | None]], **extra: Any) -> list[dict[str, Any]]:
@@ -129,7 +132,8 @@ def test_table_follows_the_contract_and_lists_what_was_not_run() -> None:
     cell = ran.iloc[0]
     assert (cell.column, cell.published, cell.published_std) == ("MNIST", 94.7, 0.6)
     assert (cell.seeds, cell.ours, cell.ours_std) == (3, pytest.approx(95.7), pytest.approx(1.0))
-    assert cell.difference == pytest.approx(1.0) and cell.verdict == "reproduced"
+    assert cell.difference == pytest.approx(1.0) and cell.verdict == "close"
+    assert cell.earlier == "reproduced"
     assert table[table.verdict == "not run"].scale.isna().all()
 
 
@@ -141,9 +145,9 @@ def test_standin_column_its_average_and_its_neighbours() -> None:
     }
     mine = rows("ADCOL", values, dataset="digits5-standin", marks=("subset",))
     table = build_table(ADCOL, "table-1", mine).set_index(["method", "column"])
-    assert table.loc[("ADCOL", "SynthDigit"), "verdict"] == "not comparable"
-    assert table.loc[("ADCOL", "avg"), "verdict"] == "not comparable"
-    assert table.loc[("ADCOL", "MNIST"), "verdict"] == "reproduced"
+    assert table.loc[("ADCOL", "SynthDigit"), "verdict"] == "no verdict"
+    assert table.loc[("ADCOL", "avg"), "verdict"] == "no verdict"
+    assert table.loc[("ADCOL", "MNIST"), "verdict"] == "agrees"
     assert table.loc[("ADCOL", "MNIST"), "marks"] == ("subset", BESIDE_STANDIN)
     assert table.loc[("ADCOL", "SynthDigit"), "marks"] == ("subset",)
     assert {column for (_, column), flag in table.standin.items() if flag} == {"SynthDigit", "avg"}
@@ -152,12 +156,12 @@ def test_standin_column_its_average_and_its_neighbours() -> None:
 @pytest.mark.parametrize(
     ("value", "changed", "word"),
     [
-        (1.3249, {}, "lower"),  # printed 1.33
-        (1.3251, {}, "reproduced"),
-        (1.3349, {}, "reproduced"),
-        (1.3351, {}, "higher"),
-        (1.33, {"counted": False}, "inconclusive"),
-        (1.33, {"scale": "reduced"}, "not comparable"),
+        (1.3249, {}, "counted unequal"),  # printed 1.33
+        (1.3251, {}, "counted equal"),
+        (1.3349, {}, "counted equal"),
+        (1.3351, {}, "counted unequal"),
+        (1.33, {"counted": False}, "open"),
+        (1.33, {"scale": "reduced"}, "no verdict"),
         (1.33, {"scale": "smoke"}, "no verdict"),
     ],
 )
@@ -169,11 +173,11 @@ def test_what_is_counted_needs_one_seed_and_the_printed_digits(value, changed, w
     assert cell["verdict"] == word and cell["low"] is None
 
 
-def test_average_over_domains_the_paper_does_not_print_is_not_comparable() -> None:
+def test_average_over_domains_the_paper_does_not_print_has_no_verdict() -> None:
     mine = rows("ADCOL", {"mini-font": [90.0] * 3, "avg": [80.2] * 3}, dataset="minidigits")
     table = build_table(ADCOL, "table-1", mine)
     found = table[table.dataset == "minidigits"].set_index("column")
-    assert found.loc["avg", "verdict"] == "not comparable"
+    assert "other domains" in found.loc["avg", "why"]
     assert found.loc["mini-font", "verdict"] == "no verdict"
 
 
@@ -184,7 +188,7 @@ def test_scales_and_data_sets_are_never_pooled() -> None:
     table = build_table(ADCOL, "table-1", mixed)
     ran = table[table.seeds > 0].set_index("scale")
     assert ran.loc["paper", "ours"] == pytest.approx(94.0)
-    assert ran.loc["reduced", "verdict"] == "not comparable"
+    assert ran.loc["reduced", "verdict"] == "no verdict"
 
 
 def test_order_ranks_and_kendalls_tau() -> None:
@@ -215,4 +219,4 @@ def test_a_client_that_trains_alone_is_not_marked_beside_a_standin() -> None:
     marks = table[table.seeds > 0].set_index(["method", "column"]).marks
     assert marks["SOLO", "MNIST"] == () and marks["FedAvg", "MNIST"] == (BESIDE_STANDIN,)
     words = table[table.seeds > 0].set_index(["method", "column"]).verdict
-    assert words["SOLO", "avg"] == words["SOLO", "SynthDigit"] == "not comparable"
+    assert words["SOLO", "avg"] == words["SOLO", "SynthDigit"] == "no verdict"

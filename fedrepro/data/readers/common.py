@@ -191,6 +191,7 @@ def decode_image(content: bytes, name: str, size: int) -> Images:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(BytesIO(content), formats=("PNG", "JPEG", "BMP")) as image:
             check(image.width * image.height <= MAX_PIXELS, name, "is too large a picture")
+            check(image.mode[0] not in "IF", name, "has more than 8 bits a colour")
             return resized(image.convert("L" if image.mode in ("L", "1") else "RGB"), size)
 
 

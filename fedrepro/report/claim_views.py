@@ -1,0 +1,132 @@
+"""The claims' answers as pages and the README show them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from html import escape
+
+import pandas as pd
+
+from fedrepro import papers
+from fedrepro.papers import Paper
+from fedrepro.quantities.base import get
+from fedrepro.report.claims import FLAT, LEVEL, Answer, Part, of_recorded
+from fedrepro.report.sections import MINUS
+from fedrepro.report.tables import Html, prose, styled
+from fedrepro.report.text import dataset_name
+
+RULES = (
+    ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
+    (
+        "contradicted",
+        f"a difference is below it, p < {LEVEL:g} after Holm's correction over the claim",
+    ),
+    ("open", "neither, or no run, one seed, or curves at scale reduced that are not flat yet"),
+)
+
+
+NOTES = (
+    "A difference has two errors, added in variance. The first is the spread of the paired "
+    "differences over seeds, pooled over the comparisons of one table on one data set.",
+    "The second is that of the test images, which all seeds share: from the recorded predictions, "
+    "image by image, where both rows kept them; else p(1-p)/N of each row, as if each had its own "
+    "images.",
+    "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
+    "and the weights of the protocol page, not about the paper's own run.",
+    "A table at scale reduced answers only where its curves are flat: the last quarter of the "
+    f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared.",
+    "A claim about traffic is answered at scale paper alone: a small network has other bytes.",
+)
+
+
+def rules() -> Html:
+    """When a claim holds, is contradicted or stays open."""
+    return prose(("answer", "when"), RULES, "the answers a claim can have")
+
+
+def notes() -> Html:
+    """What the tests are made of."""
+    lines = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
+    return Html(f"<ul>{lines}</ul>", "how claims are tested")
+
+
+def overview() -> pd.DataFrame:
+    """How many claims of each paper have which answer: one row per paper."""
+    counts = {
+        papers.load(name).short: Counter(answer.verdict for answer in of_recorded(name))
+        for name in papers.list()
+    }
+    words = [word for word, _ in RULES]
+    return (
+        pd.DataFrame.from_dict(counts, orient="index")
+        .reindex(columns=words, fill_value=0)
+        .fillna(0)
+        .astype(int)
+    )
+
+
+def shown(name: str) -> Html:
+    """Every claim of one paper with its answer, what decides it, and the commands that repeat the
+    runs. Each has an anchor: paper and claim id."""
+    answers, paper = of_recorded(name), papers.load(name)
+    rows = []
+    for one in answers:
+        lines = "".join(f"<p>{line}</p>" for line in map(escape, one.row()["evidence"]))
+        rows.append((escape(one.claim.where), _badge(one), lines + _commands(one)))
+    frame = pd.DataFrame(rows, columns=["where", "answer", "what was compared"])
+    frame.index = pd.Index(
+        [f'<span id="{paper.name}-{a.claim.id}">{escape(a.claim.claim)}</span>' for a in answers]
+    )
+    label = f"claims of {paper.short} and answers"
+    return Html(styled(frame.rename_axis(columns="claim"), "protocol prose", label), label)
+
+
+def _badge(one: Answer) -> str:
+    return f'<span class="verdict verdict-{one.verdict}">{one.answer}</span>'
+
+
+def _commands(one: Answer) -> str:
+    """What trains the runs of a claim again."""
+    lines = [
+        f"fedrepro run {one.paper} {part.test.experiment} --dataset {part.dataset} "
+        f"--scale {part.scale} --seed {seed}"
+        for part in one.parts
+        for seed in range(part.seeds)
+    ]
+    if not lines:
+        return ""
+    again = "<br>".join(f"<code>{escape(line)}</code>" for line in dict.fromkeys(lines))
+    return f"<details><summary>Run it again</summary>{again}</details>"
+
+
+def main_claims(page: str) -> str:
+    """The papers' main claims as a Markdown table, one row per claim. page: that of all claims."""
+    lines = ["| paper | claim | our lead | answer |", "| --- | --- | --- | --- |"]
+    for name in papers.list():
+        paper = papers.load(name)
+        for one in (one for one in of_recorded(name) if one.claim.main):
+            leads = "<br>".join(_lead(paper, part) for part in one.parts)
+            answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
+            lines.append(f"| {paper.short} | {one.claim.main} | {leads} | {answer} |")
+    return "\n".join(lines) + "\n"
+
+
+def _lead(paper: Paper, part: Part) -> str:
+    """``Digits, reduced: +0.5 [-1.1, +2.1] over FedBN, printed +1.6; still rising``; of the
+    difference that supports the claim least."""
+    least = part.weakest
+    if least is None:
+        return f"{paper.experiment(part.test.experiment).caption}: not run"
+    digits = 1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3
+    said = f"{dataset_name(part.dataset)}, {part.scale}: {_signed(least.mean, digits)}"
+    if least.interval is not None:
+        low, high = (_signed(bound, digits) for bound in least.interval)
+        said += f" [{low}, {high}]"
+    said += f" over {least.other}"
+    if least.printed is not None:
+        said += f", printed {_signed(least.printed, digits)}"
+    return said + "; still rising" * bool(part.rising)
+
+
+def _signed(value: float, digits: int) -> str:
+    return f"{value:+.{digits}f}".replace("-", MINUS)

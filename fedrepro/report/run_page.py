@@ -1,0 +1,126 @@
+"""What the book's page of runs shows, and the links to it: the page itself is one for all runs
+(``book/_templates/run.html``), its data are small scripts, one per first digit of a run id."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedrepro import methods
+from fedrepro.base import files
+from fedrepro.federated import metrics
+from fedrepro.quantities.paper_run import Study
+from fedrepro.records import RunSpec
+from fedrepro.records.packed import Pack, PackedRecord
+from fedrepro.records.record import short_hash
+from fedrepro.report.results import Kept, Results, recorded
+
+SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
+Cell = tuple[str, str, str, str]  # data set, scale, method, column
+
+
+def link(*runs: str) -> str:
+    """Where a page two folders down finds the page of some runs."""
+    return f"../../run.html#run-{'-'.join(run[:SHORT] for run in runs)}"
+
+
+def links(found: Results, experiment: str) -> dict[Cell, str]:
+    """The page of the runs of all seeds behind each of our numbers of a kept experiment. A row that
+    is no arm's own, a ratio say, is made of all arms' runs."""
+    behind: dict[Cell, list[str]] = defaultdict(list)
+    table = found.paper.experiment(experiment).table or experiment
+    for study in found.holding(experiment):
+        if not isinstance(study, Kept) or not study.paper.arm_specs(experiment):
+            continue
+        results = study.results(experiment)
+        for row in study.cells(experiment):
+            method, column = row["method"], row["column"]
+            own = [
+                r.record.run_id
+                for r in results
+                if method in (r.label, r.arm.row) and r.arm.column in (None, column)
+            ]
+            if row["value"] is not None and not own:
+                own = [r.record.run_id for r in results]
+            key = study.dataset, study.scale, method, found.paper.column(table, column) or column
+            behind[key] += own
+    return {cell: link(*dict.fromkeys(runs)) for cell, runs in behind.items() if runs}
+
+
+def write_scripts(folder: Path, runs: Path) -> None:
+    """`shared.js`, and `<digit>.js` for each first digit of a run id. Nothing where no run is
+    packed."""
+    packed = Pack(runs)
+    if not packed.runs:
+        return
+    files.make_folder(folder, "make room there")
+    uses = _uses(packed, recorded(None, runs))
+    parts: dict[str, dict[str, Any]] = defaultdict(dict)
+    shared: dict[str, dict[str, Any]] = {"protocols": {}, "data": {}}
+    for run, line in packed.runs.items():
+        parts[run[0]][run] = _run(packed, run, uses.get(run, []))
+        shared["protocols"][line["config"]["protocol"]] = packed.config(run)["protocol"]
+        data = packed.facts(run, "data")
+        shared["data"][line["data"]] = {key: data[key] for key in ("hashes", "standins")}
+    for name, part in {"shared": shared, **{k: {"runs": v} for k, v in parts.items()}}.items():
+        text = json.dumps(part, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        (folder / f"{name}.js").write_text(f"recorded({text});\n", encoding="utf-8")
+
+
+def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
+    """One run; accuracies in percent, rounded to 0.01."""
+    line, curve = packed.runs[run], PackedRecord(packed.root / run, packed).curve
+    scores = {
+        rule: {domain: round(value, 2) for domain, value in found.items()}
+        for rule, found in metrics.all_scores(curve).items()
+    }
+    means = metrics.accuracies(curve)["avg"].round(2)
+    return {
+        **line["config"],
+        "environment": packed.facts(run, "environment"),
+        "data": line["data"],
+        "scores": scores,
+        "curve": [[int(at), value] for at, value in means.items()],
+        "uses": uses,
+    }
+
+
+def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
+    """By run: where it is used, the command that trains it, and whether the command trains that
+    very run today: since then a paper's file may have got other settings."""
+    uses: dict[str, dict[str, Any]] = defaultdict(dict)
+    for study, _ in found.studies:
+        if not isinstance(study, Kept):
+            continue
+        asked: dict[str, dict[str, set[str]]] = {}
+        for run, name, label, *tried in study.scraps["runs"] + study.scraps["trials"]:
+            if name not in asked:
+                asked[name] = _asked(study, name)
+            words = ["fedrepro", "run", study.paper.name, name, "--dataset", study.dataset]
+            words += ["--methods", label, "--seed", str(study.seed), "--scale", study.scale]
+            where = ", ".join([study.paper.short, name, label, *(f"tried {v}" for v in tried)])
+            same = short_hash(packed.config(run)) in asked[name].get(label, ())
+            uses[run].setdefault(where, [where, shlex.join(words), same])
+    return {run: list(each.values()) for run, each in uses.items()}
+
+
+def _asked(study: Study, experiment: str) -> dict[str, set[str]]:
+    """Hashes of the configs of all runs that an arm asks for today, tried values too, by label."""
+    hashes: dict[str, set[str]] = {}
+    for arm in study.arms(experiment):
+        tuning, specs = study.paper.tuning_of(experiment, study.dataset, arm), [(arm, study.seed)]
+        if tuning is not None:
+            tried = [arm.trial(tuning.setting, v) for v in tuning.values[arm.protocol.scale]]
+            short = {"rounds": tuning.rounds} if tuning.rounds else {}
+            cut = [replace(one, protocol=one.protocol.changed(**short)) for one in tried]
+            specs = [(t, study.seed) for t in tried] + [(t, tuning.seed) for t in cut]
+        hashes[arm.label] = {
+            short_hash(RunSpec(methods.create(a.method, **a.fields), a.protocol, seed).config())
+            for a, seed in specs
+        }
+    return hashes

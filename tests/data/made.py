@@ -1,0 +1,62 @@
+"""Small files of each kind, and what readers make of them."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from fedrepro.base.errors import FedReproError
+from fedrepro.data.readers import READERS, Decoded, ReadSpec
+
+DIGITS = tuple("0123456789")
+Members = dict[str, bytes]
+
+
+def read(reader: str, size: int, files: dict[str, Path], **known: Any) -> Decoded:
+    told = {"domain": "made", "folders": ("made",), "classes": DIGITS, "spellings": {}, **known}
+    return READERS[reader](ReadSpec(files=files, size=size, **told))
+
+
+def refused(message: str, path: Path, reader: str, files: dict[str, Path], **known: Any) -> None:
+    """Reading is one line that names the file and says what is wrong."""
+    with pytest.raises(FedReproError, match=message) as caught:
+        read(reader, 8, files, **known)
+    assert "\n" not in str(caught.value) and path.name in str(caught.value)
+
+
+def picture(value: int, mode: str = "RGB", side: int = 8) -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, (side, side), value if mode == "L" else (value, 0, 255)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def put(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def pack(path: Path, members: Members) -> Path:
+    """A tar, a zip, or a folder of that name."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+            for name, content in members.items():
+                info = zipfile.ZipInfo("x")
+                info.filename = name  # the constructor would mend a hostile name
+                packed.writestr(info, content)
+    elif path.name.endswith((".tar", ".tar.gz")):
+        with tarfile.open(path, "w:gz" if path.suffix == ".gz" else "w") as tar:
+            for name, content in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    else:
+        for name, content in members.items():
+            put(path.parent / name, content)
+    return path

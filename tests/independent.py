@@ -1,0 +1,280 @@
+"""Verdicts and claims recomputed from the packed files: pandas and scipy, nothing of fedrepro.
+
+It reads what `fedrepro records pack` wrote and the papers' YAML files, and follows the rules of the
+pages *How to read a verdict* and *What the papers claim*, written down a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+from scipy import stats
+
+ROOT = Path(__file__).parents[1]
+RUNS, PAPERS = ROOT / "book" / "runs", ROOT / "fedrepro" / "papers"
+KINDS = {"accuracy": 100.0, "sweep": 100.0, "sampling": 100.0, "in-out": 1.0}
+
+
+def lines(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RUNS / name).read_text(encoding="utf-8").splitlines()]
+
+
+@cache
+def index() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
+    shared = {line["key"]: line["content"] for line in lines("shared.jsonl")}
+    return {line["run"]: line for line in lines("runs.jsonl")}, shared, lines("studies.jsonl")
+
+
+@cache
+def table(name: str) -> dict[str, pd.DataFrame]:
+    path = RUNS / f"{name}.parquet"
+    return dict(list(pd.read_parquet(path).groupby("run"))) if path.exists() else {}
+
+
+@cache
+def paper(name: str) -> dict[str, Any]:
+    return yaml.safe_load((PAPERS / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@cache
+def curve(run: str) -> pd.DataFrame:
+    return table(index()[0][run]["file"])[run]
+
+
+@cache
+def by_round(run: str, measure: str = "accuracy", split: str = "test") -> pd.DataFrame:
+    rows = curve(run)
+    rows = rows[(rows.measure == measure) & (rows.split == split)]
+    rows = rows[rows.subject == rows.subject.iloc[0]]
+    return rows.pivot_table(index="round", columns="domain", values="value")
+
+
+@cache
+def scored(run: str, rule: str) -> tuple[int, ...]:
+    """The rounds a score rule takes."""
+    rounds, mean = list(by_round(run).index), by_round(run).mean(axis=1)
+    if rule == "best-test":  # the latest of equals
+        return (int(mean.index[mean >= mean.max() - 1e-9][-1]),)
+    if rule == "validation":
+        return (int(by_round(run, "loss", "validation").mean(axis=1).idxmin()),)
+    return tuple(rounds[-5:] if rule == "last5" else rounds[-1:])
+
+
+def facts(run: str) -> dict[str, Any]:
+    runs, shared, _ = index()
+    found: dict[str, Any] = shared[runs[run]["data"]]
+    return found
+
+
+@cache
+def tested(run: str) -> dict[str, int]:
+    counts = pd.DataFrame(facts(run)["counts"])
+    return counts[counts.split == "test"].groupby("domain").images.sum().to_dict()
+
+
+def in_out(run: str) -> dict[str, float]:
+    """MPFT's two accuracies as fractions, at the round of lowest validation loss."""
+    data, rows = facts(run), curve(run)
+    seen = ((rows.measure == "loss") & (rows.split == "validation")).any()
+    best = scored(run, "validation")[0] if seen else int(rows["round"].max())
+    rows = rows[(rows["round"] == best) & (rows.measure == "cross-accuracy")]
+    common = by_round(run).loc[best]
+    homes = pd.Series([client["domain"] for client in data["clients"]])
+    sizes = data.get("weights") or tested(run)
+    parts = []
+    for client in data["clients"]:
+        own, home = rows[rows.subject == client["name"]], client["domain"]
+        found = own.set_index("domain").value if len(own) else common
+        weight = sizes[home] / (homes == home).sum()
+        parts.append((weight, found[home], found.drop(home).mean()))
+    weight, ind, ood = np.array(parts).T
+    return {"ind": (weight @ ind) / weight.sum() / 100, "ood": (weight @ ood) / weight.sum() / 100}
+
+
+def values(run: str, kind: str, rule: str) -> dict[str, float]:
+    if kind == "in-out":
+        return in_out(run)
+    means = by_round(run).loc[list(scored(run, rule))].mean().to_dict()
+    return means | {"avg": float(np.mean(list(means.values())))}
+
+
+def right(run: str, rule: str, domain: str) -> np.ndarray[Any, Any] | None:
+    """Share of scored rounds in which each test image was classified right."""
+    kept = table(f"{index()[0][run]['file']}-predictions").get(run)
+    if kept is None:
+        return None
+    kept = kept.set_index("name")
+    read = {n: np.frombuffer(row["values"], row["dtype"]) for n, row in kept.iterrows()}
+    subject = curve(run).query("measure == 'accuracy' and split == 'test'").subject.iloc[0]
+    homes = {client["name"]: client["domain"] for client in facts(run)["clients"]}
+    hits = [
+        read[name] == read[f"labels/{domain}"]
+        for name in read
+        if name.startswith("predicted/")
+        for number, who, net, where in [name.split("/")[1:]]
+        if int(number) in scored(run, rule) and (who, where) == (subject, domain)
+        if homes.get(net, domain) == domain
+    ]
+    return np.mean(hits, axis=0)
+
+
+def image_variance(rows: list[list[str]], rule: str, column: str) -> float:
+    """Of a mean (or the difference of two) over draws of test images, accuracies from 0 to 1."""
+    domains = facts(rows[0][0])["domains"]
+    domains = [column] if column in domains else domains
+    total = 0.0
+    for domain in domains:
+        found = [[right(run, rule, domain) for run in row] for row in rows]
+        if all(one is not None for row in found for one in row):
+            means = [np.mean(row, axis=0) for row in found]
+            paired = means[0] - means[1] if len(means) > 1 else means[0]
+            total += paired.var(ddof=1) / len(paired)
+            continue
+        for row in rows:
+            p = np.mean([values(run, "accuracy", rule)[domain] for run in row]) / 100
+            total += p * (1 - p) / tested(row[0])[domain]
+    return total / len(domains) ** 2
+
+
+def arms(name: str, experiment: str) -> list[dict[str, Any]]:
+    found = next(e for e in paper(name)["experiments"] if e["id"] == experiment)
+    if "arms_of" not in found:
+        return found.get("arms", [])
+    rest = [a for a in arms(name, found["arms_of"]) if a["label"] not in found.get("without", ())]
+    rest = [a for a in rest if a["label"] in found.get("only", [a["label"]])]
+    return rest + found.get("arms", [])
+
+
+def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, dict[int, str]]:
+    """Run ids by row and seed."""
+    found: dict[str, dict[int, str]] = {}
+    for study in index()[2]:
+        given = study["study"]
+        if (given["paper"], given["dataset"], given["scale"]) == (name, dataset, scale):
+            for run, used, label in study["runs"]:
+                if used == experiment:
+                    found.setdefault(label, {})[given["seed"]] = run
+    return found
+
+
+def gain(runs: list[str]) -> float:
+    """Points that the last quarter of the rounds adds, each end the mean of up to five rounds."""
+    gains = []
+    for run in runs:
+        mean = by_round(run).mean(axis=1).to_numpy()
+        quarter = len(mean) // 4
+        ends = min(5, quarter)
+        before = mean[: len(mean) - quarter]
+        gains.append(mean[-ends:].mean() - before[-ends:].mean() if quarter else 0.0)
+    return float(np.mean(gains))
+
+
+def compare(name: str, test: dict[str, Any], dataset: str) -> tuple[Any, ...] | None:
+    """(p, reverse p) of every difference of a test on a data set, and whether it may answer."""
+    kind = next(e for e in paper(name)["experiments"] if e["id"] == test["experiment"])["kind"]
+    rule = paper(name)["reporting"]["score_rule"]["value"]
+    for scale in ("paper", "reduced")[: 1 if test.get("paper_only") else 2]:
+        own = rows_of(name, test["experiment"], dataset, scale)
+        other = test.get("against", test["experiment"])
+        theirs = rows_of(name, other, dataset, scale)
+        wanted = test.get("than", "all")
+        if wanted == "all":
+            specs = [a for a in arms(name, other) if not a.get("alternative")]
+            wanted = [a["label"] for a in specs if a["label"] != test["better"]]
+        if test["better"] not in own or any(label not in theirs for label in wanted):
+            continue
+        by, best = test.get("by", "avg"), own[test["better"]]
+        columns = {"each": facts(next(iter(best.values())))["domains"], "accuracy": ["avg"]}
+        by = {"ood_acc": "ood", "ind_acc": "ind"}[by[0]] if kind == "in-out" else by
+        found = []
+        for column in columns.get(by, [by]):
+            for label in wanted:
+                seeds = sorted(set(best) & set(theirs[label]))
+                pairs = [(best[s], theirs[label][s]) for s in seeds]
+                d = [
+                    values(a, kind, rule)[column] - values(b, kind, rule)[column] for a, b in pairs
+                ]
+                sides = [[pair[side] for pair in pairs] for side in (0, 1)]
+                drawn = KINDS[kind] ** 2 * image_variance(sides, rule, column)
+                found.append((np.array(d), drawn))
+        freedom = sum(len(d) - 1 for d, _ in found)
+        if not freedom:
+            return [], True
+        pooled = sum(((d - d.mean()) ** 2).sum() for d, _ in found) / freedom
+        ps = []
+        for d, drawn in found:
+            seed_part = pooled / len(d)
+            total = seed_part + drawn
+            known = total**2 * freedom / seed_part**2 if seed_part else math.inf
+            t = (d.mean() - test.get("margin", 0.0)) / math.sqrt(total)
+            ps.append((stats.t.sf(t, known), stats.t.cdf(t, known)))
+        compared = [best, *(theirs[label] for label in wanted)]
+        flat = all(gain(list(row.values())) < 1 for row in compared)
+        return ps, scale == "paper" or flat
+    return None
+
+
+def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, float]]] | None:
+    """The answer to a claim, p and reverse p of all its differences; None where a test is of a kind
+    that is not recomputed here (traffic and leakage)."""
+    kinds = {e["id"]: e["kind"] for e in paper(name)["experiments"]}
+    tests = claim.get("tests", [])
+    if any(kinds[t["experiment"]] not in KINDS or "above" in t or t.get("lower") for t in tests):
+        return None
+    parts = []
+    for test in tests:
+        where = {s["study"]["dataset"] for s in index()[2] if s["study"]["paper"] == name}
+        protocols = {d: spec["protocol"] for d, spec in paper(name)["datasets"].items()}
+        if "dataset" in test:
+            where = {d for d in where if protocols[d] == test["dataset"]}
+        found = [compare(name, test, dataset) for dataset in sorted(where)]
+        parts += [part for part in found if part is not None] or [([], True)]
+    pairs = [(float(p), float(reverse)) for ps, _ in parts for p, reverse in ps]
+    every = sorted(reverse for _, reverse in pairs)
+    worst, adjusted = 0.0, {}
+    for rank, p in enumerate(every):
+        worst = max(worst, min(1.0, p * (len(every) - rank)))
+        adjusted.setdefault(p, worst)
+    words = []
+    for ps, may in parts:
+        word = "open"
+        if ps and may and any(adjusted[reverse] < 0.05 for _, reverse in ps):
+            word = "contradicted"
+        elif ps and may and all(p < 0.05 for p, _ in ps):
+            word = "holds"
+        words.append(word)
+    if "contradicted" in words:
+        return "contradicted", pairs
+    return "holds" if words and set(words) == {"holds"} else "open", pairs
+
+
+def verdict(name: str, runs: list[str], column: str, printed: float) -> tuple[str, float, float]:
+    """The word and the 95 % interval of a mean accuracy whose printed deviation is not usable. A
+    single seed takes the spread of Table 4 at scale reduced; no other cell stands in the table."""
+    rule = paper(name)["reporting"]["score_rule"]["value"]
+    trials = paper(name)["reporting"]["trials"]["value"]
+    ours = [values(run, "accuracy", rule)[column] for run in runs]
+    rows = [[values(r, "accuracy", rule)[column] for r in runs]]
+    if len(runs) == 1:
+        other = rows_of(name, "table-4", "office10", "reduced").values()
+        rows = [[values(r, "accuracy", rule)[column] for r in row.values()] for row in other]
+    freedom = sum(len(row) - 1 for row in rows)
+    spread = sum(np.var(row, ddof=1) * (len(row) - 1) for row in rows) / freedom
+    drawn = np.mean([100**2 * image_variance([[run]], rule, column) for run in runs])
+    seeds = spread * (1 / len(ours) + 1 / trials)
+    error, known = math.sqrt(seeds + 2 * drawn), (seeds + 2 * drawn) ** 2 * freedom / seeds**2
+    d = float(np.mean(ours)) - printed
+    low, high = (d + sign * stats.t.ppf(0.975, known) * error for sign in (-1, 1))
+    inner = stats.t.ppf(0.95, known) * error
+    if abs(d) + inner <= 2:
+        return "agrees", low, high
+    if abs(d) > 2 and 2 * stats.t.sf(abs(d) / error, known) < 0.05:
+        return "higher" if d > 0 else "lower", low, high
+    return "close" if abs(d) <= 2 else "open", low, high

@@ -1,0 +1,113 @@
+"""What the README and the page *Write a method* promise, done as a reader would do it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+
+import fedrepro
+from fedrepro import methods
+from fedrepro.federated.rounds import Training
+from fedrepro.quantities.paper_run import study
+from tests import toys
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "book" / "results" / "write_a_method.ipynb"
+CELLS = nbformat.read(PAGE, as_version=4).cells
+CODE = [cell.source for cell in CELLS if cell.cell_type == "code"]
+
+
+def cell(name: str) -> str:
+    """The one cell that defines a method."""
+    (found,) = [source for source in CODE if f"class {name}(" in source]
+    return found
+
+
+def model(name: str, rounds: int, **fields: float) -> dict[str, torch.Tensor]:
+    """The server's parameters after so many rounds of a method of the page, which stays out of the
+    registry."""
+    if name != "FedAvg":
+        names: dict[str, Any] = {"__name__": "page"}
+        source = f"{CODE[0]}\n{cell(name).removeprefix('@fedrepro.register')}"
+        exec(compile(source, name, "exec", dont_inherit=True), names)
+    method = methods.create(name) if name == "FedAvg" else names[name](**fields)
+    training = Training(method, toys.protocol(), toys.federation(), 0)
+    for _ in range(rounds):
+        training.one_round()
+    return {n: v for n, v in training.server.model.items() if "running" not in n and v.ndim}
+
+
+def test_fedavgm_adds_the_last_rounds_step_to_the_next() -> None:
+    start, first, second = (model("FedAvg", rounds) for rounds in range(3))
+    for beta in (0.0, 0.5):
+        ours = model("FedAvgM", 2, beta=beta)
+        for n, value in ours.items():
+            expected = second[n] - beta * (start[n] - first[n])
+            torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-3)
+
+
+def test_recall_has_something_to_hold_on_to_from_round_two() -> None:
+    for rounds, same in ((1, True), (2, False)):
+        plain, ours = model("FedAvg", rounds), model("Recall", rounds)
+        assert all(torch.equal(plain[n], ours[n]) for n in plain) == same
+
+
+def images(place: Path) -> None:
+    """Ten pictures of each of three digits, as two domains."""
+    digits = fedrepro.federation("minidigits")
+    for domain in digits.domains[:2]:
+        samples = digits.tests[domain]
+        for label in range(3):
+            for n, image in enumerate(samples.images[samples.labels == label][:10]):
+                file = place / domain / str(label) / f"{n}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image.permute(1, 2, 0).numpy()).save(file)
+
+
+@pytest.mark.slow
+def test_a_reader_puts_fedavgm_beside_fedavg_on_images_of_his_own(tmp_path: Path) -> None:
+    (tmp_path / "fedavgm.py").write_text(f"{CODE[0]}\n\n{cell('FedAvgM')}\n")
+    images(tmp_path / "my_images")
+    told = "\n".join(one.source for one in CELLS if one.cell_type == "markdown")
+    (line,) = [line for line in told.splitlines() if line.startswith("fedrepro sweep")]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedrepro.cli", *shlex.split(line)[1:], "--runs", "runs"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [re.split(r"\s{2,}", row) for row in done.stdout.splitlines()]
+    table = {row[3]: row for row in rows if row[:2] == ["common", "methods"]}
+    assert list(table) == ["FedAvg", "FedAvgM"] and {row[4] for row in table.values()} == {"3"}
+    for row in table.values():
+        low, high = map(float, row[6].replace("−", "-").split(" to "))
+        assert low <= float(row[5]) <= high and re.fullmatch("folder:my_images-[0-9a-f]{8}", row[2])
+
+    # The same numbers from Python, of the same runs: by another way to the same folder.
+    runs, means = tmp_path / "runs", []
+    before = sorted(runs.glob("*/done"))
+    for seed in range(3):
+        place = f"folder:{tmp_path / 'runs' / '..' / 'my_images'}"
+        cells = study("common", place, seed=seed, only=["FedAvg"], runs_dir=runs).cells("methods")
+        means += [row["value"] for row in cells if row["column"] == "avg"]
+    assert f"{pd.Series(means).mean():.1f}" == table["FedAvg"][5]
+    assert sorted(runs.glob("*/done")) == before and len(before) == 6
+    for path in (runs / "notebooks").glob("*.ipynb"):
+        assert f"folder:{tmp_path}" not in path.read_text(), "a notebook says where the folder lay"
+
+
+def test_the_readme_leads_there() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert PAGE.relative_to(ROOT).as_posix() in readme and "--dataset folder:" in readme
+    assert len(readme.splitlines()) < 100

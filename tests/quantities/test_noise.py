@@ -1,0 +1,85 @@
+"""The error that comes from the draw of the test images, against the bootstrap it stands for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedrepro.federated.metrics import CURVE_COLUMNS
+from fedrepro.quantities.noise import Noise, binomial, combined, hits
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(0, 3, 200)
+
+
+def run(name: str, predicted: list[np.ndarray[Any, Any]], keep: bool = True) -> Any:
+    """A record of one domain whose rounds predicted so."""
+    rows = [
+        (number, "accuracy", "global", "here", "test", 100 * float((guess == LABELS).mean()))
+        for number, guess in enumerate(predicted, 1)
+    ]
+    kept = {f"predicted/{n}/global/server/here": guess for n, guess in enumerate(predicted, 1)}
+    return SimpleNamespace(
+        run_id=name,
+        curve=pd.DataFrame(rows, columns=list(CURVE_COLUMNS)),
+        predictions=kept | {"labels/here": LABELS} if keep else {},
+        data={
+            "domains": ["here"],
+            "clients": [{"name": "a", "domain": "here"}],
+            "counts": [{"domain": "here", "split": "test", "images": 200}],
+        },
+    )
+
+
+def guesses(right: float) -> np.ndarray[Any, Any]:
+    wrong = RNG.random(200) > right
+    return np.where(wrong, (LABELS + 1) % 3, LABELS)
+
+
+def test_hits_are_shares_of_the_scored_rounds() -> None:
+    record = run("a", [guesses(0.2), *(guesses(0.7) for _ in range(5))])
+    found = hits(record, "last5", "here")
+    assert found is not None and set(np.round(found * 5, 9)) <= {0, 1, 2, 3, 4, 5}
+    assert 100 * found.mean() == pytest.approx(record.curve.value.tail(5).mean())
+    assert hits(run("b", [guesses(0.5)], keep=False), "last", "here") is None
+
+
+def test_paired_variance_is_what_a_bootstrap_over_images_gives() -> None:
+    ours = [guesses(0.7) for _ in range(3)]
+    theirs = [np.where(RNG.random(200) < 0.8, one, guesses(0.5)) for one in ours]
+    rows = [
+        [run(f"{s}{i}", [g]) for i, g in enumerate(side)]
+        for s, side in (("a", ours), ("b", theirs))
+    ]
+    found = Noise("last").variance(rows, "here")
+    right = [np.mean([g == LABELS for g in side], axis=0) for side in (ours, theirs)]
+    draws = RNG.integers(0, 200, (4000, 200))
+    again = (right[0] - right[1])[draws].mean(axis=1)
+    assert found == pytest.approx(again.var(), rel=0.1)
+    apart = [
+        [run(r.run_id, [r.predictions["predicted/1/global/server/here"]], keep=False) for r in row]
+        for row in rows
+    ]
+    bound = Noise("last").variance(apart, "here")
+    assert bound == pytest.approx(sum(binomial(float(r.mean()), 200) for r in right))
+    assert bound > found
+
+
+def test_a_mean_over_domains_averages_their_errors() -> None:
+    record = run("a", [guesses(0.7)], keep=False)
+    record.data["domains"] = ["here", "there"]
+    record.data["counts"].append({"domain": "there", "split": "test", "images": 50})
+    rows = record.curve.assign(domain="there", value=50.0)
+    record.curve = pd.concat([record.curve, rows])
+    here = Noise("last").variance([[record]], "here")
+    assert Noise("last").variance([[record]], "avg") == pytest.approx((here + 0.25 / 50) / 4)
+
+
+def test_freedom_is_welch_and_satterthwaites() -> None:
+    error, freedom = combined((1.0, 1.0), (3.0, 2.0))
+    assert (error, freedom) == (2.0, pytest.approx(16 / (1 / 1 + 9 / 2)))
+    assert combined((0.0, 2.0), (4.0, float("inf"))) == (2.0, float("inf"))

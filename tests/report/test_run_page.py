@@ -1,0 +1,101 @@
+"""What the page of runs is given is what the packed records hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedrepro.federated import metrics
+from fedrepro.records.packed import INDEX, SHARED, Pack
+from fedrepro.report import results, run_page
+from fedrepro.report.results import FOLDER, STUDIES
+
+STUDY = "fedapc-table-1-office10-office10-reduced-seed0"
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The book's records, cut to the runs of one study, one that no study uses, and one that the
+    study now holds in the place of MOON's, with settings that MOON's row has not got."""
+    root = tmp_path_factory.mktemp("few")
+    every = (FOLDER / STUDIES).read_text("utf-8")
+    (study,) = [one for one in map(json.loads, every.splitlines()) if one["name"] == STUDY]
+    lines = [json.loads(line) for line in (FOLDER / INDEX).read_text("utf-8").splitlines()]
+    replaced, unused, *_ = (line["run"] for line in lines if line["run"] not in every)
+    study["runs"].append([replaced, "figure-3", "MOON"])
+    kept = {run for run, *_ in study["runs"]} | {unused}
+    (root / STUDIES).write_text(json.dumps(study) + "\n", encoding="utf-8")
+    text = "".join(json.dumps(line) + "\n" for line in lines if line["run"] in kept)
+    (root / INDEX).write_text(text, encoding="utf-8")
+    for file in (FOLDER / SHARED, *FOLDER.glob("*.parquet")):
+        (root / file.name).symlink_to(file)
+    return root
+
+
+@pytest.fixture(scope="module")
+def shown(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """All scripts together, as the page puts them together."""
+    folder = tmp_path_factory.mktemp("scripts")
+    run_page.write_scripts(folder, few)
+    whole: dict[str, Any] = {}
+    for file in folder.glob("*.js"):
+        text = file.read_text("utf-8").strip()
+        assert text.startswith("recorded(") and text.endswith(");")
+        for key, value in json.loads(text[len("recorded(") : -2]).items():
+            assert key != "runs" or {run[0] for run in value} == {file.stem}
+            whole.setdefault(key, {}).update(value)
+    return whole
+
+
+def test_every_packed_run_is_there_with_what_its_record_says(few: Path, shown: Any) -> None:
+    packed = Pack(few)
+    assert set(shown["runs"]) == set(packed.runs) and len(packed.runs) > 5
+    for run, found in shown["runs"].items():
+        config, curve = packed.config(run), packed.rows(run)
+        assert found["method"] == config["method"] and found["seed"] == config["seed"]
+        assert shown["protocols"][found["protocol"]] == config["protocol"]
+        assert found["environment"] == packed.facts(run, "environment")
+        assert shown["data"][found["data"]]["hashes"] == packed.facts(run, "data")["hashes"]
+        last = metrics.scores(curve, "last")
+        assert found["scores"]["last"] == pytest.approx(last, abs=0.00501)
+        assert found["curve"][-1][1] == pytest.approx(last["avg"], abs=0.00501)
+        assert len(found["curve"]) == len(metrics.accuracies(curve))
+
+
+def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(shown: Any) -> None:
+    command = "fedrepro run fedapc {} --dataset office10 --methods MOON --seed 0 --scale reduced"
+    uses = [each for run in shown["runs"].values() for each in run["uses"]]
+    table, figure = "table-1-office10", "figure-3"
+    assert [f"FedAPC, {table}, MOON", command.format(table), True] in uses
+    assert [f"FedAPC, {figure}, MOON", command.format(figure), False] in uses
+    assert [run["uses"] for run in shown["runs"].values()].count([]) == 1
+
+
+def test_each_number_leads_to_the_runs_of_its_seeds() -> None:
+    found = results.recorded("fedapc").where(dataset="office10")
+    links = run_page.links(found, "table-1-office10")
+    moon = [
+        r.record.run_id[: run_page.SHORT]
+        for _, r in found.runs("table-1-office10")
+        if r.label == "MOON"
+    ]
+    assert len(moon) > 1
+    to = links["office10", "reduced", "MOON", "avg"]
+    assert to == f"../../run.html#run-{'-'.join(moon)}"
+    assert {row["method"] for row in found.cells("table-1-office10")} == {k[2] for k in links}
+
+
+def test_a_ratio_leads_to_the_runs_of_all_arms() -> None:
+    found = results.recorded("adcol").where(dataset="office10", seed=0)
+    links = run_page.links(found, "prose-relative-gain")
+    runs = {r.record.run_id[: run_page.SHORT] for _, r in found.runs("prose-relative-gain")}
+    (to,) = links.values()
+    assert set(to.partition("#run-")[2].split("-")) == runs and len(runs) > 1
+
+
+def test_the_digits_in_an_address_tell_all_runs_apart() -> None:
+    runs = Pack(FOLDER).runs
+    assert len({run[: run_page.SHORT] for run in runs}) == len(runs)
