@@ -7,6 +7,7 @@ it is in `<runs>/campaign/<key>.json`; the record is where a sweep would look fo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -231,6 +232,8 @@ def _main(facts: str, folder: str, root: str | None = None) -> None:
     signal.signal(signal.SIGTERM, told.stop)
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(19)
+    with contextlib.suppress(OSError):  # Linux weighs sessions, then processes within them
+        Path("/proc/self/autogroup").write_text("19")
     try:
         _work(run, Path(folder), None if root is None else Path(root), told)
     except KeyboardInterrupt:

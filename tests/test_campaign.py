@@ -25,6 +25,7 @@ from fedrepro.records import federation_of
 from tests.federated.test_rounds import numbers
 
 ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 300.0  # seconds: a worker waits for all other work of the machine
 SMOKE = {"paper": "adcol", "experiment": "table-1", "dataset": "minidigits", "scale": "smoke"}
 LONG = {**SMOKE, "methods": ["FedAvg"], "changes": {"rounds": 40}}
 ENDLESS = {**SMOKE, "methods": ["FedAvg"], "changes": {"rounds": 100_000}}
@@ -61,7 +62,7 @@ def start(folder: Path, rounds: int = 3) -> tuple[subprocess.Popen[str], int]:
         text=True,
     )
     (run,) = campaign.read(folder / "list.yaml")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while (said := campaign.status(run, folder / "runs")).get("round", 0) < rounds:
         assert time.monotonic() < deadline and child.poll() is None, child.communicate()[0]
         time.sleep(0.01)
@@ -119,7 +120,7 @@ def test_stopped_in_the_middle_it_keeps_its_rounds_and_goes_on(
     child, worker = start(tmp_path)
     assert "under way (round " in listed(tmp_path)
     child.send_signal(signal.SIGINT)
-    said = child.communicate(timeout=60)[0]
+    said = child.communicate(timeout=PATIENCE)[0]
     assert child.returncode == 130 and "interrupted: finished rounds are kept" in said
     assert not psutil.pid_exists(worker)
     goes_on(tmp_path, whole)
@@ -132,7 +133,7 @@ def test_a_killed_parent_leaves_no_worker_and_the_next_call_finishes(
     child, worker = start(tmp_path)
     child.kill()
     child.wait()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while "under way" in listed(tmp_path):
         assert time.monotonic() < deadline, "the worker lingers"
         time.sleep(0.05)
@@ -144,7 +145,7 @@ def test_a_killed_worker_is_named(tmp_path: Path) -> None:
     write(tmp_path, LONG)
     child, worker = start(tmp_path, rounds=1)
     os.kill(worker, signal.SIGKILL)
-    said = child.communicate(timeout=60)[0]
+    said = child.communicate(timeout=PATIENCE)[0]
     assert child.returncode == 1
     assert "failed: adcol table-1 minidigits smoke, FedAvg, seed 0: its process ended" in said
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import numpy_stream
@@ -109,6 +108,8 @@ def divide(
 ) -> Sides:
     """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle
     with this seed as its random state. labels: of all the domain's images."""
+    from sklearn.model_selection import train_test_split  # takes a second
+
     try:
         first, second = train_test_split(
             indices, test_size=share, stratify=np.asarray(labels)[indices], random_state=seed

@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.decomposition import PCA
-from sklearn.model_selection import KFold
 from torch import Tensor, nn
 
 from fedrepro.base.errors import FedReproError
@@ -77,6 +75,8 @@ def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
     and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, lengths that
     disagree, values that are not finite.
     """
+    from sklearn.model_selection import KFold  # takes a second
+
     if len(x) != len(y):
         raise FedReproError(f"{len(x)} and {len(y)} rows are no pairs; give one of each")
     if len(x) < LEAST:
@@ -95,6 +95,8 @@ def _compact(values: Array, seed: int) -> Tensor:
     count = min(COMPONENTS, len(plain) - 1)
     if plain.shape[1] > count:
         state = stream_seed(seed, "figure") % 2**32
+        from sklearn.decomposition import PCA
+
         plain = PCA(count, svd_solver="randomized", random_state=state).fit_transform(plain)
     plain = plain - plain.mean(axis=0)
     return torch.from_numpy(plain / max(float(np.sqrt((plain**2).mean())), 1e-12))

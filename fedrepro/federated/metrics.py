@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import EarlyStop
@@ -39,9 +39,11 @@ def _by_round(
     if subject is None and len(rows):
         subject = rows.subject.iloc[0]
     rows = rows[rows.subject == subject]
-    wide = rows.pivot(index="round", columns="domain", values="value")
-    wide = wide[list(dict.fromkeys(rows.domain))]
-    wide.columns.name = None
+    at, rounds = pd.factorize(rows["round"], sort=True)
+    of, domains = pd.factorize(rows.domain)
+    values = np.full((len(rounds), len(domains)), np.nan)
+    values[at, of] = rows.value
+    wide = pd.DataFrame(values, pd.Index(rounds, name="round"), list(domains))
     wide["avg"] = wide.mean(axis=1)
     return wide
 
@@ -105,7 +107,7 @@ def _scored(
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % interval of their mean (Student's t); NaN where there are fewer than two."""
     series = pd.Series(values, dtype=float)
-    half = float(stats.t.ppf(0.975, len(series) - 1) * series.sem())
+    half = float(stdtrit(len(series) - 1, 0.975) * series.sem())
     return series.mean() - half, series.mean() + half
 
 
@@ -145,12 +147,11 @@ def in_and_out(
     form is lost in the text at hand; the authors' own result files confirm this one.
     """
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
-    cross = curve[curve.measure == "cross-accuracy"]
-    common = accuracies(curve).drop(columns="avg")
+    common = accuracies(curve)
     ind, ood, total = 0.0, 0.0, 0.0
     for client in clients:
-        rows = cross[cross.subject == client["name"]]
-        table = rows.pivot(index="round", columns="domain", values="value") if len(rows) else common
+        table = _by_round(curve, "cross-accuracy", "test", client["name"])
+        table = (common if table.empty else table).drop(columns="avg")
         home, weight = client["domain"], tested[client["domain"]] / sharing[client["domain"]]
         ind = ind + weight * table[home]
         ood = ood + weight * table.drop(columns=home).mean(axis=1)

@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
@@ -83,6 +82,8 @@ class MPFT(fl.Method):
             return z.mean(dim=0, keepdim=True)
         if self.prototypes == "random":
             return z[torch.randperm(len(z), generator=generator)[:count].to(z.device)]
+        from sklearn.cluster import KMeans  # takes a second
+
         means = KMeans(count, random_state=0, n_init=self.starts).fit(z.cpu().numpy())
         return torch.from_numpy(means.cluster_centers_).to(z)
 

@@ -16,22 +16,34 @@ from fedrepro.records import Record
 Hits = npt.NDArray[np.float64]
 
 
-def hits(record: Record, rule: str, domain: str) -> Hits | None:
-    """How often each test image of a domain (m,) was classified right, as a share of the scored
-    rounds and of the networks that count for the domain; None where that was not kept."""
-    kept, homes = record.predictions, {c["name"]: c["domain"] for c in record.data["clients"]}
-    labels, subject = kept.get(f"labels/{domain}"), metrics.first_subject(record.curve)
-    if labels is None:
-        return None
-    found = []
-    for number in metrics.scored(record.curve, rule).index:
-        start, end = f"predicted/{number}/{subject}/", f"/{domain}"
-        named = [name for name in kept if name.startswith(start) and name.endswith(end)]
-        nets = [name for name in named if homes.get(name.split("/")[3], domain) == domain]
-        if not nets or any(len(kept[name]) != len(labels) for name in nets):
-            return None
-        found += [kept[name] == labels for name in nets]
-    return np.asarray(np.mean(found, axis=0), dtype=np.float64)
+def hits(record: Record, rule: str) -> dict[str, Hits]:
+    """By domain: how often each of its test images (m,) was classified right, as a share of the
+    scored rounds and of the networks that count for the domain. Domains whose predictions were not
+    kept are left out."""
+    kept = record.predictions
+    if not kept:
+        return {}
+    homes = {client["name"]: client["domain"] for client in record.data["clients"]}
+    subject, rounds = metrics.first_subject(record.curve), metrics.scored(record.curve, rule).index
+    found = {}
+    for domain in record.data["domains"]:
+        ends = [(f"predicted/{number}/{subject}/", f"/{domain}") for number in rounds]
+        nets = [
+            [
+                kept[name]
+                for name in kept
+                if name.startswith(start) and name.endswith(end)
+                if homes.get(name.split("/")[3], domain) == domain
+            ]
+            for start, end in ends
+        ]
+        labels = kept.get(f"labels/{domain}")
+        if labels is None or not all(nets):
+            continue
+        predicted = [each for one in nets for each in one]
+        if all(len(each) == len(labels) for each in predicted):
+            found[domain] = np.mean([each == labels for each in predicted], axis=0)
+    return found
 
 
 def binomial(accuracy: float, images: int) -> float:
@@ -51,7 +63,7 @@ class Noise:
 
     def __init__(self, rule: str) -> None:
         self._rule = rule
-        self._hits: dict[tuple[str, str], Hits | None] = {}
+        self._hits: dict[str, dict[str, Hits]] = {}
         self._seen: dict[str, tuple[dict[str, float], dict[str, int]]] = {}  # scores, test images
 
     def variance(self, rows: Sequence[Sequence[Record]], column: str) -> float:
@@ -76,10 +88,9 @@ class Noise:
         return sum(self._independent(row, domain) for row in rows)
 
     def _of_run(self, run: Record, domain: str) -> Hits | None:
-        key = run.run_id, domain
-        if key not in self._hits:
-            self._hits[key] = hits(run, self._rule, domain)
-        return self._hits[key]
+        if run.run_id not in self._hits:
+            self._hits[run.run_id] = hits(run, self._rule)
+        return self._hits[run.run_id].get(domain)
 
     def _independent(self, row: Sequence[Record], domain: str) -> float:
         for run in row:

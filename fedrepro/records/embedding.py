@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from sklearn.decomposition import PCA
-from sklearn.manifold import TSNE
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import stream_seed
@@ -22,6 +20,8 @@ def compact(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
     before t-SNE, keep a record small. Values beyond float16 are cut to its largest number."""
     dimensions = min(DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
+        from sklearn.decomposition import PCA  # takes a second
+
         features = PCA(dimensions, svd_solver="full").fit_transform(features)
     most = np.finfo(np.float16).max
     # Row by row in memory: safetensors writes bytes as they lie, and PCA returns columns.
@@ -40,6 +40,8 @@ def tsne(
     as `Record.features` gives them. Equal input and seed give equal points on one machine.
     FedReproError: fewer than 5 points, or lengths that disagree.
     """
+    from sklearn.manifold import TSNE
+
     points = np.asarray(features["features"], dtype=np.float32)
     labels, owners = features["labels"], features["domain"]
     if not len(points) == len(labels) == len(owners):

@@ -123,8 +123,8 @@ class Chrome:
         elif name == "Runtime.consoleAPICalled" and data["type"] == "error":
             self._visit.errors.append(json.dumps([a.get("value") for a in data["args"]]))
 
-    def open(self, url: str, width: int = 1280, height: int = 900) -> Visit:
-        """Load a page in a window of that size (below 600 wide: as a phone), formulas included."""
+    def resize(self, width: int, height: int = 900) -> None:
+        """Another window for the page that is open."""
         phone = width < 600
         self.send(
             "Emulation.setDeviceMetricsOverride",
@@ -133,6 +133,10 @@ class Chrome:
             deviceScaleFactor=2 if phone else 1,
             mobile=phone,
         )
+
+    def open(self, url: str, width: int = 1280, height: int = 900) -> Visit:
+        """Load a page in a window of that size (below 600 wide: as a phone), formulas included."""
+        self.resize(width, height)
         self._visit, self._urls, self._loaded = Visit(), {}, False
         self.send("Page.navigate", url=url)
         end = time.monotonic() + self._patience

@@ -85,23 +85,24 @@ def pages(site: Path) -> list[Path]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [PHONE, DESK])
-def test_pages_are_whole(browser: Chrome, site: Path, served: str, width: int) -> None:
+def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
     """Formulas drawn, pictures there, nothing missing, nothing remote, no sideways scrolling."""
     wrong = []
     for page in pages(site):
         name = page.relative_to(site).as_posix()
-        visit = browser.open(f"{served}/{name}", width)
+        visit = browser.open(f"{served}/{name}", PHONE)
         remote = [url for url in visit.requests if not url.startswith((served, "data:"))]
         wrong += [f"{name}: remote {url}" for url in remote]
         wrong += [f"{name}: missing {what}" for what in visit.failed]
         wrong += [f"{name}: console {what}" for what in visit.errors]
         wrong += [f"{name}: formula not drawn {text}" for text in browser.run(RAW_FORMULAS)]
         wrong += [f"{name}: picture not shown {url}" for url in browser.run(BROKEN_IMAGES)]
-        wrong += [f"{name}: sticks out {what}" for what in browser.run(STICKS_OUT)]
-        wide = browser.run("document.documentElement.scrollWidth")
-        if wide > width:
-            wrong.append(f"{name}: {wide} px wide in a window of {width}")
+        for width in (PHONE, DESK):
+            browser.resize(width)
+            wrong += [f"{name}: sticks out {what}" for what in browser.run(STICKS_OUT)]
+            wide = browser.run("document.documentElement.scrollWidth")
+            if wide > width:
+                wrong.append(f"{name}: {wide} px wide in a window of {width}")
     assert not wrong, "\n".join(wrong)
 
 
@@ -209,7 +210,7 @@ def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
             for run, seed, method, last, *_ in rows:
                 config = packed.config(run)
                 assert (seed, method) == (str(config["seed"]), config["method"]["name"])
-                mean = metrics.scores(packed.curve(run), "last")["avg"]
+                mean = metrics.scores(packed.rows(run), "last")["avg"]
                 assert float(last) == pytest.approx(mean, abs=0.00501)
             run = rows[-1][0]
             browser.run("document.querySelector('#run tbody tr:last-child a').click()")

@@ -17,7 +17,7 @@ import fedrepro
 from fedrepro import pages
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods import api
-from fedrepro.pages import build_book
+from fedrepro.pages import CLAIMS, build_book
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -256,6 +256,14 @@ def test_every_public_name_is_on_its_page_and_in_the_index(site: Path) -> None:
     assert ">client_loss() (Method method)<" in index
     assert "source-buttons" not in page  # no address is set
     assert str(REPOSITORY) not in page  # a default may be a path of this machine
+
+
+def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
+    """Which the build made of the records."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
+    made = (site.parent / "site" / pages.GENERATED / pages.MAIN_CLAIMS).read_text(encoding="utf-8")
+    assert block.strip() == made.replace(CLAIMS, "book/results/claims.ipynb").strip()
 
 
 def test_the_site_is_small_and_has_no_page_a_run(site: Path) -> None:

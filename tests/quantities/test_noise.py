@@ -42,10 +42,10 @@ def guesses(right: float) -> np.ndarray[Any, Any]:
 
 def test_hits_are_shares_of_the_scored_rounds() -> None:
     record = run("a", [guesses(0.2), *(guesses(0.7) for _ in range(5))])
-    found = hits(record, "last5", "here")
-    assert found is not None and set(np.round(found * 5, 9)) <= {0, 1, 2, 3, 4, 5}
+    found = hits(record, "last5")["here"]
+    assert set(np.round(found * 5, 9)) <= {0, 1, 2, 3, 4, 5}
     assert 100 * found.mean() == pytest.approx(record.curve.value.tail(5).mean())
-    assert hits(run("b", [guesses(0.5)], keep=False), "last", "here") is None
+    assert hits(run("b", [guesses(0.5)], keep=False), "last") == {}
 
 
 def test_paired_variance_is_what_a_bootstrap_over_images_gives() -> None:

@@ -18,7 +18,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import Store
-from fedrepro.report import claim_views, results, views
+from fedrepro.report import results, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
 from tests.report.made import Made
@@ -120,12 +120,6 @@ def test_every_recorded_run_is_there_and_few_files_hold_them():
     assert len(used) > 500 and not [run for run in used if store.find(run) is None]
     files = [path for path in FOLDER.rglob("*") if path.is_file()]
     assert len(files) < 60 and sum(path.stat().st_size for path in files) < 15e6
-
-
-def test_the_readmes_table_is_what_the_records_say():
-    text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
-    block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
-    assert block.strip() == claim_views.main_claims("book/results/claims.ipynb").strip()
 
 
 # Views.
