@@ -45,7 +45,7 @@ OWN = Path("book/own")  # where a user's own notebooks go in the copy
 COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 # Code, drawings and a table, as they are.
 SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md")
-MAIN_CLAIMS, CLAIMS = "main_claims.md", "results/claims.html"
+MAIN_CLAIMS = "main_claims.md"
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
 RECORDED_PART = "The notebooks behind the tables"
@@ -148,7 +148,7 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
     """MathJax; the verdict rules, as the code that applies them states them; the answers to the
     papers' main claims; the recorded runs; and one page per method, where the table of contents has
     a part for them."""
-    from fedrepro.report.claim_views import main_claims
+    from fedrepro.report.claim_views import CLAIMS, main_claims
     from fedrepro.report.method_pages import write_pages
     from fedrepro.report.run_page import write_scripts
     from fedrepro.report.verdicts import rules_markdown
@@ -165,7 +165,7 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
     start = copy / "book" / "intro.md"
     if start.exists() and MAIN_CLAIMS in start.read_text(encoding="utf-8"):
-        answers = main_claims(CLAIMS)
+        answers = main_claims(f"results/{CLAIMS}")
         (copy / GENERATED / MAIN_CLAIMS).write_text(answers, encoding="utf-8")
     part = _part(toc, METHODS_PART)
     if part is not None:

@@ -10,11 +10,13 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
-from fedrepro.report.claims import FLAT, LEVEL, Answer, Part, of_recorded
+from fedrepro.report.claims import FLAT, LEVEL, Answer, Part, answered, of_recorded
+from fedrepro.report.results import Results
 from fedrepro.report.sections import MINUS
 from fedrepro.report.tables import Html, prose, styled
 from fedrepro.report.text import dataset_name
 
+CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 RULES = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
@@ -63,6 +65,19 @@ def overview() -> pd.DataFrame:
         .fillna(0)
         .astype(int)
     )
+
+
+def answers(found: Results) -> Html:
+    """Every claim of a page's paper with its answer, which leads to what decided it."""
+    name, page = found.paper.name, CLAIMS
+    rows = [
+        (escape(one.claim.where), f'<a href="{page}#{name}-{one.claim.id}">{_badge(one)}</a>')
+        for one in answered(found)
+    ]
+    frame = pd.DataFrame(rows, columns=["where", "answer"])
+    frame.index = pd.Index([escape(claim.claim) for claim in found.paper.claims])
+    label = f"claims of {found.paper.short} and answers"
+    return Html(styled(frame.rename_axis(columns="claim"), "protocol prose", label), label)
 
 
 def shown(name: str) -> Html:

@@ -387,12 +387,6 @@ def scales(paper: str, dataset: str) -> pd.DataFrame:
     return whole[whole.nunique(axis=1) > 1]
 
 
-def claims(paper: str) -> Html:
-    """What the paper says it shows, in our words, and where."""
-    rows = [(one.claim, one.where) for one in papers.load(paper).claims]
-    return prose(("claim", "where"), rows, "claims")
-
-
 def blocked(paper: str) -> Html:
     """The tables and figures that are not run, and why."""
     found = [e for e in papers.load(paper).experiments if e.state != "runs"]
