@@ -35,6 +35,15 @@ def data_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield cache
 
 
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten after it."""
+    from fedrepro import methods
+
+    methods.names()
+    monkeypatch.setattr(methods, "_registry", dict(methods._registry))
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder with real data files: $FEDREPRO_DATA, else shared/data beside the repository."""

@@ -24,7 +24,7 @@ def test_a_run_has_its_accuracy_curve_and_plot(tmp_path: Path) -> None:
     assert found.plot().png().startswith(b"\x89PNG")
 
 
-def test_methods_compared_are_rows_with_intervals(tmp_path: Path) -> None:
+def test_methods_compared_are_rows_with_intervals(tmp_path: Path, registry: None) -> None:
     @fedrepro.register
     @dataclass(frozen=True)
     class Mine(FedAvg):

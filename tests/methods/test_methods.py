@@ -275,12 +275,6 @@ class Lazy(Method):
         return {key: self.effort * value for key, value in terms.items()}
 
 
-@pytest.fixture
-def registry(monkeypatch):
-    methods.names()
-    monkeypatch.setattr(methods, "_registry", dict(methods._registry))
-
-
 def test_a_method_from_elsewhere_needs_one_class(registry):
     assert methods.register(Lazy) is Lazy
     assert methods.register(Lazy) is Lazy, "a cell may run twice"

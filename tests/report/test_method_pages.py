@@ -26,7 +26,7 @@ def test_bytes_on_a_page_are_counted():
     assert line.endswith(f"| {20 * 128 * 4:,} |")  # images x features x 4 bytes
 
 
-def test_a_field_without_a_source_stops_the_build():
+def test_a_field_without_a_source_stops_the_build(registry):
     @methods.register
     @dataclass(frozen=True)
     class Silent(Method):
@@ -36,11 +36,8 @@ def test_a_field_without_a_source_stops_the_build():
         reference: ClassVar[str] = "nobody"
         effort: float = hyper(0.5, source="")
 
-    try:
-        with pytest.raises(FedReproError, match="Silent: field bn_policy has no source"):
-            page("Silent")
-    finally:
-        methods._registry.pop("Silent")
+    with pytest.raises(FedReproError, match="Silent: field bn_policy has no source"):
+        page("Silent")
 
 
 def test_a_method_that_reads_embeddings_has_a_page_too():
