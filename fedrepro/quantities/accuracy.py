@@ -1,9 +1,8 @@
 """Accuracy: by domain, in the mean, in and out of the clients' domains; and gains of accuracy."""
 
-import pandas as pd
-
 from fedrepro.federated import metrics
 from fedrepro.quantities.base import Asked, Values, quantity
+from fedrepro.quantities.noise import tested_images
 
 
 @quantity("accuracy", "sweep", "curves", "features", "terms", "privacy", whole=100.0)
@@ -82,10 +81,8 @@ def in_out(asked: Asked) -> Values:
         names = ("out of domain", "in domain", "best round")
     for result in asked.results:
         curve, data = result.record.curve, result.record.data
-        counts = pd.DataFrame(data["counts"])
-        tested = counts[counts.split == "test"].groupby("domain").images.sum()
         best = metrics.best_round(curve)
-        weights = data.get("weights") or tested.to_dict()
+        weights = data.get("weights") or tested_images(result.record)
         found = metrics.in_and_out(curve, data["clients"], weights).loc[best]
         last = best if metrics.traffic(curve).size else 0
         values = (found["ood"] / 100, found["ind"] / 100, last)

@@ -18,7 +18,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Experiment, Paper, Table
-from fedrepro.quantities.noise import Noise, test_images
+from fedrepro.quantities.noise import Noise, tested_images
 from fedrepro.records import Probe, Record, federation_of
 
 ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may hold quantities
@@ -118,9 +118,9 @@ Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, 
 @dataclass(frozen=True)
 class Quantity:
     """values: its numbers. counted: no draw can move them. given: they are the protocol's own
-    input. per_arm: every row is one arm's. probe:
-    what is measured at the end of a training. figure: the arrays a figure is drawn from. whole: of
-    accuracies, the number for all images right (100 or 1); 0 of other numbers."""
+    input. per_arm: every row is one arm's. probe: what is measured at the end of a training.
+    figure: the arrays a figure is drawn from. whole: of accuracies, the number for all images right
+    (100 or 1); 0 of other numbers."""
 
     values: Callable[[Asked], Values]
     counted: bool = False
@@ -203,7 +203,7 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
 
 def _of_images(result: Result, column: str, whole: float, noise: Noise) -> Row:
     """What the test images add to an accuracy's error: nothing where all test the same ones."""
-    images, record = test_images(result.record), result.record
+    images, record = tested_images(result.record), result.record
     domains = [column] if column in images else list(images)
     share = whole / min(images[domain] for domain in domains) / len(domains)
     drawn = 0.0 if record.protocol.data.same_tests else noise.variance([[record]], column)

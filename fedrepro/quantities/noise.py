@@ -51,7 +51,7 @@ def binomial(accuracy: float, images: int) -> float:
     return accuracy * (1 - accuracy) / images
 
 
-def test_images(record: Record) -> dict[str, int]:
+def tested_images(record: Record) -> dict[str, int]:
     """Number of test images by domain."""
     counts = pd.DataFrame(record.data["counts"])
     found: dict[str, int] = counts[counts.split == "test"].groupby("domain").images.sum().to_dict()
@@ -95,7 +95,7 @@ class Noise:
     def _independent(self, row: Sequence[Record], domain: str) -> float:
         for run in row:
             if run.run_id not in self._seen:
-                seen = metrics.scores(run.curve, self._rule), test_images(run)
+                seen = metrics.scores(run.curve, self._rule), tested_images(run)
                 self._seen[run.run_id] = seen
         scores, images = zip(*(self._seen[run.run_id] for run in row), strict=True)
         return binomial(sum(s[domain] for s in scores) / len(row) / 100, images[0][domain])

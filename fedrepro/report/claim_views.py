@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from html import escape
 
 import pandas as pd
@@ -69,31 +70,37 @@ def overview() -> pd.DataFrame:
 
 def answers(found: Results) -> Html:
     """Every claim of a page's paper with its answer, which leads to what decided it."""
-    name, page = found.paper.name, CLAIMS
-    rows = [
-        (escape(one.claim.where), f'<a href="{page}#{name}-{one.claim.id}">{_badge(one)}</a>')
-        for one in answered(found)
-    ]
-    frame = pd.DataFrame(rows, columns=["where", "answer"])
-    frame.index = pd.Index([escape(claim.claim) for claim in found.paper.claims])
-    label = f"claims of {found.paper.short} and answers"
-    return Html(styled(frame.rename_axis(columns="claim"), "protocol prose", label), label)
+    return _table(
+        found.paper,
+        {
+            escape(one.claim.claim): {
+                "where": escape(one.claim.where),
+                "answer": f'<a href="{CLAIMS}#{one.paper}-{one.claim.id}">{_badge(one)}</a>',
+            }
+            for one in answered(found)
+        },
+    )
 
 
 def shown(name: str) -> Html:
     """Every claim of one paper with its answer, what decides it, and the commands that repeat the
     runs. Each has an anchor: paper and claim id."""
-    answers, paper = of_recorded(name), papers.load(name)
-    rows = []
-    for one in answers:
+    rows = {}
+    for one in of_recorded(name):
         lines = "".join(f"<p>{line}</p>" for line in map(escape, one.row()["evidence"]))
-        rows.append((escape(one.claim.where), _badge(one), lines + _commands(one)))
-    frame = pd.DataFrame(rows, columns=["where", "answer", "what was compared"])
-    frame.index = pd.Index(
-        [f'<span id="{paper.name}-{a.claim.id}">{escape(a.claim.claim)}</span>' for a in answers]
-    )
+        rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
+            "where": escape(one.claim.where),
+            "answer": _badge(one),
+            "what was compared": lines + _commands(one),
+        }
+    return _table(papers.load(name), rows)
+
+
+def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
+    """Of HTML texts, one row per claim."""
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="claim")
     label = f"claims of {paper.short} and answers"
-    return Html(styled(frame.rename_axis(columns="claim"), "protocol prose", label), label)
+    return Html(styled(frame, "protocol prose", label), label)
 
 
 def _badge(one: Answer) -> str:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import fedrepro
-from fedrepro import pages
+from fedrepro import pages, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods import api
 from fedrepro.pages import build_book
@@ -265,6 +265,16 @@ def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
     block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
     made = (site.parent / "site" / pages.GENERATED / pages.MAIN_CLAIMS).read_text(encoding="utf-8")
     assert block.strip() == made.replace(f"results/{CLAIMS}", "book/results/claims.ipynb").strip()
+
+
+def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> None:
+    results = site / "book" / "results"
+    places = re.findall(r'<span id="([^"]+)"', (results / CLAIMS).read_text("utf-8"))
+    for name in papers.list():
+        claims = [f"{name}-{claim.id}" for claim in papers.load(name).claims]
+        text = (results / f"{name}_results.html").read_text("utf-8")
+        assert re.findall(rf'href="{CLAIMS}#([^"]+)"', text) == claims
+        assert set(claims) <= set(places)
 
 
 def test_the_site_is_small_and_has_no_page_a_run(site: Path) -> None:
