@@ -19,6 +19,7 @@ from scipy import stats
 
 ROOT = Path(__file__).parents[1]
 RUNS, PAPERS = ROOT / "book" / "runs", ROOT / "fedrepro" / "papers"
+COUNTED = ("sizes", "transfers")  # nothing is trained for them
 KINDS = {"accuracy": 100.0, "sweep": 100.0, "sampling": 100.0, "in-out": 1.0}
 
 
@@ -221,11 +222,29 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> tuple[Any, ...] | 
     return None
 
 
+def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
+    """(p, reverse p) of every difference that is counted: 0 and 1, for no draw can move it."""
+    found = []
+    for study in index()[2]:
+        rows = study["counted"].get(test["experiment"], ())
+        if rows and study["study"]["paper"] == name:
+            seen = {row["method"]: row["value"] for row in rows}
+            others = [test["above"]] if "above" in test else [seen[other] for other in test["than"]]
+            sign = -1 if test.get("lower") else 1
+            above = [sign * (seen[test["better"]] - other) > 0 for other in others]
+            found += [(0.0, 1.0) if one else (1.0, 0.0) for one in above]
+    return found
+
+
 def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, float]]] | None:
     """The answer to a claim, p and reverse p of all its differences; None where a test is of a kind
-    that is not recomputed here (traffic and leakage)."""
+    that is not recomputed here (traffic of runs, and leakage)."""
     kinds = {e["id"]: e["kind"] for e in paper(name)["experiments"]}
     tests = claim.get("tests", [])
+    if tests and all(kinds[t["experiment"]] in COUNTED for t in tests):
+        pairs = [pair for test in tests for pair in count(name, test)]
+        held = bool(pairs) and all(p < 0.05 for p, _ in pairs)
+        return "holds" if held else "contradicted" if pairs else "open", pairs
     if any(kinds[t["experiment"]] not in KINDS or "above" in t or t.get("lower") for t in tests):
         return None
     parts = []

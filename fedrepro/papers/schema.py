@@ -152,8 +152,8 @@ class Comparison(_Spec):
     others are of, where it is another. dataset: only where a data set follows this protocol.
     by: the column; ``each``: every domain's; ``only``: the one there is; several name one number.
     margin: better by more than so much; a negative one allows a loss. above: instead of other rows,
-    a number to be above. lower: less is better (traffic, leakage). paper_only: a small network says
-    nothing of it, as of the bytes that a network has.
+    a number to be above, or below where ``lower``. lower: less is better (traffic, leakage).
+    paper_only: a small network says nothing of it, as of the bytes that a network has.
     """
 
     experiment: str

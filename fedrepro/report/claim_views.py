@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from html import escape
 
 import pandas as pd
@@ -38,7 +39,8 @@ NOTES = (
     "and the weights of the protocol page, not about the paper's own run.",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared.",
-    "A claim about traffic is answered at scale paper alone: a small network has other bytes.",
+    "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
+    "is counted from the paper's own networks and rounds, not trained, has no error.",
 )
 
 
@@ -139,16 +141,19 @@ def _lead(paper: Paper, part: Part) -> str:
     least = part.weakest
     if least is None:
         return f"{paper.experiment(part.test.experiment).caption}: not run"
-    digits = 1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3
-    said = f"{dataset_name(part.dataset)}, {part.scale}: {_signed(least.mean, digits)}"
+    signed = partial(
+        _signed,
+        digits=1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3,
+        plus="" if part.test.lower else "+",
+    )
+    said = f"{dataset_name(part.dataset)}, {part.scale}: {signed(least.mean)}"
     if least.interval is not None:
-        low, high = (_signed(bound, digits) for bound in least.interval)
-        said += f" [{low}, {high}]"
-    said += f" over {least.other}"
+        said += " [{}, {}]".format(*map(signed, least.interval))
+    said += f" {'less than' if part.test.lower else 'over'} {least.other}"
     if least.printed is not None:
-        said += f", printed {_signed(least.printed, digits)}"
-    return said + "; still rising" * bool(part.rising)
+        said += f", printed {signed(least.printed)}"
+    return said + "; counted" * least.exact + "; still rising" * bool(part.rising)
 
 
-def _signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}".replace("-", MINUS)
+def _signed(value: float, digits: int, plus: str) -> str:
+    return f"{value:{plus}.{digits}f}".replace("-", MINUS)

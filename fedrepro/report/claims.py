@@ -58,9 +58,14 @@ class Difference:
         return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
 
     @property
+    def exact(self) -> bool:
+        """Whether it is counted, so that no draw can move it."""
+        return math.isinf(self.freedom) and not self.error
+
+    @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, two-sided; None with one seed."""
-        if not self.freedom:
+        """95 %, two-sided; None with one seed, and of a count."""
+        if not self.freedom or self.exact:
             return None
         half = float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * self.error
         return self.mean - half, self.mean + half
@@ -68,7 +73,7 @@ class Difference:
     @property
     def least_seen(self) -> float | None:
         """The smallest distance from the margin that such runs show four times of five."""
-        if not self.freedom:
+        if not self.freedom or self.exact:
             return None
         quantiles = stats.t.ppf(1 - LEVEL, self.freedom) + stats.t.ppf(POWER, self.freedom)
         return float(quantiles) * self.error
@@ -93,12 +98,16 @@ class Part:
     @property
     def why(self) -> str:
         """One line: what was compared, and what decided."""
-        where = f"{self.test.experiment} on {self.dataset or 'its data'}"
+        where = self.test.experiment + (f" on {self.dataset}" if self.dataset else "")
         weakest = self.weakest
         if weakest is None:
             return f"{where}: not run"
-        said = f"{where}, {self.scale}, {self.seeds} seeds: {self.test.better} less "
-        said += f"{weakest.other} ({weakest.column}) {weakest.mean:+.3g}"
+        runs = "counted" if weakest.exact else f"{self.seeds} seeds"
+        more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
+        said = f"{where}, {self.scale}, {runs}: {more} less {less} ({weakest.column})"
+        said += f" {weakest.mean:+.3g}"
+        if weakest.exact:
+            return said
         if weakest.interval is None:
             return f"{said}; one seed has no interval"
         low, high = weakest.interval
@@ -133,8 +142,11 @@ class Answer:
 
     @property
     def answer(self) -> str:
-        """The verdict, and the scale it holds at where it is an answer."""
-        return self.verdict if self.verdict == "open" else f"{self.verdict} at scale {self.scale}"
+        """The verdict, and where it is an answer the scale it holds at, or that it was counted."""
+        if self.verdict == "open":
+            return self.verdict
+        counted = all(d.exact for part in self.parts for d in part.differences)
+        return f"{self.verdict}, counted" if counted else f"{self.verdict} at scale {self.scale}"
 
     def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect, interval and p of the weakest part."""
@@ -281,17 +293,19 @@ def _differences(
     sign, pairs = -1 if test.lower else 1, []
     for column in _columns(test, better):
         if test.above is not None:
-            pairs.append(("a threshold", column, better[column].dropna() - test.above))
+            gaps = sign * (better[column].dropna() - test.above)
+            pairs.append((f"{test.above:g}", column, gaps))
         for name, table in tables.items():
             if column in table:
                 pairs.append((name, column, (sign * (better[column] - table[column])).dropna()))
     pairs = [pair for pair in pairs if len(pair[2])]
+    counted = get(paper.experiment(test.experiment).kind).counted
     freedom = sum(len(d) - 1 for *_, d in pairs)
     pooled = sum(float(d.var(ddof=1)) * (len(d) - 1) for *_, d in pairs if len(d) > 1)
     found = []
     for name, column, d in pairs:
-        error, known = 0.0, 0.0
-        if freedom:
+        error, known = 0.0, math.inf if counted else 0.0
+        if freedom and not counted:
             drawn = images(name, column), math.inf
             error, known = combined((pooled / freedom / len(d), freedom), drawn)
         printed = _printed(paper, test, name, column, sign)

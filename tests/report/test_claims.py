@@ -11,7 +11,9 @@ from scipy import stats
 
 from fedrepro import papers
 from fedrepro.papers import Claim, Comparison
+from fedrepro.quantities.base import get
 from fedrepro.report.claims import Answer, answers
+from fedrepro.report.results import recorded
 
 ADCOL = papers.load("adcol")
 OTHERS = [spec.label for spec in ADCOL.arm_specs("table-4") if spec.label != "ADCOL"]
@@ -127,6 +129,18 @@ def test_less_may_be_better_and_a_threshold_stands_for_a_row() -> None:
     assert _answer(_cells(values), _than_solo(above=2.0)).verdict == "contradicted"
 
 
+def test_what_is_counted_needs_no_second_seed() -> None:
+    fedpall = papers.load("fedpall")
+    test = Comparison(
+        experiment="prose-cost", better="share", above=15, lower=True, paper_only=True, by="value"
+    )
+    claim = Claim(id="made", claim="made", where="here", tests=(test,))
+    for value, word in ((10.6, "holds, counted"), (20.0, "contradicted, counted")):
+        cells = _cells({"share": [value]}, "prose-cost").assign(column="value")
+        (answer,) = answers(fedpall.model_copy(update={"claims": (claim,)}), cells)
+        assert answer.answer == word and answer.row()["interval"] is None
+
+
 def test_paper_scale_is_taken_once_it_holds_the_rows() -> None:
     full = _cells({"ADCOL": [60.0, 61.0], "SOLO": [50.0, 52.0]})
     part = _cells({"ADCOL": [1.0, 2.0], "SOLO": [5.0, 6.0]}, scale="reduced")
@@ -143,6 +157,10 @@ def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper: str) ->
     for claim in loaded.claims:
         assert bool(claim.tests) != bool(claim.untested), claim.id
         for test in claim.tests:
+            if get(loaded.experiment(test.experiment).kind).counted:
+                counted = {row["method"] for row in recorded(paper).cells(test.experiment)}
+                assert {test.better, *(test.than if test.above is None else ())} <= counted
+                continue
             if test.above is not None:
                 table = loaded.experiment(test.experiment).table
                 assert table and test.better in loaded.table(table).methods
