@@ -88,10 +88,10 @@ def build_book(
     _copy_sources(source, copy)
     toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
     _add_buttons(source, copy)
-    _generate(copy, toc)
     add_recorded(copy, toc, say)
     say(f"executing the notebooks of {RESULTS}")
-    _execute(sorted((copy / RESULTS).glob("*.ipynb")), source / RESULTS, runs)
+    pages = sorted((copy / RESULTS).glob("*.ipynb"))
+    _execute(pages, source / RESULTS, runs, meanwhile=partial(_generate, copy, toc))
     if runs is not None:
         _add_own(runs.resolve() / "notebooks", copy, toc, say)
     (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
@@ -210,8 +210,11 @@ def _title(file: Path, given: dict[str, Any]) -> str:
     return ", ".join([*parts, f"seed {given['seed']}"])
 
 
-def _execute(pages: list[Path], folder: Path, runs: Path | None) -> None:
-    """Execute result notebooks in place; their kernels work in `folder`, where the sources lie."""
+def _execute(
+    pages: list[Path], folder: Path, runs: Path | None, meanwhile: Callable[[], None]
+) -> None:
+    """Execute result notebooks in place; their kernels work in `folder`, where the sources lie.
+    meanwhile: what this process does beside them."""
     import papermill
 
     given = {}
@@ -220,6 +223,7 @@ def _execute(pages: list[Path], folder: Path, runs: Path | None) -> None:
         given[page] = {"runs_dir": str(runs.resolve())} if takes and runs else {}
     with pool(max(1, min(cores(), len(pages)))) as processes:
         jobs = [processes.submit(papermill_complaint, p, p, given[p], folder) for p in pages]
+        meanwhile()
         for page, job in zip(pages, jobs, strict=True):
             if reason := job.result():
                 processes.shutdown(wait=True, cancel_futures=True)

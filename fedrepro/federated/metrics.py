@@ -148,9 +148,10 @@ def in_and_out(
     """
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve)
+    crossed = curve[curve.measure == "cross-accuracy"]
     ind, ood, total = 0.0, 0.0, 0.0
     for client in clients:
-        table = _by_round(curve, "cross-accuracy", "test", client["name"])
+        table = _by_round(crossed, "cross-accuracy", "test", client["name"])
         table = (common if table.empty else table).drop(columns="avg")
         home, weight = client["domain"], tested[client["domain"]] / sharing[client["domain"]]
         ind = ind + weight * table[home]
