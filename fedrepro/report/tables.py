@@ -61,13 +61,13 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     )
 
 
-def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> Html:
+def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
     """A table of sentences; the first column names a row."""
     texts = [[escape(text) for text in row] for row in rows]
     frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
     frame.index = pd.Index([row[0] for row in texts])
     frame = frame.rename_axis(columns=head[0])
-    return Html(styled(frame, "protocol prose", summary), summary)
+    return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 
 
 # Printed numbers beside ours.
@@ -248,11 +248,9 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
             rows[names.get(head, "training"), tail if head in names else setting] = rest
     groups = ("data", "training", "reporting")
     rows = {key: rows[key] for key in sorted(rows, key=lambda key: groups.index(key[0]))}
-    for name in dict.fromkeys(methods):
-        for field in registry.get(name).describe():
-            others = ", ".join(_text(other) for other in field["alternatives"])
-            own = (_text(field["default"]), field["status"], field["source"], others)
-            rows[name, field["name"]] = given.get(f"{name}.{field['name']}", own)
+    for key, own in fields(methods).items():
+        name, _, field = key.rpartition(".")
+        rows[name, field] = given.get(key, own)
     frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
     frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
     frame.columns = pd.Index(wanted[1:], name="setting")
@@ -262,6 +260,20 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     )
     html = styled(frame, "protocol", "Protocol", title)
     return Html(html, f"protocol: {', '.join(dict.fromkeys(group for group, _ in rows))}")
+
+
+def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By ``method.field``: default, status, source and alternatives as text."""
+    return {
+        f"{name}.{field['name']}": (
+            _text(field["default"]),
+            field["status"],
+            field["source"],
+            ", ".join(_text(other) for other in field["alternatives"]),
+        )
+        for name in dict.fromkeys(methods)
+        for field in registry.get(name).describe()
+    }
 
 
 def _text(value: Any) -> str:
