@@ -64,8 +64,8 @@ def _settings(found: Results) -> list[Row]:
     for dataset in datasets:
         given = {str(name): tuple(rest) for name, *rest in paper.sources(dataset).to_numpy()}
         del given["data.dataset"]
-        for setting, rest in (given | fields(methods) | given).items():  # a paper's own wins
-            on.setdefault((setting, *rest), []).append(dataset)
+        for setting, facts in (given | fields(methods) | given).items():  # a paper's own wins
+            on.setdefault((setting, *facts), []).append(dataset)
     rows = []
     for (setting, value, status, source, others), where in on.items():
         text, code, rest = split(source)
