@@ -8,7 +8,7 @@ paper's file. All text is escaped.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -61,13 +61,13 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     )
 
 
-def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> Html:
+def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
     """A table of sentences; the first column names a row."""
     texts = [[escape(text) for text in row] for row in rows]
     frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
     frame.index = pd.Index([row[0] for row in texts])
     frame = frame.rename_axis(columns=head[0])
-    return Html(styled(frame, "protocol prose", summary), summary)
+    return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 
 
 # Printed numbers beside ours.
@@ -75,7 +75,8 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str) -> H
 
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
     """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
-    column the paper's number, ours, their difference with its interval, and the verdict.
+    column the paper's number, ours, their difference with its interval, and the verdict. An average
+    has a table of its own; the columns it is the average of are folded under it.
 
     At scale reduced ranks take the place of differences and verdicts, at smoke nothing does.
     Deviations are letters, explained under the table. links: where our number of a (data set,
@@ -90,16 +91,36 @@ def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = N
 
 
 def _section_html(section: Section, caption: str, links: Links) -> str:
-    marks, label = section.marks(), f"{caption}, {section.dataset}"
+    label = f"{caption}, {section.dataset}"
+    others = tuple(column for column in section.columns if column != "avg")
+    marks = replace(section, columns=("avg", *others)).marks()  # letters in the order of sight
+    if len(others) in (0, len(section.columns)):
+        html = _part_html(section, marks, label, links)
+    else:
+        mean, rest = (replace(section, columns=columns) for columns in (("avg",), others))
+        html = _part_html(mean, marks, label, links) + folded(
+            "Per domain", _part_html(rest, marks, f"{label}, per domain", links)
+        )
+    return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
+
+
+def _part_html(section: Section, marks: Mapping[str, str], label: str, links: Links) -> str:
+    """Some columns of a section, and under them those marks that they have."""
     said = f"{escape(section.statement)}."
     if section.scale in ("reduced", "smoke"):
         said = f"<strong>{said[:-1]}</strong>. Every cell: {_badge('no verdict')}."
     kind = f"dataframe beside beside-{section.scale or 'none'}"
     html = styled(_texts(section, marks, True, links), kind, label, f"{escape(label)}. {said}")
-    lines = [f"<li><sup>{letter}</sup> {escape(clause)}</li>" for clause, letter in marks.items()]
+    own = section.marks()
+    lines = [f"<li><sup>{marks[c]}</sup> {escape(c)}</li>" for c in marks if c in own]
     if lines:
         html += f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
-    return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
+    return html
+
+
+def folded(title: str, html: str) -> str:
+    """HTML that shows once its title is clicked."""
+    return f"<details><summary>{escape(title)}</summary>\n{html}</details>\n"
 
 
 def plain(table: pd.DataFrame, caption: str = "") -> str:
@@ -150,8 +171,9 @@ def _texts(section: Section, marks: Mapping[str, str], html: bool, links: Links)
             taus[key[0], parts[-1]] = number(ranked[column], "ratio")
     frame = pd.DataFrame(columns, index=[escape(m) if html else m for m in section.methods])
     frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
-    if taus:
-        frame.loc["Kendall’s tau"] = [taus.get(key, "") for key in columns]
+    if taus:  # in a browser the row in italics stays last when others are sorted
+        name = "<em>Kendall’s tau</em>" if html else "Kendall’s tau"
+        frame.loc[name] = [taus.get(key, "") for key in columns]
     return frame
 
 
@@ -226,11 +248,9 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
             rows[names.get(head, "training"), tail if head in names else setting] = rest
     groups = ("data", "training", "reporting")
     rows = {key: rows[key] for key in sorted(rows, key=lambda key: groups.index(key[0]))}
-    for name in dict.fromkeys(methods):
-        for field in registry.get(name).describe():
-            others = ", ".join(_text(other) for other in field["alternatives"])
-            own = (_text(field["default"]), field["status"], field["source"], others)
-            rows[name, field["name"]] = given.get(f"{name}.{field['name']}", own)
+    for key, own in fields(methods).items():
+        name, _, field = key.rpartition(".")
+        rows[name, field] = given.get(key, own)
     frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
     frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
     frame.columns = pd.Index(wanted[1:], name="setting")
@@ -240,6 +260,20 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     )
     html = styled(frame, "protocol", "Protocol", title)
     return Html(html, f"protocol: {', '.join(dict.fromkeys(group for group, _ in rows))}")
+
+
+def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By ``method.field``: default, status, source and alternatives as text."""
+    return {
+        f"{name}.{field['name']}": (
+            _text(field["default"]),
+            field["status"],
+            field["source"],
+            ", ".join(_text(other) for other in field["alternatives"]),
+        )
+        for name in dict.fromkeys(methods)
+        for field in registry.get(name).describe()
+    }
 
 
 def _text(value: Any) -> str:

@@ -4,6 +4,7 @@ to be so."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import Any, Literal
@@ -16,25 +17,22 @@ from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.embedding import tsne
 from fedrepro.records.environment import describe_build
-from fedrepro.report import figures, images, run_page, verdicts
+from fedrepro.report import figures, images, run_page, score_rules, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
+from fedrepro.report.score_rules import OPTIMISTIC
 from fedrepro.report.sections import number, sections, spread
-from fedrepro.report.tables import Html, beside_table, prose, styled
+from fedrepro.report.tables import Html, beside_table, folded, prose, styled
 
+PRINTED = "The printed numbers"
 NOTHING = "No run is recorded yet for this."
-OPTIMISTIC = {"best-test": "best-test (optimistic)"}
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
 
 
 def nothing(printed: str = "") -> Html:
     """The line for what is not recorded; printed: the paper's own table, folded away under it."""
-    return Html(f"<p><em>{NOTHING}</em></p>{_folded(printed) if printed else ''}", NOTHING)
-
-
-def _folded(printed: str) -> str:
-    return f"<details><summary>The printed numbers</summary>\n{printed}</details>"
+    return Html(f"<p><em>{NOTHING}</em></p>{folded(PRINTED, printed) if printed else ''}", NOTHING)
 
 
 def show(things: Iterable[Any]) -> None:
@@ -87,10 +85,12 @@ def table(found: Results, experiment: str) -> Html:
     shown = beside_table(rows, caption, run_page.links(found, experiment))
     if not found.cells(experiment):
         return nothing(shown.html)
+    shown = replace(shown, html=shown.html + score_rules.each(found, experiment))
     printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
     if printed.empty or not all(section.bare for section in sections(rows)):
         return shown
-    return Html(shown.html + _folded(beside_table(printed, caption).html), shown.summary)
+    theirs = folded(PRINTED, beside_table(printed, caption).html)
+    return replace(shown, html=shown.html + theirs)
 
 
 def tables(found: Results, *kinds: str) -> list[Html]:
@@ -155,14 +155,9 @@ def places(found: Results, *rows: Sequence[str]) -> Any:
 
 def rules(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
     """Mean accuracy under each score rule, mean and deviation over seeds: one row per label."""
-    rows = [
-        {"method": result.label, "rule": rule, "value": score["avg"]}
-        for _, result in found.of_one_scale(dataset, experiment).runs(experiment)
-        for rule, score in metrics.all_scores(result.record.curve).items()
-    ]
-    if not rows:
+    frame = score_rules.averages(found.of_one_scale(dataset, experiment), experiment)
+    if frame.empty:
         return nothing()
-    frame = pd.DataFrame(rows)
     grouped = frame.groupby(["method", "rule"], sort=False).value.agg(["mean", "std"])
     shown = grouped.apply(lambda row: spread(row["mean"], row["std"], "percent"), axis=1)
     whole = shown.unstack("rule", fill_value="–").reindex(frame.method.unique())

@@ -45,13 +45,24 @@ CELLS = f"[...document.querySelectorAll({LINKS!r})].map(a => [a.innerText, a.hre
 LISTED = """location.pathname.endsWith('/run.html') &&
   [...document.querySelectorAll("#run tbody tr")].map(row =>
     [...row.cells].map(cell => cell.innerText))"""
-# Of each table of results: its id and what scale it says, the visible verdict words in it, and how
-# many rows it has.
-VERDICTS = """[...document.querySelectorAll('table.beside')].map(table => [
-  table.caption.textContent,  // a folded table has no inner text
-  [...table.querySelectorAll('.verdict')].filter(v => v.getBoundingClientRect().height > 0)
-    .map(v => v.innerText.trim()),
-  table.tBodies[0].rows.length])"""
+# Of each table of results, all unfolded: its id and what scale it says, the visible verdict words
+# in it, how many rows it has, and letters that are not explained under it.
+VERDICTS = """document.querySelectorAll('details').forEach(folded => { folded.open = true; });
+[...document.querySelectorAll('table.beside')].map(table => {
+  const below = table.closest('.table-scroll').nextElementSibling;
+  const explained = [...below?.querySelectorAll('.table-marks sup') ?? []].map(s => s.innerText);
+  return [
+    table.caption.textContent,
+    [...table.querySelectorAll('.verdict')].filter(v => v.checkVisibility())
+      .map(v => v.innerText.trim()),
+    table.tBodies[0].rows.length,
+    [...table.querySelectorAll('.mark')].flatMap(mark => mark.innerText.split(', '))
+      .filter(letter => !explained.includes(letter))];
+})"""
+# Rows of the table of results whose caption has a text, as a reader sees them; a head of it.
+TABLE = "[...document.querySelectorAll('table.beside')].find(t => t.innerText.includes({!r}))"
+ROWS = """[...%s.tBodies[0].rows].filter(row => row.checkVisibility())
+  .map(row => [...row.cells].map(cell => cell.innerText.trim()))"""
 
 
 @pytest.fixture(scope="module")
@@ -170,17 +181,59 @@ def test_result_tables_show_their_verdicts(browser: Chrome, site: Path) -> None:
         if page.parent.name == "results":
             browser.open(page.as_uri(), PHONE)
             tables += browser.run(VERDICTS)
-    assert any("table-1" in caption for caption, _, _ in tables)
+    assert any("table-1" in caption for caption, *_ in tables)
     known = {word for word, _ in RULES}
-    for caption, words, rows in tables:
-        assert set(words) <= known, caption
+    for caption, words, rows, unexplained in tables:
+        assert set(words) <= known and not unexplained, caption
         if "no verdict on numbers" in caption:
             assert words == ["no verdict"], caption
         elif "the paper's protocol" in caption:
             assert len(words) >= rows, caption
         else:
             assert "not run" in caption, caption
-    assert any(words for _, words, _ in tables), "no page shows a verdict"
+    assert any(words for _, words, *_ in tables), "no page shows a verdict"
+
+
+def press(browser: Chrome, what: str) -> None:
+    """Enter, on an element that can have the focus."""
+    assert browser.run(f"({what}).focus() ?? document.activeElement === ({what})")
+    for kind in ("keyDown", "keyUp"):
+        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
+        browser.send("Input.dispatchKeyEvent", type=kind, **key)
+
+
+@pytest.mark.browser
+def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) -> None:
+    browser.open((site / "book" / "results" / "fedpall_results.html").as_uri(), DESK)
+    table = TABLE.format("table-1-office10: ")
+    domains = f"{table}.closest('.output').querySelector('details')"
+    shown = f"{domains}.querySelector('table').checkVisibility()"
+    assert browser.run(f"{table}.checkVisibility()") and not browser.run(shown)
+    press(browser, f"{domains}.querySelector('summary')")
+    browser.wait(shown)
+
+    head = f"{table}.querySelectorAll('thead tr:last-child button')[4]"
+    printed = browser.run(ROWS % table)
+    ranks = [row[4] for row in printed[:-1]]
+    numbers = sorted((rank for rank in ranks if rank != "–"), key=float)
+    assert printed[-1][0] == "Kendall’s tau" and numbers != sorted(numbers)  # as text
+    none = ["–"] * ranks.count("–")
+    for state, order in (
+        ("ascending", numbers + none),
+        ("descending", numbers[::-1] + none),
+        ("none", ranks),
+    ):
+        press(browser, head)
+        assert browser.run(f"{head}.closest('th').ariaSort") == state
+        rows = browser.run(ROWS % table)
+        assert [row[4] for row in rows[:-1]] == order and rows[-1] == printed[-1]
+    assert rows == printed
+
+    browser.run("document.querySelector('label.table-filter input').focus()")
+    browser.send("Input.insertText", text="rucr, FEDBN")
+    for caption in ("table-1-office10: ", "table-1-pacs: "):
+        names = [row[0] for row in browser.run(ROWS % TABLE.format(caption))]
+        assert names == ["FedBN", "RUCR", "Kendall’s tau"]
 
 
 @pytest.mark.browser

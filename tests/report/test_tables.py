@@ -64,28 +64,45 @@ def row_of(html: str, method: str) -> list[str]:
     return next(row for row in reader.rows if row and row[0] == method)
 
 
+def parts(html: str) -> tuple[str, str]:
+    """The table of the average with what is around it, and the columns folded under it."""
+    before, folded = html.split("<details><summary>Per domain</summary>")
+    domains, after = folded.split("</details>")
+    return before + after, domains
+
+
 def test_a_cell_shows_paper_ours_difference_and_verdict() -> None:
-    shown = tables.beside_table(table({("ADCOL", "mnist"): [94.7, 95.7, 96.7]}), "Table 1")
-    cells = row_of(shown.html, "ADCOL")
+    frame = table({("ADCOL", "mnist"): [94.7, 95.7, 96.7]})
+    mean, html = parts(tables.beside_table(frame, "Table 1").html)
+    cells = row_of(html, "ADCOL")
     assert cells[1:3] == ["94.7 ± 0.6", "95.7 ± 1.0 (n=3)"]
     # ADCOL's deviations are not used: ours for both sides, t(.975, 2) sqrt(2/3) = 3.51
     assert cells[3] == "+1.0[−2.5, 4.5]" and cells[4] == "close"
-    assert '<span class="verdict verdict-close" title="within' in shown.html
+    assert '<span class="verdict verdict-close" title="within' in html
     assert cells[5:9] == ["58.2 ± 1.0", "not run", "–", "not run"]
-    assert "verdict-not-run" in shown.html
+    assert "verdict-not-run" in html
+    assert row_of(mean, "ADCOL") == ["ADCOL", "80.2 ± 0.5", "not run", "–", "not run"]
+
+
+def test_a_table_without_an_average_or_with_nothing_else_is_one() -> None:
+    only = table({("ADCOL", "avg"): [80.0] * 3})
+    for frame in (only[only.column == "avg"], build_table(ADCOL, "table-3-sizes", [])):
+        html = tables.beside_table(frame).html
+        assert html.count("<table") == 1 and "<details>" not in html
 
 
 def test_marks_are_letters_explained_below() -> None:
     values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, marks=(SUBSET,))
-    shown = tables.beside_table(frame)
-    assert row_of(shown.html, "ADCOL")[2].endswith("a, b")
-    assert (
-        "<sup>a</sup> SVHN: first 10,000 &lt;official&gt; test images &amp; no more" in shown.html
-    )
-    assert f"<sup>b</sup> {BESIDE_STANDIN}" in shown.html
-    heads = Reader(shown.html).rows[0]
-    assert "SynthDigit (stand-in) (%)" in heads and "avg (with stand-in) (%)" in heads
+    mean, domains = parts(tables.beside_table(frame).html)
+    assert row_of(domains, "ADCOL")[2].endswith("a, b")
+    assert "<sup>a</sup> SVHN: first 10,000 &lt;official&gt; test images &amp; no more" in domains
+    assert f"<sup>b</sup> {BESIDE_STANDIN}" in domains
+    # A letter is explained under each table that has it, and under no other.
+    assert row_of(mean, "ADCOL")[2].endswith("(n=3)a")
+    assert "<sup>a</sup> SVHN" in mean and "<sup>b</sup>" not in mean
+    assert Reader(mean).rows[0][1:] == ["avg (with stand-in) (%)"]
+    assert "SynthDigit (stand-in) (%)" in Reader(domains).rows[0]
     text = tables.plain(frame)
     assert f"  a  {SUBSET}\n  b  {BESIDE_STANDIN}" in text
     assert "(n=3) a, b" in text
@@ -100,22 +117,24 @@ def test_text_is_escaped() -> None:
 
 
 def test_the_table_can_be_read_aloud_and_scrolled() -> None:
-    html = tables.beside_table(table({("ADCOL", "mnist"): [94.7] * 3}), "Table 1").html
-    assert '<div class="table-scroll"' in html and 'tabindex="0"' in html
-    assert 'aria-label="Table 1, digits5"' in html and "<caption" in html
-    assert html.count('scope="row"') == 8
-    assert "paper: the paper&#x27;s protocol" in html
+    shown = tables.beside_table(table({("ADCOL", "mnist"): [94.7] * 3}), "Table 1")
+    for html, label in zip(parts(shown.html), ("", ", per domain"), strict=True):
+        assert '<div class="table-scroll"' in html and 'tabindex="0"' in html
+        assert f'aria-label="Table 1, digits5{label}"' in html and "<caption" in html
+        assert html.count('scope="row"') == 8
+        assert "paper: the paper&#x27;s protocol" in html
 
 
 def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
     values = {("ADCOL", "mnist"): [70.0], ("FedBN", "mnist"): [75.0], ("SOLO", "mnist"): [60.0]}
     frame = table(values, scale="reduced")
-    shown = tables.beside_table(frame)
-    assert "reduced: order of methods only, no verdict on numbers" in shown.html
-    assert row_of(shown.html, "FedBN")[1:5] == ["94.1 ± 0.8", "75.0 (n=1)", "2", "1"]
-    assert row_of(shown.html, "FedAvg")[1:5] == ["94.4 ± 0.5", "not run", "–", "–"]
-    assert row_of(shown.html, "Kendall’s tau")[1:5] == ["", "", "", "0.33"]
-    assert shown.html.count('class="verdict ') == 1 and "verdict-no-verdict" in shown.html
+    mean, domains = parts(tables.beside_table(frame).html)
+    assert row_of(domains, "FedBN")[1:5] == ["94.1 ± 0.8", "75.0 (n=1)", "2", "1"]
+    assert row_of(domains, "FedAvg")[1:5] == ["94.4 ± 0.5", "not run", "–", "–"]
+    assert row_of(domains, "Kendall’s tau")[1:5] == ["", "", "", "0.33"]
+    for html in (mean, domains):
+        assert "reduced: order of methods only, no verdict on numbers" in html
+        assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
     text = tables.plain(frame)
     assert "order of methods only" in text and re.search("^Kendall’s tau +0.33$", text, re.M)
     assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(n=1\) +2 +1$", text, re.M)
@@ -124,14 +143,16 @@ def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
 def test_smoke_says_that_it_is_no_result() -> None:
     values = {("ADCOL", "mini-font"): [9.0], ("ADCOL", "avg"): [10.0]}
     frame = table(values, dataset="minidigits", scale="smoke")
-    shown = tables.beside_table(frame)
-    assert "smoke: checks the path, not a result" in shown.html
-    assert row_of(shown.html, "ADCOL") == ["ADCOL", "9.0 (n=1)", "10.0 (n=1)"]
-    assert shown.html.count('class="verdict ') == 1 and "verdict-no-verdict" in shown.html
-    assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in shown.html
+    mean, domains = parts(tables.beside_table(frame).html)
+    assert row_of(mean, "ADCOL") == ["ADCOL", "10.0 (n=1)"]
+    assert row_of(domains, "ADCOL") == ["ADCOL", "9.0 (n=1)"]
+    for html in (mean, domains):
+        assert "smoke: checks the path, not a result" in html and "80.2" not in html
+        assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
+    assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in mean
     text = tables.plain(frame)
     assert "not a result" in text and re.search(r"^ADCOL +9\.0 \(n=1\) +10\.0 \(n=1\)$", text, re.M)
-    assert "80.2" not in text and "80.2" not in shown.html
+    assert "80.2" not in text
 
 
 def test_each_data_set_and_scale_has_a_table_of_its_own() -> None:
@@ -139,14 +160,14 @@ def test_each_data_set_and_scale_has_a_table_of_its_own() -> None:
         {("ADCOL", "mnist"): [80.0] * 3}, scale="reduced"
     )
     html = tables.beside_table(build_table(ADCOL, "table-1", both)).html
-    first, second = html.split('<div class="table-scroll"')[1:]
+    first, second = re.findall("<details>.*?</details>", html, re.DOTALL)
     assert "94.0 ± 0.0" in first and "80.0 ± 0.0" in second and "80.0 ± 0.0" not in first
-    assert row_of('<div class="table-scroll"' + second, "SOLO")[1] == "87.9 ± 0.4"
+    assert row_of(second, "SOLO")[1] == "87.9 ± 0.4"
 
 
 def test_a_target_that_no_seed_reached_is_no_number() -> None:
     cells = rows({("FedAvg", "mnist"): [float("nan")] * 3, ("FedBN", "mnist"): [11.0, 12.0, 12.5]})
-    html = tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html
+    _, html = parts(tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html)
     assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "open"]
     assert row_of(html, "FedBN")[2] == "11.8 ± 0.76 (n=3)"
 
@@ -208,6 +229,6 @@ def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() 
 def test_our_number_leads_where_its_link_does() -> None:
     frame = table({("ADCOL", "mnist"): [94.7, 95.7, 96.7], ("SOLO", "mnist"): [50.0]})
     links = {("digits5", "paper", "ADCOL", "MNIST"): "run.html#run-1-2-3"}
-    html = tables.beside_table(frame, "Table 1", links).html
+    _, html = parts(tables.beside_table(frame, "Table 1", links).html)
     assert html.count("<a ") == 1 and '<a href="run.html#run-1-2-3">95.7 ± 1.0 (n=3)</a>' in html
     assert row_of(html, "ADCOL")[2] == "95.7 ± 1.0 (n=3)"
