@@ -126,8 +126,24 @@ class Study:
         """The finished run of one of an experiment's arms, trained where the store lacks it.
         Diverged: its training did."""
         probe = get(self.paper.experiment(experiment).kind).probe
-        tuned, trials = self._tuned(experiment, arm)
-        return Result(tuned, self._record(tuned, probe), trials)
+        try:
+            tuned, trials = self._tuned(experiment, arm)
+            return Result(tuned, self._record(tuned, probe), trials)
+        finally:
+            if self.progress is not None:
+                self.progress.row(_key(arm))
+
+    def announce(self, experiments: Sequence[str]) -> None:
+        """Tell whoever shows the progress which rows are to come, those told already left out."""
+        arms = [(name, arm) for name in experiments for arm in self.arms(name)]
+        rounds = {}
+        for name, arm in arms:
+            tuning = self.paper.tuning_of(name, self.dataset, arm)
+            tries = len(tuning.values[arm.protocol.scale]) if tuning else 0
+            short = (tuning.rounds if tuning else None) or arm.protocol.rounds
+            rounds[_key(arm)] = arm.protocol.rounds + tries * short
+        if self.progress is not None:
+            self.progress.plan(rounds)
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
         """An arm with its tuned setting, and the run of each value; as it is without one.
@@ -221,6 +237,11 @@ class Study:
             {**common, **row, "marks": [*row["marks"], *own]}
             for row in cells(self._asked(experiment, results), diverged)
         ]
+
+
+def _key(arm: Arm) -> str:
+    """What arms of several experiments share that are one row."""
+    return f"{arm.method} {arm.fields} {arm.protocol}"
 
 
 def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:

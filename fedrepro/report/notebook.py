@@ -10,6 +10,7 @@ import pandas as pd
 import scrapbook
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.papers import registry
 from fedrepro.quantities.base import Result
@@ -48,6 +49,7 @@ def open_study(
         device=device,
         data_root=data_root,
         runs_dir=runs_dir,
+        progress=progress(own=True),
     )
 
 
