@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from fedrepro import __version__, campaign
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.places import CHECKOUT, RUNS
-from fedrepro.commands import Load, Root, Runs, bench, data_app, records_app
+from fedrepro.commands import Load, Root, Runs, Track, bench, data_app, records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ def run(
     engine: Engine = "auto",
     runs: Runs = RUNS,
     data_root: Root = None,
+    track: Track = None,
 ) -> None:
     """Train or find runs; print their table beside the paper's.
 
@@ -260,6 +261,7 @@ def sweep_command(
     runs: Runs = RUNS,
     device: Device = "auto",
     data_root: Root = None,
+    track: Track = None,
 ) -> None:
     """Execute a paper's notebook for many seeds.
 

@@ -12,6 +12,7 @@ import typer
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.places import CHECKOUT, LOAD, RUNS
+from fedrepro.base.trackers import TRACK, resolve
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
@@ -42,6 +43,20 @@ Load = Annotated[
     typer.Option(
         callback=_load, exists=True, dir_okay=False, help="A file with methods of your own."
     ),
+]
+
+
+def _track(name: str | None) -> str | None:
+    """Have the runs tracked, here and in the processes started from here."""
+    if name:
+        resolve(name)
+        os.environ[TRACK] = name
+    return name
+
+
+Track = Annotated[
+    str | None,
+    typer.Option(callback=_track, help="tensorboard (extra of that name): events in RUNS/<id>."),
 ]
 
 

@@ -15,6 +15,7 @@ from fedrepro.base.errors import Diverged, FedReproError, choices
 from fedrepro.base.places import RUNS
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
+from fedrepro.base.trackers import Tracker
 from fedrepro.data import folders
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
@@ -47,6 +48,7 @@ class Study:
     data_root: Path | None = None
     store: Store = field(default_factory=lambda: Store(RUNS))
     progress: Progress | None = None
+    track: str | type[Tracker] = ""
 
     def __post_init__(self) -> None:
         if self.changes and self.scale == "paper":
@@ -173,7 +175,8 @@ class Study:
         method = methods.create(arm.method, **arm.fields)
         spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}
-        return self.store.obtain(spec, probe=probe, progress=self.progress, **where)
+        where |= {"progress": self.progress, "track": self.track}
+        return self.store.obtain(spec, probe=probe, **where)
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
