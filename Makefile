@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 # Versions pip is held to. `make CONSTRAINTS=` lets pip choose (another CUDA build, for example).
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= notebooks,book,test,cluster,privacy,clip
+EXTRAS ?= notebooks,book,test,cluster,privacy,clip,tensorboard
 JOBS ?= 2
 
 BIN := $(VENV)/bin

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.base.places import RUNS
+from fedrepro.base.trackers import Tracker
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study, study
@@ -75,13 +76,15 @@ def run(
     device: str = "auto",
     runs: str | Path = RUNS,
     data_root: str | Path | None = None,
+    track: str | type[Tracker] = "",
     **fields: Any,
 ) -> Run:
     """Train a method, or find its finished run.
 
     changes: settings of the protocol to replace, {"rounds": 5} say; not at scale paper. fields:
     hyper-parameters of the method; where left out, the paper's for it, or else the method's own.
-    The rest as in `federation`. runs: folder in which runs are kept.
+    The rest as in `federation`. runs: folder in which runs are kept. track: "tensorboard", or a
+    `fedrepro.base.trackers.Tracker`, told of every round.
     FedReproError: a name or a value that does not fit; training whose loss is NaN or infinite.
     """
     one = study(
@@ -90,6 +93,7 @@ def run(
         device=device,
         runs_dir=runs,
         data_root=data_root,
+        track=track,
     )
     return Run(one, one.trial(method, **fields))
 

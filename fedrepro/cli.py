@@ -5,7 +5,6 @@ Whatever is heavy (torch, pandas, papermill) is imported inside the command that
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -17,8 +16,8 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, campaign
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS
-from fedrepro.commands import Root, Runs, bench, data_app, records_app
+from fedrepro.base.places import CHECKOUT, RUNS
+from fedrepro.commands import Load, Root, Runs, Track, bench, data_app, records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
@@ -98,14 +97,6 @@ def _seeds(words: str) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
-def _load(files: list[Path] | None) -> list[Path] | None:
-    """Make the methods of some files known, here and in the processes started from here."""
-    if files:
-        known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
-        os.environ[LOAD] = os.pathsep.join(known)
-    return files
-
-
 def _version(asked: bool) -> None:
     if asked:
         typer.echo(f"fedrepro {__version__}")
@@ -141,12 +132,6 @@ Methods = Annotated[
     typer.Option(
         help="Methods or rows to run, by commas or semicolons, or given again; default all of the "
         "paper's. Any other known method gets a row of its own."
-    ),
-]
-Load = Annotated[
-    list[Path] | None,
-    typer.Option(
-        callback=_load, exists=True, dir_okay=False, help="A file with methods of your own."
     ),
 ]
 
@@ -215,12 +200,14 @@ def run(
     engine: Engine = "auto",
     runs: Runs = RUNS,
     data_root: Root = None,
+    track: Track = None,
 ) -> None:
     """Train or find runs; print their table beside the paper's.
 
     A run that is recorded in RUNS is read, one that was cut short goes on, the rest is trained.
     """
     from fedrepro import papers
+    from fedrepro.base.progress import progress
     from fedrepro.quantities.paper_run import study
     from fedrepro.records.environment import pick_device
     from fedrepro.report.printout import result
@@ -228,7 +215,7 @@ def run(
 
     loaded = papers.load(paper)
     pick_device(device)
-    asked = _split(dataset) or default_datasets(loaded, experiment, scale)
+    asked, shown = _split(dataset) or default_datasets(loaded, experiment, scale), progress()
     studies = [
         study(
             *(paper, name, scale, seed),
@@ -237,6 +224,7 @@ def run(
             engine=engine,
             runs_dir=runs,
             data_root=data_root,
+            progress=shown,
         )
         for name in asked
     ]
@@ -245,6 +233,8 @@ def run(
         raise FedReproError(
             f"nothing to run for {experiment} on {', '.join(asked)}; see `fedrepro experiments`"
         )
+    for one, name in todo:
+        one.announce([name])
     for one, name in todo:
         typer.echo(result(one, name))
 
@@ -271,6 +261,7 @@ def sweep_command(
     runs: Runs = RUNS,
     device: Device = "auto",
     data_root: Root = None,
+    track: Track = None,
 ) -> None:
     """Execute a paper's notebook for many seeds.
 

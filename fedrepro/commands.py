@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Annotated
 import typer
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.places import CHECKOUT, RUNS
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS
+from fedrepro.base.trackers import TRACK, resolve
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
@@ -26,6 +28,36 @@ Root = Annotated[
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
+
+
+def _load(files: list[Path] | None) -> list[Path] | None:
+    """Make the methods of some files known, here and in the processes started from here."""
+    if files:
+        known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
+        os.environ[LOAD] = os.pathsep.join(known)
+    return files
+
+
+Load = Annotated[
+    list[Path] | None,
+    typer.Option(
+        callback=_load, exists=True, dir_okay=False, help="A file with methods of your own."
+    ),
+]
+
+
+def _track(name: str | None) -> str | None:
+    """Have the runs tracked, here and in the processes started from here."""
+    if name:
+        resolve(name)
+        os.environ[TRACK] = name
+    return name
+
+
+Track = Annotated[
+    str | None,
+    typer.Option(callback=_track, help="tensorboard (extra of that name): events in RUNS/<id>."),
+]
 
 
 @data_app.command()

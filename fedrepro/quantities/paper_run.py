@@ -15,6 +15,7 @@ from fedrepro.base.errors import Diverged, FedReproError, choices
 from fedrepro.base.places import RUNS
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
+from fedrepro.base.trackers import Tracker
 from fedrepro.data import folders
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
@@ -47,6 +48,7 @@ class Study:
     data_root: Path | None = None
     store: Store = field(default_factory=lambda: Store(RUNS))
     progress: Progress | None = None
+    track: str | type[Tracker] = ""
 
     def __post_init__(self) -> None:
         if self.changes and self.scale == "paper":
@@ -126,8 +128,24 @@ class Study:
         """The finished run of one of an experiment's arms, trained where the store lacks it.
         Diverged: its training did."""
         probe = get(self.paper.experiment(experiment).kind).probe
-        tuned, trials = self._tuned(experiment, arm)
-        return Result(tuned, self._record(tuned, probe), trials)
+        try:
+            tuned, trials = self._tuned(experiment, arm)
+            return Result(tuned, self._record(tuned, probe), trials)
+        finally:
+            if self.progress is not None:
+                self.progress.row(_key(arm))
+
+    def announce(self, experiments: Sequence[str]) -> None:
+        """Tell whoever shows the progress which rows are to come, those told already left out."""
+        arms = [(name, arm) for name in experiments for arm in self.arms(name)]
+        rounds = {}
+        for name, arm in arms:
+            tuning = self.paper.tuning_of(name, self.dataset, arm)
+            tries = len(tuning.values[arm.protocol.scale]) if tuning else 0
+            short = (tuning.rounds if tuning else None) or arm.protocol.rounds
+            rounds[_key(arm)] = arm.protocol.rounds + tries * short
+        if self.progress is not None:
+            self.progress.plan(rounds)
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
         """An arm with its tuned setting, and the run of each value; as it is without one.
@@ -157,7 +175,8 @@ class Study:
         method = methods.create(arm.method, **arm.fields)
         spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}
-        return self.store.obtain(spec, probe=probe, progress=self.progress, **where)
+        where |= {"progress": self.progress, "track": self.track}
+        return self.store.obtain(spec, probe=probe, **where)
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
@@ -221,6 +240,11 @@ class Study:
             {**common, **row, "marks": [*row["marks"], *own]}
             for row in cells(self._asked(experiment, results), diverged)
         ]
+
+
+def _key(arm: Arm) -> str:
+    """What arms of several experiments share that are one row."""
+    return f"{arm.method} {arm.fields} {arm.protocol}"
 
 
 def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:

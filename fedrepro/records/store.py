@@ -20,6 +20,7 @@ from fedrepro.base.progress import Progress
 from fedrepro.base.progress import progress as default_progress
 from fedrepro.base.protocol import DataSpec
 from fedrepro.base.threads import recorded
+from fedrepro.base.trackers import Tracker, resolve
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.splits import tested_sample
 from fedrepro.federated.rounds import Training
@@ -29,6 +30,7 @@ from fedrepro.records.embedding import compact
 from fedrepro.records.environment import environment, pick_device
 from fedrepro.records.packed import Pack, PackedRecord
 from fedrepro.records.record import Record, RunSpec, run_id
+from fedrepro.records.tracked import Tracked, replay
 
 DIVERGED = "diverged.json"  # in the folder of a run that ended so: what was said, seed and round
 
@@ -76,14 +78,18 @@ class Store:
         data_root: Path | None = None,
         progress: Progress | None = None,
         probe: Probe | None = None,
+        track: str | type[Tracker] = "",
     ) -> Record:
         """The record of a run: from the store, resumed from its checkpoint, or trained now. One
-        that lacks what a probe measures is trained again. Diverged: its training did, now or
-        when it was last asked for."""
+        that lacks what a probe measures is trained again. track: what is told of its rounds.
+        Diverged: its training did, now or when it was last asked for."""
+        tracker = resolve(track)
         federation = federation_of(spec.protocol.data, data_root)
         for name in ["auto", *engines.ENGINES] if spec.engine == "auto" else [spec.engine]:
             identity = run_id(replace(spec, engine=name).config(), federation.hashes)
             if (found := self.find(identity, probe)) is not None:
+                if tracker is not None:
+                    replay(self.root / identity, tracker, found.curve)
                 return found
         folder = self.root / run_id(spec.config(), federation.hashes)
         files.make_folder(folder, "name a writable folder with --runs")
@@ -102,7 +108,10 @@ class Store:
                         place,
                         engines.resolve(spec.engine),
                     )
-                    _train(folder, spec.config(), training, progress, probe)
+                    shown = progress or default_progress()
+                    if tracker is not None:
+                        shown = Tracked(shown, training, folder, tracker)
+                    _train(folder, spec.config(), training, shown, probe)
         return Record(folder)
 
 
@@ -110,7 +119,7 @@ def _train(
     folder: Path,
     config: Mapping[str, Any],
     training: Training,
-    progress: Progress | None,
+    progress: Progress,
     probe: Probe | None,
 ) -> None:
     """Train a run into its folder."""
@@ -122,7 +131,7 @@ def _train(
     files.write_json(folder / "data.json", data_facts(marked))
     checkpoint = FileCheckpoint(folder)
     try:
-        training.run(progress or default_progress(), checkpoint)
+        training.run(progress, checkpoint)
     except Diverged as end:
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)

@@ -10,10 +10,13 @@ import pandas as pd
 import scrapbook
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.papers import registry
 from fedrepro.quantities.base import Result
-from fedrepro.quantities.paper_run import Study, study
+from fedrepro.quantities.paper_run import COMPARES, Study, study
+from fedrepro.quantities.prototypes import with_prototypes
+from fedrepro.report import figures, images, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, protocol_table
@@ -46,6 +49,7 @@ def open_study(
         device=device,
         data_root=data_root,
         runs_dir=runs_dir,
+        progress=progress(own=True),
     )
 
 
@@ -125,15 +129,50 @@ def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 
-def logged(study: Study, experiment: str, name: str) -> pd.DataFrame:
-    """What each arm's server logged under a name: label, seed, round and that name."""
+def main(found: Results) -> str:
+    """The first table of methods side by side: its runs stand for all where one table is enough."""
+    kinds = {n: found.paper.experiment(n).kind for _, names in found.studies for n in names}
+    return next((n for n, kind in kinds.items() if kind in COMPARES and "table" in n), "")
+
+
+def show(*things: Any) -> None:
+    """Show those tables and figures that hold something, each figure under its caption."""
+    for thing in things:
+        if getattr(thing, "summary", "") == views.NOTHING:
+            continue
+        if caption := getattr(thing, "caption", ""):
+            print(caption)
+        views.show([thing])
+
+
+def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture | Html:
+    """What the servers of an experiment logged under a name, over rounds."""
     frames = []
-    for result in study.results(experiment):
+    for one, result in found.runs(experiment):
         curve = result.record.curve
-        rows = curve[(curve.measure == "server") & (curve.subject == name)]
-        frame = rows[["round", "value"]].rename(columns={"value": name})
-        frames.append(frame.assign(label=result.label, seed=study.seed))
-    return pd.concat(frames, ignore_index=True)
+        rows = curve[(curve.measure == "server") & (curve.subject == term)]
+        frame = rows[["round", "value"]].rename(columns={"value": term})
+        frames.append(frame.assign(label=result.label, seed=one.seed))
+    if not frames:
+        return views.nothing()
+    return figures.curves(pd.concat(frames, ignore_index=True), y=term, ylabel=ylabel)
+
+
+def prototypes(found: Results, experiment: str) -> None:
+    """The plane of the clients' embeddings and prototypes, and distances before the plane."""
+    for one in found.holding(experiment):
+        keep("prototypes", images.plane(with_prototypes(one.figure(experiment), one.seed)))
+        show(views.numbers(found, experiment, one.dataset))
+
+
+def inversions(found: Results, experiment: str, paper_steps: int) -> None:
+    """The images that an attack finds behind prototypes, and how alike they are."""
+    for one in found.holding(experiment):
+        attacked = one.figure(experiment)
+        steps = attacked.facts["settings"]["steps"]
+        print(f"{steps:,} steps an image; the paper takes {paper_steps:,}")
+        keep("inversions", images.inversions(attacked, one.cells(experiment)))
+        show(views.numbers(found, experiment, one.dataset))
 
 
 def departures(study: Study) -> pd.DataFrame:

@@ -178,6 +178,7 @@ class Results:
 
 def live(study: Study, experiments: Sequence[str]) -> Results:
     """One study whose runs are trained where they lack."""
+    study.announce(experiments)
     return Results([(study, experiments)], study.paper.name)
 
 

@@ -1,6 +1,10 @@
 """Progress takes the form that fits: lines where nobody watches, a bar on a terminal."""
 
 import io
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
 
 from fedrepro.base import progress
 
@@ -33,27 +37,66 @@ def test_a_bar_on_a_terminal(monkeypatch):
     assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
 
 
-def test_a_live_curve_in_a_notebook(monkeypatch):
-    shown = []
+def test_one_bar_for_all_planned_rows(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", screen)
+    form = progress.TerminalBar()
+    form.plan({"a": 2, "b": 2, "c": 5})
+    tell(form)
+    form.row("a")
+    form.row("c")  # found: its rounds are no more to come
+    assert form.rounds == 2 and (form._bar.n, form._bar.total) == (2, 4)
+    tell(form)
+    form.row("b")
+    said = screen.getvalue()
+    assert "row 1 of 3, ADCOL seed 0" in said and "row 3 of 3, ADCOL seed 0" in said
+    assert "9/9" not in said and "4/4" in said and said.count("\n") == 1
 
-    class Handle:
-        def update(self, content, raw):
-            shown.append(content)
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Displays as lists of what each showed in turn; `cell` is the number of the one that runs."""
+    here = SimpleNamespace(cell=1, shown=[])
+    progress._figure.cache_clear()
 
     def display(content, raw, display_id):
-        shown.append(content)
-        return Handle()
+        here.shown.append([content])
+        return SimpleNamespace(update=lambda content, raw, own=here.shown[-1]: own.append(content))
 
     monkeypatch.setattr("IPython.display.display", display)
-    tell(progress.NotebookLine())
-    assert [("<svg" in content.get("text/html", "")) for content in shown] == [
-        False,
-        False,
-        True,
-        False,
-    ]
-    assert "points='160.0,72.0 320.0,64.0'" in shown[2]["text/html"]
-    assert shown[-1] == {"text/plain": "ADCOL seed 0  2 rounds, avg 20 %"}
+    monkeypatch.setattr(progress, "_execution", lambda: here.cell)
+    return here
+
+
+def test_a_notebook_has_one_figure_for_all_runs(notebook, monkeypatch):
+    clock = count(0, 10)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    form = progress.progress(own=True)
+    form.plan({"a": 2, "b": 2, "c": 3})
+    form.row("c")
+    tell(form)
+    (shown,) = notebook.shown
+    assert "row 2 of 3, ADCOL seed 0" in shown[0]["text/plain"]
+    assert shown[1]["text/plain"].endswith("round 1/2  avg 10.00 %  about 00:30 left")
+    form.row("a")
+    tell(form)
+    assert len(notebook.shown) == 1 and "row 3 of 3" in shown[-1]["text/plain"]
+    assert shown[-1]["text/plain"].endswith("avg 20 %  all trained")
+    html = shown[-1]["text/html"]
+    assert html.count("<polyline points='210.0,126.0 420.0,112.0'") == 2
+    assert html.count("ADCOL seed 0&#x27; 20.00 %") == 1 and html.count("ADCOL seed 0 20.00 %") == 1
+
+
+def test_the_figure_moves_on_to_the_next_cell_that_trains(notebook):
+    form = progress.progress()
+    assert progress.progress() is form is not progress.progress(own=True)
+    tell(form)
+    notebook.cell = 2
+    tell(form)
+    before, after = notebook.shown
+    assert "html" not in str(before[-1]) and "<svg" in after[-1]["text/html"]
+    assert after[-1]["text/html"].count("<polyline") == 2
 
 
 def test_steps_are_counted_in_ten_lines_from_where_they_begin(capsys):

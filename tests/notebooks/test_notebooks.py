@@ -28,7 +28,8 @@ def read(path):
 
 # Where a reader writes a method, and what that takes beside fedrepro.
 WRITTEN = {
-    "quickstart": {"dataclasses"},
+    **{path.stem: {"fedrepro", "dataclasses", "math"} for path in PAPERS},
+    "quickstart": {"fedrepro", "dataclasses"},
     "write_a_method": {"fedrepro", "dataclasses", "pathlib", "tempfile", "torch", "PIL"},
 }
 # Pages of what is beside the library in a checkout: the golden numbers, the speed reports.

@@ -1,0 +1,120 @@
+"""The quick start in a real JupyterLab, seen through a headless browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("websocket", reason="the browser test needs websocket-client")
+pytest.importorskip("jupyterlab", reason="the browser test needs jupyterlab")
+
+from tests.book.chrome import Chrome, find_chromium
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 120.0
+OPTIONS = (
+    "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--expose-app-in-browser",
+    "--IdentityProvider.token=", "--LabApp.news_url=",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+)  # fmt: skip
+# The notebook is in front, and its kernel waits for work.
+READY = """(panel => {
+  if (panel?.sessionContext.session?.kernel?.status !== 'idle') return false;
+  jupyterapp.shell.activateById(panel.id);
+  return jupyterapp.commands.isEnabled('notebook:run-all-cells');
+})([...window.jupyterapp?.shell.widgets('main') ?? []].find(widget => widget.sessionContext))"""
+# Every state of the live figure that was in the page, and then what is there at the end.
+WATCH = """window.seen = []; new MutationObserver(() => document.querySelectorAll(
+  '.jp-OutputArea-output pre').forEach(pre => pre.innerText.includes('round') &&
+  !seen.includes(pre.innerText) && seen.push(pre.innerText))
+).observe(document.body, {childList: true, subtree: true, characterData: true})"""
+RUN = """jupyterapp.commands.execute('notebook:run-all-cells').then(() => window.ran = true), 0"""
+NUMBERS = """[...document.querySelectorAll('.jp-CodeCell .jp-InputArea-prompt')]
+  .map(prompt => prompt.innerText)"""
+FIGURES = """[...document.querySelectorAll('svg[aria-label="accuracy by round"]')]
+  .map(svg => [svg.getBoundingClientRect().width, svg.querySelectorAll('polyline').length,
+    svg.parentElement.innerText])"""
+WRONG = """[...document.querySelectorAll('[data-mime-type^="application/vnd.jupyter.std"], '
+  + '[data-mime-type="application/vnd.jupyter.error"]')].map(e => e.innerText)"""
+PICTURES = "[...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)"
+TABLES = "[...document.querySelectorAll('.jp-OutputArea table')].map(t => t.innerText)"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[str]:
+    """The address of a JupyterLab with the notebook in it, without the user's own settings."""
+    notebook = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
+    for given, here in (("rounds: int = 8", "rounds: int = 4"),
+                        ("runs_dir: str = None", "runs_dir: str = 'runs'")):  # fmt: skip
+        assert given in notebook
+        notebook = notebook.replace(given, here)
+    (tmp_path / "quickstart.ipynb").write_text(notebook)
+    settings = tmp_path / "settings" / "@jupyterlab" / "notebook-extension"
+    settings.mkdir(parents=True)
+    whole = {"windowingMode": "none"}  # cells out of sight are in the page, too
+    (settings / "tracker.jupyterlab-settings").write_text(json.dumps(whole))
+    names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+    place = {f"JUPYTER_{name}": str(tmp_path / name) for name in names}
+    place |= {"JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), "HOME": str(tmp_path)}
+    place |= {"JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "w"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={tmp_path}"]
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen(
+            command, env={**os.environ, **place}, stdout=log, stderr=log, cwd=tmp_path
+        )
+        try:
+            yield _address(tmp_path, server) + "lab/tree/quickstart.ipynb"
+        finally:
+            server.terminate()
+            server.wait(timeout=PATIENCE)
+
+
+def _address(place: Path, server: subprocess.Popen[bytes]) -> str:
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end and server.poll() is None:
+        for file in (place / "RUNTIME_DIR").glob("jpserver-*.json"):
+            if text := file.read_text():
+                return str(json.loads(text)["url"])
+        time.sleep(0.1)
+    raise RuntimeError((place / "log").read_text()[-2000:])
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_quick_start_runs_and_shows_one_live_figure(lab: str, tmp_path: Path) -> None:
+    program = find_chromium()
+    if program is None:
+        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+    profile = tmp_path / "profile"
+    profile.mkdir()
+    with Chrome(program, profile, PATIENCE) as browser:
+        browser.send("Emulation.setFocusEmulationEnabled", enabled=True)
+        visit = browser.open(lab, 1400)
+        browser.wait(READY)
+        browser.run(WATCH)
+        browser.run(RUN)
+        browser.wait("window.ran")
+        ((width, lines, text),) = browser.run(FIGURES)
+        assert width > 400 and lines == 4 and "all trained" in text and "Modest" in text
+        seen = "\n".join(browser.run("seen"))
+        assert all(f"FedAvg seed 0  [{'#' * 5 * n}" in seen for n in range(5)), seen
+        assert "round 3/4  avg" in seen and "left" in seen
+        cells = sum(c["cell_type"] == "code" for c in json.loads(_saved(tmp_path))["cells"])
+        assert browser.run(NUMBERS) == [f"[{n}]:" for n in range(1, cells + 1)]
+        assert not browser.run(WRONG)
+        pictures = browser.run(PICTURES)
+        assert len(pictures) == 3 and all(pictures)
+        assert any("Modest (weight=1.0)" in table for table in browser.run(TABLES))
+        assert not visit.errors
+    assert len(list(tmp_path.glob("runs/*/done"))) == 4
+
+
+def _saved(place: Path) -> str:
+    return (place / "quickstart.ipynb").read_text()

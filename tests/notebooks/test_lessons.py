@@ -1,0 +1,74 @@
+"""The teaching cells of the papers' notebooks, run as a reader runs them: what they compute by hand
+is what the methods compute, and a changed term changes a run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pandas as pd
+import pytest
+
+from fedrepro import methods
+from fedrepro.base.errors import FedReproError
+from fedrepro.report import lesson, notebook
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = ("adcol", "fedpall", "i2pfl", "mpft", "fedapc")
+START = "study = notebook.open_study({!r}, 'minidigits', 'smoke', 0, runs_dir={!r})"
+
+
+def shown(paper: str, place: Path) -> list[Any]:
+    """What the cells between the equations and the protocol show, in order. They are run as a
+    module, for a class's source must be found."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{paper}.ipynb", as_version=4).cells
+    heads = [i for i, cell in enumerate(cells) if cell.source.startswith(("### The loss", "## 3."))]
+    code = [c.source for c in cells[heads[0] : heads[-1]] if c.cell_type == "code"]
+    lines = ["from fedrepro.report import lesson, notebook", START.format(paper, str(place))]
+    lines.append("seed, shown = 0, []")
+    for source in code:
+        tree = ast.parse(source)
+        last = tree.body.pop()
+        assert isinstance(last, ast.Expr), "a teaching cell shows something"
+        lines += [ast.unparse(tree), f"shown.append({ast.unparse(last)})"]
+    file = place / f"{paper}_lesson.py"
+    file.write_text("\n".join(lines))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(__import__("sys").modules, file.stem, module)
+        spec.loader.exec_module(module)
+    return list(module.shown)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(
+    paper: str, tmp_path: Path, registry: None
+) -> None:
+    source, shapes, by_hand, compared = shown(paper, tmp_path)
+    assert methods.get(compared.index[0]).name == compared.index[0]
+    assert "def " in source.data and "fedrepro/methods/" in source.data
+    assert shapes["shape"]["logits"] == (*shapes["shape"]["y"], 10)
+    hand, code = by_hand.columns
+    pd.testing.assert_series_equal(by_hand[hand], by_hand[code], check_names=False, atol=1e-5)
+    assert (by_hand.abs() > 1e-4).all().all(), "a term is 0"
+    original, changed = compared.avg
+    assert original != changed
+    assert len(list(tmp_path.glob("lessons/*/done"))) == 2 and not list(tmp_path.glob("*/done"))
+
+
+def test_what_is_not_called_is_said() -> None:
+    study = notebook.open_study("adcol", "minidigits", "smoke", 0)
+    with pytest.raises(FedReproError, match="ADCOL does not call adaptation_loss in round 1"):
+        lesson.given(study, methods.create("ADCOL"), "adaptation_loss", 1)
+
+
+def test_a_larger_study_is_taught_on_embedded_digits() -> None:
+    study = notebook.open_study("adcol", "office10", "reduced", 3, changes={"rounds": 7})
+    one = lesson.small(study)
+    assert (one.dataset, one.scale, one.seed) == ("minidigits", "smoke", 3)
+    assert one.protocol().rounds < 7 and lesson.small(one) is one

@@ -1,0 +1,118 @@
+"""TensorBoard's events, read back: they are the record's numbers, each once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tensorboard", reason="the extra `tensorboard` is not installed")
+
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import fedrepro
+from fedrepro import cli
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Progress
+from fedrepro.base.trackers import TRACK, Tracker
+from fedrepro.federated import metrics
+from fedrepro.records import Record
+
+ROUNDS = {"rounds": 3}
+
+
+def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Every scalar's (step, value), with nothing purged that was written twice."""
+    read = EventAccumulator(str(folder), purge_orphaned_data=False)
+    read.Reload()
+    return {n: [(e.step, e.value) for e in read.Scalars(n)] for n in read.Tags()["scalars"]}
+
+
+def check(run: fedrepro.Run, folder: Path) -> None:
+    found = events(folder)
+    wanted = {f"accuracy/{name}": run.accuracy[name] for name in run.accuracy if name != "avg"}
+    wanted["accuracy/mean"] = run.accuracy["avg"]
+    sent = metrics.traffic(run.curve)
+    wanted |= {f"bytes/{kind}": sent[kind] for kind in sent}
+    wanted["bytes/total"] = sent.sum(axis=1)
+    terms = run.curve[run.curve.measure == "term"]
+    for term, rows in terms.groupby("subject"):
+        wanted[f"term/{term}"] = rows.groupby("round").value.mean()
+    assert set(found) == set(wanted) and {"term/ce", "term/kl"} <= set(found)
+    for name, series in wanted.items():
+        steps, values = zip(*found[name], strict=True)
+        assert list(steps) == list(series.index), name
+        assert values == pytest.approx(list(series), rel=1e-6)
+
+
+def test_events_are_the_record_and_leave_it_as_it_is(tmp_path: Path) -> None:
+    plain = fedrepro.run("ADCOL", changes=ROUNDS, runs=tmp_path / "plain")
+    run = fedrepro.run("ADCOL", changes=ROUNDS, runs=tmp_path / "runs", track="tensorboard")
+    folder = tmp_path / "runs" / run.record.run_id
+    assert run.record.run_id == plain.record.run_id
+    assert "tensorboard" not in (folder / "done").read_text()
+    check(run, folder / "tensorboard")
+    # A run that is there already is told of once.
+    for _ in range(2):
+        fedrepro.run("ADCOL", changes=ROUNDS, runs=tmp_path / "plain", track="tensorboard")
+    check(run, tmp_path / "plain" / run.record.run_id / "tensorboard")
+
+
+def test_a_resumed_run_has_no_step_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut(Progress):
+        def round(self, number: int, accuracy: float) -> None:
+            if number == 2:
+                raise KeyboardInterrupt
+
+    where = {"changes": ROUNDS, "runs": tmp_path, "track": "tensorboard"}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("fedrepro.records.store.default_progress", Cut)
+        fedrepro.run("ADCOL", **where)
+    (cut,) = tmp_path.glob("*/tensorboard")
+    assert [step for step, _ in events(cut)["accuracy/mean"]] == [1]
+    check(fedrepro.run("ADCOL", **where), cut)
+
+
+def test_a_tracker_of_ones_own_is_told_every_round(tmp_path: Path) -> None:
+    class Mine(Tracker):
+        name = "mine"
+        told: list[int] = []  # noqa: RUF012
+
+        def round(self, number: int, values: object) -> None:
+            self.told.append(number)
+
+    fedrepro.run("FedAvg", changes=ROUNDS, runs=tmp_path, track=Mine)
+    assert Mine.told == [1, 2, 3]
+
+
+def test_the_command_line_tracks_and_says_what_it_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TRACK, "")  # what the command sets is undone
+    words = ["run", "adcol", "table-1", "--methods", "SOLO", "--runs", str(tmp_path)]
+    with pytest.raises(SystemExit) as ended:
+        cli.app([*words, "--track", "tensorboard"])
+    assert ended.value.code == 0
+    assert events(next(tmp_path.glob("*/tensorboard")))["accuracy/mean"]
+    with pytest.raises(SystemExit) as ended:
+        cli.app([*words, "--track", "tensorbord"])
+    assert ended.value.code == 2 and "choose from tensorboard" in capsys.readouterr().err
+    monkeypatch.setenv(TRACK, "")
+    monkeypatch.setattr("fedrepro.base.trackers.find_spec", lambda name: None)
+    with pytest.raises(FedReproError, match=r"pip install 'fedrepro\[tensorboard\]'"):
+        fedrepro.run("FedAvg", runs=tmp_path, track="tensorboard")
+
+
+@pytest.mark.slow
+def test_a_sweep_tracks_the_runs_of_its_notebooks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TRACK, "")
+    words = ["sweep", "adcol", "--experiment", "table-1", "--methods", "SOLO", "--seeds", "0"]
+    with pytest.raises(SystemExit) as ended:
+        cli.app([*words, "--runs", str(tmp_path), "--track", "tensorboard"])
+    assert ended.value.code == 0
+    (done,) = tmp_path.glob("*/done")
+    means = metrics.accuracies(Record(done.parent).curve)["avg"]
+    told = dict(events(done.parent / "tensorboard")["accuracy/mean"])
+    assert told == pytest.approx(means.to_dict(), rel=1e-6)
