@@ -137,9 +137,6 @@ def build_federation(
         FedReproError: unknown data set, missing or broken files, clients that cannot be had.
     """
     arrays, splits, partition = divided(spec, root, cache)
-    classes = {a.classes for a in arrays.values()}
-    if len(classes) != 1:
-        raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
     size, texts = spec.size, dict[str, Tensor]()
     if spec.encoder is not None:
         encoder = embedder(spec.encoder, root, cache)
@@ -158,7 +155,7 @@ def build_federation(
     return Federation(
         dataset=spec.dataset,
         size=size,
-        classes=classes.pop(),
+        classes=next(iter(arrays.values())).classes,
         domains=(POOLED,) if pooled else tuple(own),
         clients=tuple(
             ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))

@@ -27,12 +27,10 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
     classes.
 
     Initial values come from torch's global generator; build inside ``rng.seeded_modules``.
-    FedReproError: unknown name, unknown or wrong argument, fewer than 2 classes.
+    FedReproError: unknown name, unknown or wrong argument.
     """
     if name not in MODELS:
         raise FedReproError(f"no network is called {name!r}; choose one of {', '.join(MODELS)}")
-    if classes < 2:
-        raise FedReproError(f"a network needs at least 2 classes, not {classes}")
     build = MODELS[name]
     known = [p for p in inspect.signature(build).parameters if p not in ("classes", "size")]
     for key, value in args.items():

@@ -130,7 +130,7 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())
     refused(mine, r"cat/03\.png: has more than 8 bits a colour")
-    monkeypatch.setattr(folders, "MAX_MEMBERS", 5)
+    monkeypatch.setattr(folders.common, "MAX_MEMBERS", 5)
     refused(mine, "mine holds over 5 files")
 
 

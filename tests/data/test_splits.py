@@ -128,8 +128,6 @@ def test_the_whole_domain_as_test_set_is_one_rules_privilege() -> None:
     for part in ([0, 0, 0, 0, 1, 1, 1, 1], [0] * 8, [-1] * 8):
         with pytest.raises(FedReproError, match="no official test list that names the whole"):
             make_split(domain([4, 4], part=part), "official-leaky", 0)
-    with pytest.raises(FedReproError, match="split official of d tests on 1 training images"):
-        Split("d", np.array([1, 2]), np.array([2, 3]), "official")
 
 
 @pytest.mark.parametrize(("share", "test"), [(None, 20), (0.2, 20), (0.3, 30), (0.125, 13)])
@@ -144,9 +142,7 @@ def test_test_share(share: float | None, test: int) -> None:
         make_split(d, "every-tenth", 1, 0.3)
 
 
-def test_unknown_rule_and_impossible_stratification() -> None:
-    with pytest.raises(FedReproError, match="choose one of pooled-stratified"):
-        make_split(domain([5, 5]), "half", 0)
+def test_impossible_stratification() -> None:
     with pytest.raises(FedReproError, match="cannot be split by class"):
         make_split(domain([9, 1]), "pooled-stratified", 0)
 

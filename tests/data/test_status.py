@@ -41,6 +41,9 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete() -> None:
             assert all(entry.known() for entry in source.files if entry.mirrors)
     assert kinds == {True: set(ENCODERS), False: set(all_domains()) - set(GENERATED)}
     assert set(SIZES) == set(DATASETS)
+    for names in DATASETS.values():  # of one data set
+        official = [name for name in names if name not in GENERATED]
+        assert len({MANIFEST.collection(name).classes_of(name) for name in official}) <= 1
     with pytest.raises(ValidationError, match="licence"):
         parse_manifest("[mnist]\n")
 
