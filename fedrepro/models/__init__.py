@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.models import cnn, resnet
+from fedrepro.models import cnn
 from fedrepro.models.base import FLModel, Output, TensorInfo, adapter, layout, parameter_count
 from fedrepro.models.discriminators import discriminator
 
@@ -15,8 +15,8 @@ __all__ = [
 ]  # fmt: skip
 
 _BUILDERS: tuple[Callable[..., FLModel], ...] = (
-    *(resnet.adcol_resnet50, adapter, cnn.digit_cnn, resnet.fedpall_resnet50, resnet.narrow_resnet),
-    *(cnn.pfl_cnn, resnet.resnet10, resnet.resnet18, cnn.small_cnn, cnn.tiny_cnn),
+    *(cnn.adcol_resnet50, adapter, cnn.digit_cnn, cnn.fedpall_resnet50, cnn.narrow_resnet),
+    *(cnn.pfl_cnn, cnn.resnet10, cnn.resnet18, cnn.small_cnn, cnn.tiny_cnn),
 )
 # Protocols, and so run ids, have a function's name: none of these may be renamed.
 MODELS = {build.__name__.replace("_", "-"): build for build in _BUILDERS}

@@ -166,23 +166,6 @@ def test_a_paper_refuses_and_names_the_common_protocol(mine: Path) -> None:
         study("common", f"folder:{mine}").arms("frozen")
 
 
-MIXES = [
-    ({"rule": "table", "clients": {"photo": 2, "sketch": 1}}, ["photo-1", "photo-2", "sketch"]),
-    ({"rule": "dirichlet", "alpha": 1.0, "count": 2}, ["pooled-1", "pooled-2"]),
-    ({"rule": "mixed", "ratio": 0.5}, ["photo", "sketch"]),
-]
-
-
-@pytest.mark.parametrize(("allocation", "clients"), MIXES)
-def test_any_allocation_of_the_protocol(
-    tmp_path: Path, allocation: dict[str, Any], clients: list[str]
-) -> None:
-    place, changes = tree(tmp_path / "big", 20), {"data.allocation": allocation}
-    found = study("common", f"folder:{place}", changes=changes).federation()
-    assert [client.name for client in found.clients] == clients
-    assert found.dataset.startswith("folder:big-")
-
-
 def test_python_runs_and_compares_on_it_by_a_relative_path(
     mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

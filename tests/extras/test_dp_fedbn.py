@@ -32,11 +32,6 @@ def flat(update):
     return torch.cat([value.flatten() for value in update.values()])
 
 
-def test_norms_stay_at_home():
-    run = training()
-    assert not any(run.layout[name].is_bn for name in run.travelling) and run.travelling
-
-
 @pytest.mark.parametrize("order", [1.0, 2.0])
 def test_updates_are_clipped(order):
     for update in updates(training(epsilon=1e9, clip=0.05, order=order)):

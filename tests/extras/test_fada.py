@@ -177,10 +177,6 @@ def test_attention_by_hand(attention, gains):
     assert found.tolist() == pytest.approx([w / sum(weights) for w in weights])
 
 
-def test_without_a_comparison_all_weigh_alike():
-    assert methods.create("FADA").attended({}, 4).tolist() == [0.25] * 4
-
-
 # The server: sources 0 and 2, target 1.
 
 

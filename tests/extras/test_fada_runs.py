@@ -116,22 +116,6 @@ def test_every_term_of_a_source_is_alive():
     assert set(rows[rows.domain == "domain0"].subject) == TERMS
     assert set(rows[rows.domain == "domain2"].subject) == {"fool"}
     assert (rows.value > 0).all()
-    run = training("FADA", target=-1)
-    run.one_round()
-    job = run._job(run.clients[0], run._download(run.clients[0]), 2)
-    whole = only(run, job)
-    for term in TERMS:
-
-        class Lacking(methods.get("FADA")):
-            lacks = term
-
-            def client_loss(self, model, batch, received):
-                found = super().client_loss(model, batch, received)
-                return {k: 0 * v if k == self.lacks else v for k, v in found.items()}
-
-        lacking = only(run, job, Lacking(target=-1))
-        moved = {n for n in whole.state if not torch.equal(lacking.state[n], whole.state[n])}
-        assert moved, term
 
 
 def test_wrong_values_are_single_clear_lines():

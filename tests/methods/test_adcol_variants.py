@@ -25,14 +25,6 @@ def recorded(run, name):
     return found
 
 
-def test_a_field_that_came_later_is_hashed_only_where_it_departs():
-    plain, two = methods.create("ADCOL"), methods.create("ADCOL", discriminators=2)
-    assert "discriminators" not in plain.fields() and two.fields()["discriminators"] == 2
-    assert set(two.fields()) - set(plain.fields()) == {"discriminators"}
-    assert methods.create("ADCOL", **plain.fields()) == plain
-    assert methods.create("ADCOL", **two.fields()) == two
-
-
 @pytest.mark.parametrize("bn_policy", ["local", "average"])
 def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
     run = training(settings={"model": "small-cnn"}, share_predictor=True, bn_policy=bn_policy)

@@ -1,10 +1,7 @@
 """FedPall: what travels, what stays, and what is tested."""
 
-import pytest
 import torch
 
-from fedrepro import methods
-from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.rng import torch_stream
 from tests import toys
@@ -87,10 +84,3 @@ def test_uploads_of_a_run_are_masked_features_in_training_mode():
     gone = (found == 0).all(dim=0)
     assert gone.sum() == D - int(0.9 * D)
     torch.testing.assert_close(found, torch.where(gone, 0.0, z))
-
-
-def test_wrong_values_are_single_clear_lines():
-    with pytest.raises(FedReproError, match="reading"):
-        methods.create("FedPall", reading="appendix")
-    with pytest.raises(FedReproError, match=r"keep = 1\.5: give a value between"):
-        methods.create("FedPall", keep=1.5)
