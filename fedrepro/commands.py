@@ -58,7 +58,7 @@ def fetch(names: Names = None, root: Root = None) -> None:
     failed = []
     for name in domain_names(names or ()):
         try:
-            said = data.fetch([name], root)[0].text
+            said = data.fetch(name, root)
         except FedReproError as error:
             said = str(error)
             failed.append(name)

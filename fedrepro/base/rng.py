@@ -53,11 +53,9 @@ def numpy_stream(
 
 
 @contextmanager
-def seeded_modules(
-    seed: int, client: int | None = None, round: int | None = None
-) -> Iterator[None]:
+def seeded_modules(seed: int, round: int | None = None) -> Iterator[None]:
     """Build torch modules inside: their default initialisers read the global generator, which is
     set to the stream here and put back afterwards."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "initialisation", client, round))
+        torch.manual_seed(stream_seed(seed, "initialisation", round=round))
         yield

@@ -51,7 +51,7 @@ def make_domain(name: str) -> DomainArrays:
 
 @pytest.fixture(autouse=True)
 def made_domains(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, size: int, root: Path | None = None, cache: Path | None = None) -> Any:
+    def load(name: str, size: int, root: Path | None = None) -> Any:
         assert size == SIZE
         return make_domain(name)
 
