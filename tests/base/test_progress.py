@@ -46,12 +46,8 @@ def test_a_live_curve_in_a_notebook(monkeypatch):
 
     monkeypatch.setattr("IPython.display.display", display)
     tell(progress.NotebookLine())
-    assert [("<svg" in content.get("text/html", "")) for content in shown] == [
-        False,
-        False,
-        True,
-        False,
-    ]
+    drawn = ["<svg" in content.get("text/html", "") for content in shown]
+    assert drawn == [False, False, True, False]
     assert "points='160.0,72.0 320.0,64.0'" in shown[2]["text/html"]
     assert shown[-1] == {"text/plain": "ADCOL seed 0  2 rounds, avg 20 %"}
 

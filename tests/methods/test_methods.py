@@ -159,20 +159,13 @@ def test_fedbn_keeps_every_bn_tensor_shortcuts_included(model):
     assert run.judged == ("personal",)
 
 
-def test_fedrep_shares_the_representation_and_trains_in_two_phases():
-    run = training("FedRep")
-    downs, _ = record_messages(run)
-    assert all(run.layout[n].part != "predictor" for n in downs[0]["model"])
-    assert {run.layout[n].part for n in run.clients[0].kept} == {"predictor"}
+def test_fedrep_shares_the_representation_and_trains_the_head_first():
+    run = training("FedRep", bn_policy="local")
+    assert run.travelling and all(run.layout[n].part != "predictor" for n in run.travelling)
+    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
     head, body = run.method.phases(run.protocol)
     assert (head.epochs, body.epochs) == (2, 1)
-
-
-def test_fedrep_head_phase_leaves_the_body_alone():
-    run = training("FedRep", bn_policy="local")
-    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
-    head_only = replace(job, phases=run.method.phases(run.protocol)[:1])
-    result = only(run, head_only)
+    result = only(run, replace(job, phases=[head]))
     for name, info in run.layout.items():
         if not info.is_buffer:
             same = torch.equal(result.state[name], job.state[name])
