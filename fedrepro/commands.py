@@ -79,7 +79,8 @@ def prepare(
     """Turn files into arrays; once, then it takes no time."""
     from fedrepro import data
 
-    data.prepare(names or (), size or (), root, report=typer.echo)
+    for line in data.prepare(names or (), size or (), root):
+        typer.echo(line)
 
 
 @records_app.command()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,15 +146,14 @@ def prepare(
     root: Path | str | None = None,
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
-    report: Callable[[str], None] = lambda line: None,
-) -> list[str]:
-    """Turn files into array files. Sizes: those given, else the ones the papers use (``SIZES``).
-    An encoder's file is used as it is.
+) -> Iterator[str]:
+    """Turn files into array files; one line per domain and size, as each is done. Sizes: those
+    given, else the ones the papers use (``SIZES``). An encoder's file is used as it is.
 
     With no names, every domain whose files are present is prepared; a named one that is missing
-    is an error. Returns one line per domain and size; report gets each as it is done.
+    is an error.
     """
-    names, sizes, lines = list(names), list(sizes), []
+    names, sizes = list(names), list(sizes)
     domain_names(names)
     rows = status(names, root, cache, manifest)
     domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
@@ -162,17 +161,14 @@ def prepare(
         if row.domain in ENCODERS and (names or row.present):
             if row.hash in ("bad", "missing"):
                 raise FedReproError(row.note)
-            lines.append(f"{row.domain}: weights, used as released")
-            report(lines[-1])
+            yield f"{row.domain}: weights, used as released"
     for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
         plan = make_plan(name, size, root, cache, manifest)
         fresh = not is_whole(plan.path)
         images = len(plan.load().labels)
         what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started
-        lines.append(f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s")
-        report(lines[-1])
-    return lines
+        yield f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s"
 
 
 def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:

@@ -150,7 +150,7 @@ def test_weights_are_read_where_their_hash_is_right(tmp_path: Path) -> None:
     assert line == f"{NAME}: weights, used as released"
     (tmp_path / FILE).write_bytes(b"altered")
     with pytest.raises(FedReproError, match="the file is cut or altered"):
-        prepare(["encoders"], [28], tmp_path, cache, manifest)
+        list(prepare(["encoders"], [28], tmp_path, cache, manifest))
     with pytest.raises(FedReproError, match="the file is cut or altered"):
         load_encoder(NAME, tmp_path, cache, manifest)
     (row,) = status([NAME], tmp_path, cache, manifest)

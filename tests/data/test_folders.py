@@ -145,7 +145,7 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine: Path) -> None:
     assert rows[1].note == "2 domains, 2 classes (cat, ein Hund), 33 images"
     assert rows[0].domain == "mini-font" and not rows[2].note
     with pytest.raises(FedReproError, match="is read when a run needs it"):
-        prepare([f"folder:{mine}"])
+        list(prepare([f"folder:{mine}"]))
     shutil.rmtree(mine / "photo" / "cat")
     (row,) = status([f"folder:{mine}"])
     assert row.hash == "bad" and "photo has no picture of cat; every" in row.note

@@ -189,7 +189,7 @@ def test_names(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for call, named in ((status, ["mnist"]), (fetch, "mnist"), (prepare, ["mnist"])):
         with pytest.raises(FedReproError, match="is a file"):
-            call(named, root=tmp_path / "file")
+            list(call(named, root=tmp_path / "file"))
     with pytest.raises(FedReproError, match="does not exist"):
         load_domain("mnist", 28, tmp_path / "absent")
 
