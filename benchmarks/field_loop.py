@@ -21,8 +21,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import seeded_modules, torch_stream
-from fedrepro.data.batches import epoch_batches
 from fedrepro.data.federation import Federation, Samples
+from fedrepro.data.transforms import epoch_batches
 from fedrepro.models import FLModel, build_model, discriminator
 
 METHODS = ("FedAvg", "ADCOL")

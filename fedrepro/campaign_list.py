@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +15,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, first_mistake
+from fedrepro.base.errors import FedReproError, choices, first_mistake
 from fedrepro.base.protocol import Scale
 
 if TYPE_CHECKING:
@@ -92,22 +91,15 @@ def read(path: Path) -> list[Run]:
 
 
 def _runs(entry: Entry) -> Iterator[Run]:
-    from fedrepro.papers.registry import COMMON, load, names
+    from fedrepro.papers.registry import load
 
-    def known(what: str, name: str, choices: Sequence[str]) -> None:
-        if name not in choices:
-            near = get_close_matches(name, choices, n=3, cutoff=0.3) or choices
-            raise FedReproError(f"no {what} {name!r}; the nearest: {', '.join(near)}")
-
-    known("paper", entry.paper, [*names(), COMMON])
     paper = load(entry.paper)
-    known("experiment", entry.experiment, [e.id for e in paper.experiments])
-    known("data set", entry.dataset, paper.datasets_for(entry.experiment))
-    rows = [spec.label for spec in paper.arm_specs(entry.experiment)]
+    rows = [arm.label for arm in paper.arms(entry.experiment, entry.dataset, entry.scale)]
     if not rows:
         raise FedReproError(f"{entry.experiment} trains nothing; take it out")
     for row in entry.methods or ():
-        known("row", row, rows)
+        if row not in rows:
+            raise FedReproError(f"no row {row!r}; choose from {choices(row, rows)}")
     for seed in entry.seeds:
         for row in entry.methods or rows:
             yield replace(run := Run(entry, row, seed), key=_key(run))

@@ -90,7 +90,7 @@ def fetch(names: Names = None, root: Root = None) -> None:
     failed = []
     for name in domain_names(names or ()):
         try:
-            said = data.fetch([name], root)[0].text
+            said = data.fetch(name, root)
         except FedReproError as error:
             said = str(error)
             failed.append(name)
@@ -111,7 +111,8 @@ def prepare(
     """Turn files into arrays; once, then it takes no time."""
     from fedrepro import data
 
-    data.prepare(names or (), size or (), root, report=typer.echo)
+    for line in data.prepare(names or (), size or (), root):
+        typer.echo(line)
 
 
 @records_app.command()

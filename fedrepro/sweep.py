@@ -116,12 +116,8 @@ def plan(
     device: str = "auto",
     data_root: Path | None = None,
     runs: Path = RUNS,
-    notebooks: Path | None = None,
 ) -> list[Job]:
-    """The jobs of a sweep, every value checked before the first kernel starts.
-
-    notebooks: the folder of `<paper>.ipynb`; default the checkout's.
-    """
+    """The jobs of a sweep, every value checked before the first kernel starts."""
     from fedrepro.quantities.paper_run import study  # torch comes with it
 
     folder = runs.expanduser().resolve()
@@ -135,7 +131,7 @@ def plan(
     }
     jobs = []
     for name in dict.fromkeys(papers):
-        paper, source = load(name), (notebooks or NOTEBOOKS) / f"{name}.ipynb"
+        paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
         for dataset in datasets or default_datasets(paper, experiment, scale):
             for seed in dict.fromkeys(seeds):
                 asked = study(name, dataset, scale, seed, only=methods, runs_dir=runs)

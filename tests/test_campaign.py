@@ -184,10 +184,10 @@ def test_one_campaign_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"paper": "adcoll"}, "no paper 'adcoll'; the nearest: adcol"),
-        ({"experiment": "table-l"}, "no experiment 'table-l'; the nearest: table-"),
-        ({"dataset": "minidigit"}, "no data set 'minidigit'; the nearest: minidigits"),
-        ({"methods": ["FedAVG"]}, "no row 'FedAVG'; the nearest: FedAvg"),
+        ({"paper": "adcoll"}, "no paper 'adcoll'; choose from adcol"),
+        ({"experiment": "table-l"}, "no experiment of ADCOL 'table-l'; choose from table-"),
+        ({"dataset": "minidigit"}, "does not run on 'minidigit'; choose from digits5, "),
+        ({"methods": ["FedAVG"]}, "no row 'FedAVG'; choose from FedAvg"),
         ({"experiment": "table-3-sizes"}, "table-3-sizes trains nothing"),
         ({"experiment": "table-4", "dataset": "office10", "scale": "paper",
           "changes": {"rounds": 2}}, "scale paper is the paper's own protocol"),

@@ -52,8 +52,6 @@ def federation(sizes: tuple[int, ...] = (21, 13, 9), validation: bool = True) ->
         ),
         tests={name: samples(12, 25 * i, 100 + i) for i, name in enumerate(names)},
         hashes={f"data/{name}": str(n) for name, n in zip(names, sizes, strict=True)},
-        standins=(),
-        deviations={},
     )
 
 

@@ -18,13 +18,9 @@ def sign(path: Path) -> None:
     """Put the checksum of a finished file into its header, where `UNSIGNED` stands."""
     with path.open("r+b") as file:
         header, at = _header(file)
-        sign_header(file, at, _sum(file, zlib.crc32(header)))
-
-
-def sign_header(file: BinaryIO, at: int, checksum: int) -> None:
-    """Write a checksum at its place."""
-    file.seek(at)
-    file.write(b"%08x" % checksum)
+        checksum = _sum(file, zlib.crc32(header))
+        file.seek(at)
+        file.write(b"%08x" % checksum)
 
 
 def is_whole(path: Path) -> bool:
@@ -45,15 +41,10 @@ def _header(file: BinaryIO) -> tuple[bytes, int]:
     size = file.seek(0, 2)
     file.seek(0)
     header = file.read(8 + min(length, size))
-    return header, place(header)
-
-
-def place(header: bytes) -> int:
-    """Where in a header the checksum stands."""
     found = MARK.search(header)
     if found is None:
         raise ValueError("no checksum")
-    return found.start(1)
+    return header, found.start(1)
 
 
 def _sum(file: BinaryIO, checksum: int) -> int:

@@ -143,8 +143,8 @@ class Augmentation(_Spec):
     erase: float = Field(0.0, ge=0, le=1)
 
 
-class DataSpec(_Spec):
-    """Which images, at what size, cut how.
+class DataSpec(Augmentation):
+    """Which images, at what size, cut how, and augmented how.
 
     split: ``pooled-stratified`` official parts merged, then divided by class, a fifth or
     ``test_share`` of them test (FedBN, FedPall); ``official`` the release's own parts;
@@ -159,7 +159,6 @@ class DataSpec(_Spec):
     a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
     theirs.
     test_limit: cut each domain's test set to this many images, or those of the domains named.
-    crop, flip, rotate, erase: see Augmentation.
     encoder: a frozen network whose embeddings take the images' place (`data.embeddings`).
     """
 
@@ -185,10 +184,6 @@ class DataSpec(_Spec):
     validation: int | float = Field(500, ge=0)
     test_limit: Annotated[int, Field(ge=1)] | dict[str, int] | None = None
     normalise: Literal["half", "none", "imagenet", "clip"] = "half"
-    crop: int = Field(0, ge=0)
-    flip: bool = False
-    rotate: float = Field(0.0, ge=0, le=180)
-    erase: float = Field(0.0, ge=0, le=1)
     encoder: str | None = None
 
     @model_validator(mode="after")

@@ -150,21 +150,20 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def load_dataset(
-    dataset: str, size: int, root: Path | str | None = None, cache: Path | str | None = None
+    dataset: str, size: int, root: Path | str | None = None
 ) -> dict[str, DomainArrays]:
     """A data set's domains in their order; of a folder, those it was named with.
 
     Raises FedReproError (one line) for an unknown name, and as `load_domain`.
     """
     if (tree := folders.opened(dataset)) is not None:
-        place = cache_root(cache)
-        return {name: _folder_plan(tree, name, size, place).load() for name in tree.hashes}
+        return {name: _folder_plan(tree, name, size, cache_root()).load() for name in tree.hashes}
     if dataset not in DATASETS:
         raise FedReproError(
             f"no data set is called {dataset!r}; choose one of {', '.join(DATASETS)}, or "
             "folder:PATH"
         )
-    return {name: load_domain(name, size, root, cache) for name in DATASETS[dataset]}
+    return {name: load_domain(name, size, root) for name in DATASETS[dataset]}
 
 
 def load_domain(

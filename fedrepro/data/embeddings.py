@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
-import pkgutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.places import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import cores, side_by_side
 from fedrepro.data.cache import cache_path, cache_root, is_whole, write_signed
@@ -63,8 +62,7 @@ def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> 
         FedReproError: unknown name, missing or altered weights, a package that is not installed.
     """
     if name not in EMBEDDERS:
-        for module in pkgutil.iter_modules(importlib.import_module(EXTRAS).__path__):
-            importlib.import_module(f"{EXTRAS}.{module.name}")
+        modules_of(EXTRAS)
     if name not in EMBEDDERS:
         known = ", ".join(EMBEDDERS)
         raise FedReproError(f"no encoder is called {name!r}; choose one of {known}")

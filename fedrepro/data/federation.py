@@ -69,9 +69,9 @@ class Federation:
     domains: tuple[str, ...]
     clients: tuple[ClientData, ...]
     tests: dict[str, Samples]
-    hashes: dict[str, str]
-    standins: tuple[str, ...]
-    deviations: dict[str, tuple[str, ...]]
+    hashes: dict[str, str] = field(default_factory=dict)
+    standins: tuple[str, ...] = ()
+    deviations: dict[str, tuple[str, ...]] = field(default_factory=dict)
     texts: dict[str, Tensor] = field(default_factory=dict)
     test_images: dict[str, Pieces] = field(default_factory=dict)
     subsets: tuple[str, ...] = ()
@@ -124,9 +124,7 @@ class Federation:
         return replace(self, clients=clients, tests=tests, texts=texts)
 
 
-def build_federation(
-    spec: DataSpec, root: Path | None = None, cache: Path | None = None
-) -> Federation:
+def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
     """Load, split and allocate a data set as its specification says.
 
     Splits and clients follow from ``spec.split_seed``, so that every run of a protocol has
@@ -136,20 +134,14 @@ def build_federation(
     Raises:
         FedReproError: unknown data set, missing or broken files, clients that cannot be had.
     """
-    arrays, splits, partition = divided(spec, root, cache)
-    classes = {a.classes for a in arrays.values()}
-    if len(classes) != 1:
-        raise FedReproError(f"the domains of {spec.dataset} differ in classes; prepare them again")
+    arrays, splits, partition = divided(spec, root)
     size, texts = spec.size, dict[str, Tensor]()
     if spec.encoder is not None:
-        encoder = embedder(spec.encoder, root, cache)
+        encoder = embedder(spec.encoder, root)
         size, text = encoder.size, encoder.text
         if text is not None:
             texts = {name: text(name, a.classes).float().cpu() for name, a in arrays.items()}
-        arrays = {
-            name: embed_domain(a, encoder, partition.used(name), cache)
-            for name, a in arrays.items()
-        }
+        arrays = {n: embed_domain(a, encoder, partition.used(n)) for n, a in arrays.items()}
     own = {d: d for d in arrays}  # the source of each domain
     if spec.allocation.cut_tests:
         own = {client.domain: client.train[0][0] for client in partition.clients}
@@ -158,7 +150,7 @@ def build_federation(
     return Federation(
         dataset=spec.dataset,
         size=size,
-        classes=classes.pop(),
+        classes=next(iter(arrays.values())).classes,
         domains=(POOLED,) if pooled else tuple(own),
         clients=tuple(
             ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
@@ -200,10 +192,10 @@ def _caveats(
 
 
 def divided(
-    spec: DataSpec, root: Path | None = None, cache: Path | None = None
+    spec: DataSpec, root: Path | None = None
 ) -> tuple[dict[str, DomainArrays], dict[str, Split], Partition]:
     """A data set's domains, how each is split, and who gets what."""
-    arrays = load_dataset(spec.dataset, spec.size, root, cache)
+    arrays = load_dataset(spec.dataset, spec.size, root)
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None

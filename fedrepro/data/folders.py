@@ -20,17 +20,7 @@ import numpy as np
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data.cache import cache_root
 from fedrepro.data.manifest import file_hash
-from fedrepro.data.readers.common import (
-    MAX_MEMBERS,
-    NO_PART,
-    PICTURES,
-    Decoded,
-    decode_image,
-    files_in,
-    is_picture,
-    join,
-    stack,
-)
+from fedrepro.data.readers import common
 
 FOLDER = "folder"  # how its names begin: a protocol may have several, folder and folder-frozen
 HOW = "a folder holds domain/class/image"
@@ -57,19 +47,21 @@ class Tree:
         counted = Counter(domain for domain, *name in _entries(self.root) if name)
         return dict(sorted(counted.items()))
 
-    def read(self, domain: str, size: int) -> Decoded:
+    def read(self, domain: str, size: int) -> common.Decoded:
         """A domain's pictures by class, then file name; they have no official parts."""
         number = {name: label for label, name in enumerate(self.classes)}
         found = []
         with _own():
-            for file in files_in(self.root / domain):
+            for file in common.files_in(self.root / domain):
                 if not any(part.startswith(".") for part in file.parts):
                     _, name, picture = file.parts
                     path = f"{self.root / domain / name / picture}"
-                    found.append((number[name], picture, decode_image(file.read(), path, size)))
+                    found.append(
+                        (number[name], picture, common.decode_image(file.read(), path, size))
+                    )
         found.sort(key=lambda item: item[:2])
         labels = np.array([label for label, _, _ in found], np.int64)
-        return join([(stack(image for _, _, image in found), labels, NO_PART)])
+        return common.join([(common.stack(image for _, _, image in found), labels, common.NO_PART)])
 
 
 _looked_at: dict[str, Tree] = {}
@@ -150,10 +142,15 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
     """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files and what
     is no picture beside the classes are left out; whatever else is in a wrong place is an error."""
     try:
-        paths = sorted(islice(root.rglob("*"), MAX_MEMBERS + 1))
+        paths = sorted(islice(root.rglob("*"), common.MAX_MEMBERS + 1))
     except OSError as error:
         raise FedReproError(f"{root} cannot be read ({one_line(error)}); {HOW}") from None
-    _need(len(paths) <= MAX_MEMBERS, root, f"holds over {MAX_MEMBERS:,} files", "take fewer")
+    _need(
+        len(paths) <= common.MAX_MEMBERS,
+        root,
+        f"holds over {common.MAX_MEMBERS:,} files",
+        "take fewer",
+    )
     for path in paths:
         parts = path.relative_to(root).parts
         if any(part.startswith(".") for part in parts):
@@ -165,9 +162,9 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
         if path.is_dir():
             _need(len(parts) < 3, path, "is a folder inside a class", f"move it: {HOW}")
             yield parts[:1]
-        elif is_picture(path.name):
+        elif common.is_picture(path.name):
             _need(len(parts) == 3, path, "lies in no class of a domain", f"move it: {HOW}")
             yield parts[:2]
         else:
-            said = f"is no picture ({', '.join(PICTURES)})"
+            said = f"is no picture ({', '.join(common.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")

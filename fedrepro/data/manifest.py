@@ -126,11 +126,6 @@ class Manifest:
 
     collections: dict[str, Collection]
 
-    def cut_domains(self) -> tuple[str, ...]:
-        """Every domain that also comes as a subset of its release."""
-        cut = [c for c in self.collections.values() if any(s.subset for s in c.sources)]
-        return tuple(domain for collection in cut for domain in collection.domains)
-
     def collection(self, domain: str) -> Collection:
         """The collection a domain belongs to."""
         return next(c for c in self.collections.values() if domain in c.domains)

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pooch
 import requests
@@ -147,15 +146,14 @@ def prepare(
     root: Path | str | None = None,
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
-    report: Callable[[str], None] = lambda line: None,
-) -> list[str]:
-    """Turn files into array files. Sizes: those given, else the ones the papers use (``SIZES``).
-    An encoder's file is used as it is.
+) -> Iterator[str]:
+    """Turn files into array files; one line per domain and size, as each is done. Sizes: those
+    given, else the ones the papers use (``SIZES``). An encoder's file is used as it is.
 
     With no names, every domain whose files are present is prepared; a named one that is missing
-    is an error. Returns one line per domain and size; report gets each as it is done.
+    is an error.
     """
-    names, sizes, lines = list(names), list(sizes), []
+    names, sizes = list(names), list(sizes)
     domain_names(names)
     rows = status(names, root, cache, manifest)
     domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
@@ -163,17 +161,14 @@ def prepare(
         if row.domain in ENCODERS and (names or row.present):
             if row.hash in ("bad", "missing"):
                 raise FedReproError(row.note)
-            lines.append(f"{row.domain}: weights, used as released")
-            report(lines[-1])
+            yield f"{row.domain}: weights, used as released"
     for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
         plan = make_plan(name, size, root, cache, manifest)
         fresh = not is_whole(plan.path)
         images = len(plan.load().labels)
         what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started
-        lines.append(f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s")
-        report(lines[-1])
-    return lines
+        yield f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s"
 
 
 def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
@@ -184,54 +179,35 @@ def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
     return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))
 
 
-@dataclass(frozen=True)
-class Fetched:
-    """What fetch did for a domain: files downloaded, already there, to be got by hand (text is
-    the paragraph that says how), or made by the generator."""
-
-    domain: str
-    outcome: Literal["downloaded", "present", "manual", "generated"]
-    text: str
-
-
 def fetch(
-    names: Iterable[str] = (),
+    name: str,
     root: Path | str | None = None,
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
-    progress: bool | None = None,
-) -> list[Fetched]:
-    """Get the full release of each domain, keeping files that are there with the right hash.
+) -> str:
+    """Get the full release of a domain, keeping files that are there with the right hash. Returned
+    is what was done, or the paragraph that says how to get it by hand.
 
     A download goes to a temporary file that is renamed once its hash fits, is tried again three
     times and then at the next mirror. One that broke off goes on where it stopped.
-    progress: draw a bar (default: on a terminal). Raises FedReproError where all mirrors fail.
+    Raises FedReproError where all mirrors fail.
     """
-    bar = sys.stderr.isatty() if progress is None else progress
-    rows, notes = [], cache_root(cache)
-    for name in domain_names(names):
-        if name in GENERATED:
-            rows.append(Fetched(name, "generated", "made by the generator, nothing to fetch"))
-            continue
-        folder = data_root(root, create=True)
-        rows.append(_fetch(name, folder, notes, manifest or default_manifest(), bar))
-    return rows
-
-
-def _fetch(name: str, root: Path, cache: Path, manifest: Manifest, bar: bool) -> Fetched:
+    if name in GENERATED:
+        return "made by the generator, nothing to fetch"
+    folder, notes = data_root(root, create=True), cache_root(cache)
+    manifest = manifest or default_manifest()
     collection = manifest.collection(name)
     full, wanted = collection.sources[0], dict[str, FileEntry]()
     for entry in full.files:
         if entry.mirrors:
             wanted.setdefault(entry.role, entry)
     if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
-        return _by_hand(name, root, cache, manifest)
-    places = [root / place for place in collection.places]
-    new = [e for e in wanted.values() if not _here(e, places, name, cache)]
+        return _by_hand(name, folder, notes, manifest)
+    places = [folder / place for place in collection.places]
+    new = [e for e in wanted.values() if not _here(e, places, name, notes)]
     for entry in new:
-        _download(entry, places[0], name, bar)
-    text = f"{name}: {len(new)} files downloaded, {len(wanted) - len(new)} already there"
-    return Fetched(name, "downloaded" if new else "present", text)
+        _download(entry, places[0], name)
+    return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
 
 
 def _here(entry: FileEntry, places: list[Path], domain: str, cache: Path) -> bool:
@@ -243,18 +219,18 @@ def _here(entry: FileEntry, places: list[Path], domain: str, cache: Path) -> boo
     return False
 
 
-def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> Fetched:
+def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> str:
     """No mirror: say how, after saying whether something usable is here already."""
     row, manual = _status(name, root, cache, manifest), manifest.collection(name).manual
     if row.hash in ("bad", "missing"):
         wrong = f"{row.note}. " if row.present else ""
-        return Fetched(name, "manual", f"{name}: {wrong}{manual} The data root is {root}.")
+        return f"{wrong}{manual} The data root is {root}."
     if row.note:  # not the full release
-        return Fetched(name, "manual", f"{name}: {row.source} present ({row.note}). {manual}")
-    return Fetched(name, "present", f"{name}: {row.source} present")
+        return f"{row.source} present ({row.note}). {manual}"
+    return f"{row.source} present"
 
 
-def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> None:
+def _download(entry: FileEntry, folder: Path, domain: str) -> None:
     """One file from the first mirror that gives the right bytes."""
     target, problems = entry.names[0], []
     pooch.get_logger().setLevel(logging.ERROR)  # its notes on stderr repeat the bar
@@ -262,7 +238,7 @@ def _download(entry: FileEntry, folder: Path, domain: str, bar: bool) -> None:
         known, urls = {target: entry.known()}, {target: url}
         store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=RETRIES)
         try:
-            store.fetch(target, downloader=Resuming(folder / f".{target}.part", bar))
+            store.fetch(target, downloader=Resuming(folder / f".{target}.part"))
             return
         except (requests.RequestException, ValueError) as error:
             problems.append(f"{url}: {_reason(error)}")
@@ -293,7 +269,6 @@ class Resuming:
     pooch checks the hash of the whole, so that no wrong beginning can stay."""
 
     part: Path
-    bar: bool
 
     def __call__(self, url: str, output_file: str, pooch: Any) -> None:
         have = self.part.stat().st_size if self.part.exists() else 0
@@ -307,9 +282,7 @@ class Resuming:
             total = int(answer.headers.get("Content-Length", 0)) + have
             with (
                 self.part.open("ab" if going_on else "wb") as file,
-                tqdm.wrapattr(
-                    file, "write", total, initial=have, desc=url, disable=not self.bar
-                ) as shown,
+                tqdm.wrapattr(file, "write", total, initial=have, desc=url, disable=None) as shown,
             ):
                 for block in answer.iter_content(BLOCK):
                     shown.write(block)

@@ -23,9 +23,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedrepro.base.errors import Diverged
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
-from fedrepro.data.batches import slices
 from fedrepro.data.federation import Samples
-from fedrepro.data.transforms import augment, draw, normalise
+from fedrepro.data.transforms import augment, draw, normalise, slices
 from fedrepro.methods.base import Method, Phase, Shots
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output, TensorInfo, layout
@@ -211,11 +210,8 @@ class Engine(ABC):
         self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False
     ) -> Output:
         module = self._others[training]
-        missing = module.state_dict().keys() - tensors.keys()
-        if missing:
-            raise KeyError(f"run needs a whole network; {sorted(missing)[0]} is missing")
         used = {n: v for n, v in tensors.items() if n in module.state_dict()}
-        return cast(Output, functional_call(module, used, (x,)))
+        return cast(Output, functional_call(module, used, (x,), strict=True))
 
     # Tensors in and out of the one network object.
 

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
-from fedrepro.data.batches import epoch_batches
-from fedrepro.data.transforms import prepare_batch
+from fedrepro.data.transforms import epoch_batches, prepare_batch
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message, Network

@@ -20,8 +20,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedrepro.base.protocol import DataSpec, OptimizerSpec, Protocol
-from fedrepro.data.batches import epoch_batches, slices
-from fedrepro.data.transforms import Draws, augment, draw, normalise, together
+from fedrepro.data.transforms import (
+    Draws,
+    augment,
+    draw,
+    epoch_batches,
+    normalise,
+    slices,
+    together,
+)
 from fedrepro.engine.base import (
     Engine,
     Job,

@@ -7,8 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrepro.data.batches import slices
-from fedrepro.data.transforms import normalise
+from fedrepro.data.transforms import normalise, slices
 from fedrepro.models.base import FLModel, Output, WrappedModel
 
 IMAGES = 256  # in a batch, when extractors are compared

@@ -47,14 +47,8 @@ def invert(
 
     Descends the mean squared error by Adam from `start`, cutting to [0, 1] after every step, each
     image by itself. Zhang et al. 2025 (MPFT), App. G, which leaves start, optimiser and rate open.
-    Equal arguments give equal bits on one CPU, from a checkpoint too. FedReproError: prototypes of
-    another length than the encoder's embeddings.
+    Equal arguments give equal bits on one CPU, from a checkpoint too.
     """
-    if prototypes.ndim != 2 or prototypes.shape[1] != encoder.size:
-        raise FedReproError(
-            f"prototypes of shape {tuple(prototypes.shape)} for {encoder.name}, whose embeddings "
-            f"hold {encoder.size} values; give (m, {encoder.size})"
-        )
     images = start(len(prototypes), size, generator).requires_grad_()
     optimizer = torch.optim.Adam([images], lr=lr)
     done = 0
@@ -90,10 +84,7 @@ def attack(asked: Asked) -> Figure:
     prototypes (m, d); start, found, behind and another, uint8 (m, 3, H, H) of the size the encoder
     works on; mse (m, 2), of the embedding before and after. The facts name the ``rows``.
     """
-    experiment, scale = asked.experiment, asked.protocol.scale
-    if scale not in experiment.steps:
-        raise FedReproError(f"{experiment.id} has no steps at scale {scale}; add them")
-    steps = experiment.steps[scale]
+    steps = asked.experiment.steps[asked.protocol.scale]
     return kept(asked, lambda begun: _made(asked, steps, begun), steps=steps, lr=LEARNING_RATE)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import seeded_modules, stream_seed, torch_stream
-from fedrepro.data.batches import epoch_batches
+from fedrepro.data.transforms import epoch_batches
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.messages import tensor_of
 from fedrepro.quantities.base import Asked, Values, quantity
@@ -72,13 +72,11 @@ def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
 
     Both are first centred and, where they are wider, cut to their 32 largest principal components.
     The mean over four folds, each judged by a critic that never saw it; never below 0. Equal input
-    and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, lengths that
-    disagree, values that are not finite.
+    and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, values that are
+    not finite.
     """
     from sklearn.model_selection import KFold  # takes a second
 
-    if len(x) != len(y):
-        raise FedReproError(f"{len(x)} and {len(y)} rows are no pairs; give one of each")
     if len(x) < LEAST:
         raise FedReproError(f"{len(x)} pairs are too few to judge by; give {LEAST} or more")
     both = _compact(x, seed), _compact(y, seed)

@@ -16,13 +16,6 @@ from fedrepro.base.protocol import EarlyStop
 ScoreRule = Literal["last", "last5", "validation", "best-test"]
 SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
 ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
-SCORE_RULE_NOTES = {
-    "last": "test accuracy after the last round",
-    "last5": "mean test accuracy of the last five rounds",
-    "validation": "test accuracy at the round of lowest mean validation loss",
-    "best-test": "test accuracy at the round where its own mean is highest: optimistic, for the "
-    "round is chosen on the test images",
-}
 
 
 def accuracies(

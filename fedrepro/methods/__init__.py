@@ -3,7 +3,6 @@ elsewhere is added with `register` or through the entry-point group `fedrepro.me
 
 import importlib.util
 import os
-import pkgutil
 import sys
 import warnings
 from dataclasses import fields
@@ -15,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedrepro.base.errors import FedReproError, choices, first_mistake, one_line
-from fedrepro.base.places import LOAD
+from fedrepro.base.places import LOAD, modules_of
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"
@@ -66,14 +65,13 @@ def _discover() -> None:
     if _discovered:
         return
     _discovered = True
-    for room in ROOMS:
-        for module in pkgutil.iter_modules(importlib.import_module(room).__path__):
-            for item in vars(importlib.import_module(f"{room}.{module.name}")).values():
-                if not (isinstance(item, type) and issubclass(item, Method)) or item is Method:
-                    continue
-                # A subclass of the same name adds its paper's variants: it is the method.
-                if issubclass(item, _registry.get(item.name, Method)):
-                    _registry[item.name] = item
+    for module in modules_of(*ROOMS):
+        for item in vars(module).values():
+            if not (isinstance(item, type) and issubclass(item, Method)) or item is Method:
+                continue
+            # A subclass of the same name adds its paper's variants: it is the method.
+            if issubclass(item, _registry.get(item.name, Method)):
+                _registry[item.name] = item
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             _add(entry.load())

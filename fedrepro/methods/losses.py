@@ -164,23 +164,13 @@ def prior_adjusted_cross_entropy(
     return F.cross_entropy(logits + own * _wide(shares)[labels].log()[:, None], labels)
 
 
-def distill_kl(
-    logits: Tensor,
-    teacher: Tensor,
-    direction: Literal["from_teacher", "to_teacher"] = "from_teacher",
-    reduction: Literal["mean", "batchmean"] = "mean",
-) -> Tensor:
-    """KL divergence between a network's softmax p and a teacher's q, both logits (b, K).
+def distill_kl(logits: Tensor, teacher: Tensor) -> Tensor:
+    """KL(q || p) of a teacher's softmax q and a network's p, both logits (b, K), over b K; in nats.
 
-    "from_teacher" is KL(q || p), as in MPFT's code; "to_teacher" KL(p || q): its Eq. 10 does not
-    settle which. reduction "mean" divides the sum by b K, as that code does; "batchmean" by b,
-    which is the mean divergence. In nats.
+    As in MPFT's code: its Eq. 10 settles neither the direction nor the divisor.
     """
     log_p, log_q = F.log_softmax(logits, dim=1), F.log_softmax(teacher, dim=1)
-    if direction == "to_teacher":
-        log_p, log_q = log_q, log_p
-    each = log_q.exp() * (log_q - log_p)
-    return each.mean() if reduction == "mean" else each.sum(dim=1).mean()
+    return (log_q.exp() * (log_q - log_p)).mean()
 
 
 def mean_regulariser(running: Tensor, reference: Tensor) -> Tensor:

@@ -74,6 +74,6 @@ class MPFTVariants(MPFT):
         """CE + lambda KL(p_received || p), Eq. 5."""
         whole = {**fl.tensors_of(received, "memory"), **fl.tensors_of(received, "model")}
         logits, teacher = model(batch.x).logits, model.run(whole, batch.x).logits
-        distance = distill_kl(logits, teacher.detach(), "from_teacher", "mean")
+        distance = distill_kl(logits, teacher.detach())
         ce = fl.cross_entropy(logits, batch.y)
         return {"ce": ce, "distillation": self.distillation * distance}

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import torch_stream
-from fedrepro.data.batches import epoch_batches
+from fedrepro.data.transforms import epoch_batches
 from fedrepro.methods.messages import Network
 from fedrepro.models import FLModel, TensorInfo, build_model
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.models import cnn, resnet
+from fedrepro.models import cnn
 from fedrepro.models.base import FLModel, Output, TensorInfo, adapter, layout, parameter_count
 from fedrepro.models.discriminators import discriminator
 
@@ -15,8 +15,8 @@ __all__ = [
 ]  # fmt: skip
 
 _BUILDERS: tuple[Callable[..., FLModel], ...] = (
-    *(resnet.adcol_resnet50, adapter, cnn.digit_cnn, resnet.fedpall_resnet50, resnet.narrow_resnet),
-    *(cnn.pfl_cnn, resnet.resnet10, resnet.resnet18, cnn.small_cnn, cnn.tiny_cnn),
+    *(cnn.adcol_resnet50, adapter, cnn.digit_cnn, cnn.fedpall_resnet50, cnn.narrow_resnet),
+    *(cnn.pfl_cnn, cnn.resnet10, cnn.resnet18, cnn.small_cnn, cnn.tiny_cnn),
 )
 # Protocols, and so run ids, have a function's name: none of these may be renamed.
 MODELS = {build.__name__.replace("_", "-"): build for build in _BUILDERS}
@@ -27,12 +27,10 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
     classes.
 
     Initial values come from torch's global generator; build inside ``rng.seeded_modules``.
-    FedReproError: unknown name, unknown or wrong argument, fewer than 2 classes.
+    FedReproError: unknown name, unknown or wrong argument.
     """
     if name not in MODELS:
         raise FedReproError(f"no network is called {name!r}; choose one of {', '.join(MODELS)}")
-    if classes < 2:
-        raise FedReproError(f"a network needs at least 2 classes, not {classes}")
     build = MODELS[name]
     known = [p for p in inspect.signature(build).parameters if p not in ("classes", "size")]
     for key, value in args.items():

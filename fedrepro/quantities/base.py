@@ -1,11 +1,8 @@
 """The printed quantities by the `kind` that experiments name. Adding one takes one file: a function
 with the decorator `quantity`, in this folder or in `extras`, is found by itself."""
 
-import importlib
-import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.base.places import RUNS
+from fedrepro.base.places import RUNS, modules_of
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
@@ -147,16 +144,10 @@ def quantity(
     return register
 
 
-@cache
-def _discover() -> None:
-    for room in ROOMS:
-        for module in pkgutil.iter_modules(importlib.import_module(room).__path__):
-            importlib.import_module(f"{room}.{module.name}")
-
-
 def get(kind: str) -> Quantity:
     """The quantity of a kind; FedReproError naming the choices where there is none."""
-    _discover()
+    if kind not in _registry:
+        modules_of(*ROOMS)
     if kind not in _registry:
         raise FedReproError(f"no quantity {kind!r}; choose from {', '.join(sorted(_registry))}")
     return _registry[kind]

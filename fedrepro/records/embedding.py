@@ -38,16 +38,11 @@ def tsne(
 
     features: ``features`` (m, d), ``labels`` (m,) and ``domain`` (m,), an index into ``domains``,
     as `Record.features` gives them. Equal input and seed give equal points on one machine.
-    FedReproError: fewer than 5 points, or lengths that disagree.
+    FedReproError: fewer than 5 points.
     """
     from sklearn.manifold import TSNE
 
     points = np.asarray(features["features"], dtype=np.float32)
-    labels, owners = features["labels"], features["domain"]
-    if not len(points) == len(labels) == len(owners):
-        raise FedReproError(
-            f"{len(points)} features for {len(labels)} labels; delete the run and train it again"
-        )
     if len(points) < LEAST:
         raise FedReproError(
             f"t-SNE needs at least {LEAST} points, got {len(points)}; test on more images"
@@ -58,5 +53,7 @@ def tsne(
         random_state=stream_seed(seed, "figure") % 2**32,
     )
     plane = pd.DataFrame(model.fit_transform(points), columns=["x", "y"])
-    names = {"domain": [domains[i] for i in owners], "cls": [classes[i] for i in labels]}
-    return plane.assign(**names)
+    return plane.assign(
+        domain=[domains[i] for i in features["domain"]],
+        cls=[classes[i] for i in features["labels"]],
+    )

@@ -18,7 +18,6 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Protocol
 from fedrepro.data import folders
-from fedrepro.data.manifest import default_manifest
 from fedrepro.methods.base import Method
 from fedrepro.records.fingerprint import fingerprint
 
@@ -66,14 +65,13 @@ def short_hash(content: Any) -> str:
 @dataclass(frozen=True)
 class Record:
     """A finished run in its folder. Its files are read once and must have the SHA-256 that `done`
-    lists of them; in older records `done` is empty and nothing is compared."""
+    lists of them."""
 
     folder: Path
 
     @cached_property
     def _listed(self) -> dict[str, str]:
-        done = self.folder / "done"
-        listed = files.read_json(done) if done.exists() and done.stat().st_size else {}
+        listed = files.read_json(self.folder / "done")
         if lacking := [name for name in listed if not (self.folder / name).is_file()]:
             raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
         return listed
@@ -81,7 +79,7 @@ class Record:
     def read(self, name: str) -> bytes:
         """A file of the record, as it was written."""
         content = (self.folder / name).read_bytes()
-        if self._listed and self._listed.get(name) != hashlib.sha256(content).hexdigest():
+        if self._listed.get(name) != hashlib.sha256(content).hexdigest():
             raise FedReproError(
                 f"{self.folder / name} cannot be read (it is not what was written: its checksum "
                 f"differs); {AGAIN}"
@@ -116,10 +114,7 @@ class Record:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        facts = self.measured("data")
-        # Records from before `subsets` was written: a domain that may be cut, and deviates.
-        cut = [d for d in default_manifest().cut_domains() if d in facts["deviations"]]
-        return {"subsets": cut, **facts}
+        return self.measured("data")
 
     @cached_property
     def curve(self) -> pd.DataFrame:
@@ -138,17 +133,14 @@ class Record:
 
     @cached_property
     def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Predicted class of every test image at the rounds a score rule may read; empty in a
-        record made before they were kept.
+        """Predicted class of every test image at the rounds a score rule may read.
 
         ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
         ``labels/domain`` (m,); ``images/domain/source`` (m,): the images' indices in that source,
         source by source in the order of the test set (absent where domains are pooled);
         ``sample/domain``: the positions that are tested where not all are.
         """
-        name = "predictions.safetensors"
-        kept = name in self._listed or (self.folder / name).exists()
-        return load(self.read(name)) if kept else {}
+        return load(self.read("predictions.safetensors"))
 
     @property
     def points(self) -> pd.DataFrame:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 from fedrepro.base.files import write_json
 from fedrepro.federated.rounds import Training
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    yield importlib.import_module("at_once")
-    torch.set_num_threads(1)
+SCRIPT = "at_once"
 
 
 def test_both_ways_train_alike_in_turn(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -13,14 +12,8 @@ import torch
 
 from fedrepro.base.errors import FedReproError
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPT = "growth"
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("growth")
 
 
 @pytest.fixture

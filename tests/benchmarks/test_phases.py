@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -17,15 +16,9 @@ from fedrepro.engine import LoopEngine
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.server import Server
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPT = "phases"
 CPU = torch.device("cpu")
 PARTS = {"reading", "forward", "backward", "step"}
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("phases")
 
 
 @pytest.fixture

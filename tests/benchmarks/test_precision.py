@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -13,13 +12,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.records import Store
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("precision")
+SCRIPT = "precision"
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 from dataclasses import replace
@@ -15,14 +14,8 @@ import torch
 
 from fedrepro.base.errors import FedReproError
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
+SCRIPT = "rounds"
 CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("rounds")
 
 
 @pytest.fixture
@@ -114,6 +107,6 @@ def test_readme_shows_the_stored_measurements(bench: ModuleType) -> None:
     shown = bench.README.read_text(encoding="utf-8").split(bench.MARKS[0])[1]
     stored = bench.table(list(bench.RESULTS.glob("rounds-*.json")))
     assert shown.split(bench.MARKS[1])[0].strip() == stored
-    benchmarks = {p.name for p in FOLDER.glob("*.py")}
+    benchmarks = {p.name for p in bench.README.parent.glob("*.py")}
     text = bench.README.read_text(encoding="utf-8")
     assert [name for name in benchmarks if f"`{name}`" not in text] == []

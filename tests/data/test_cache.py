@@ -38,14 +38,13 @@ def test_arrays_are_memory_mapped_from_plain_safetensors(tiny_mnist, tmp_path: P
 
 def test_a_second_prepare_writes_nothing(tiny_mnist, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
-    told: list[str] = []
-    arguments = (["mnist"], [28, 32], tiny_mnist.root, cache, tiny_mnist.manifest, told.append)
-    first = prepare(*arguments)
+    arguments = (["mnist"], [28, 32], tiny_mnist.root, cache, tiny_mnist.manifest)
+    first = list(prepare(*arguments))
     before = {p: p.stat().st_mtime_ns for p in cache.rglob("*")}
-    second = prepare(*arguments)
+    second = list(prepare(*arguments))
     assert {p: p.stat().st_mtime_ns for p in cache.rglob("*")} == before
     assert all("30 images, prepared" in line for line in first)
-    assert all("30 images, already there" in line for line in second) and told == first + second
+    assert all("30 images, already there" in line for line in second)
     # the hash follows the size
     hashes = [load(tiny_mnist, cache, size).hash for size in (28, 32, 28)]
     assert hashes[0] == hashes[2] != hashes[1]

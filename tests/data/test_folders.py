@@ -130,7 +130,7 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())
     refused(mine, r"cat/03\.png: has more than 8 bits a colour")
-    monkeypatch.setattr(folders, "MAX_MEMBERS", 5)
+    monkeypatch.setattr(folders.common, "MAX_MEMBERS", 5)
     refused(mine, "mine holds over 5 files")
 
 
@@ -145,7 +145,7 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine: Path) -> None:
     assert rows[1].note == "2 domains, 2 classes (cat, ein Hund), 33 images"
     assert rows[0].domain == "mini-font" and not rows[2].note
     with pytest.raises(FedReproError, match="is read when a run needs it"):
-        prepare([f"folder:{mine}"])
+        list(prepare([f"folder:{mine}"]))
     shutil.rmtree(mine / "photo" / "cat")
     (row,) = status([f"folder:{mine}"])
     assert row.hash == "bad" and "photo has no picture of cat; every" in row.note
@@ -164,23 +164,6 @@ def test_a_paper_refuses_and_names_the_common_protocol(mine: Path) -> None:
         study("common", f"office10:{mine}")
     with pytest.raises(FedReproError, match="does not run on 'folder:mine-"):
         study("common", f"folder:{mine}").arms("frozen")
-
-
-MIXES = [
-    ({"rule": "table", "clients": {"photo": 2, "sketch": 1}}, ["photo-1", "photo-2", "sketch"]),
-    ({"rule": "dirichlet", "alpha": 1.0, "count": 2}, ["pooled-1", "pooled-2"]),
-    ({"rule": "mixed", "ratio": 0.5}, ["photo", "sketch"]),
-]
-
-
-@pytest.mark.parametrize(("allocation", "clients"), MIXES)
-def test_any_allocation_of_the_protocol(
-    tmp_path: Path, allocation: dict[str, Any], clients: list[str]
-) -> None:
-    place, changes = tree(tmp_path / "big", 20), {"data.allocation": allocation}
-    found = study("common", f"folder:{place}", changes=changes).federation()
-    assert [client.name for client in found.clients] == clients
-    assert found.dataset.startswith("folder:big-")
 
 
 def test_python_runs_and_compares_on_it_by_a_relative_path(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
@@ -253,19 +252,3 @@ def test_a_share_for_validation_is_set_aside_by_class_before_clients_get_theirs(
         "b": [("b", 4), ("c", 5)],
         "c": [("c", 5), ("a", 10)],
     }
-
-
-def test_the_hash_of_an_allocation_recorded_before_settings_were_added_is_the_same() -> None:
-    """Worked out by hand: the rule as it was dumped then, then clients, indices and validation."""
-    sizes = {"a": 6, "b": 4}
-    result = allocate(validation=1, sizes=sizes, draw="first", per_client=3)
-    rule = (
-        '{"rule":"domain","clients":{},"count":null,"alpha":null,"ratio":null,"per_client":3,'
-        '"draw":"first"}'
-    )
-    digest = hashlib.sha256(rule.encode())
-    for name, train in (("a", [10, 8, 6]), ("b", [6, 4, 2])):
-        digest.update(f"|{name}|{name}|{name}|3:".encode() + np.array(train, "<i8").tobytes())
-    for name, (index,) in validation_of(result).items():
-        digest.update(f"|validation|{name}|1:".encode() + np.array([index], "<i8").tobytes())
-    assert result.hash == digest.hexdigest()

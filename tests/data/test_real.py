@@ -103,8 +103,8 @@ def test_pacs_lists_cleanly_and_as_the_fpl_family_reads_them(real_data: Path) ->
             assert told == leaky
 
 
-def test_i2pfls_clients_of_office_and_pacs(real_data: Path) -> None:
-    for name in (*DATASETS["office10"], *DATASETS["pacs"]):
+def test_i2pfls_clients_of_office(real_data: Path) -> None:
+    for name in DATASETS["office10"]:
         load(name, 32, real_data)
     table = {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
     given = AllocationSpec(rule="table", clients=table, per_client=0.2, every_class=True)
@@ -113,12 +113,6 @@ def test_i2pfls_clients_of_office_and_pacs(real_data: Path) -> None:
     sizes = {c.domain: len(c.train) for c in fed.clients}
     assert sizes == {"amazon": 153, "caltech": 179, "dslr": 25, "webcam": 47}
     assert all(len(set(c.train.labels.tolist())) == 10 for c in fed.clients)
-    table = {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4}
-    given = AllocationSpec(rule="table", clients=table, per_client=0.3, remainder=True)
-    pacs = DataSpec(dataset="pacs", size=32, split="official", allocation=given)
-    fed = build_federation(pacs, real_data)
-    assert [len(c.train) for c in fed.clients if c.domain == "sketch"] == [1059] * 3 + [354]
-    assert {len(c.train) for c in fed.clients if c.domain == "photo"} == {449}
 
 
 def test_mpfts_pacs_has_the_size_its_printed_traffic_implies(real_data: Path) -> None:

@@ -36,32 +36,26 @@ def images(n: int = 6, size: int = 28) -> torch.Tensor:
     return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=seeded())
 
 
+CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # as published
+
+
 @pytest.mark.parametrize(
-    ("how", "black", "white"),
+    ("how", "mean", "deviation"),
     [
-        ("half", [-1.0, -1.0, -1.0], [1.0, 1.0, 1.0]),
-        ("none", [0.0, 0.0, 0.0], [1.0, 1.0, 1.0]),
-        (
-            "imagenet",
-            [-0.485 / 0.229, -0.456 / 0.224, -0.406 / 0.225],
-            [0.515 / 0.229, 0.544 / 0.224, 0.594 / 0.225],
-        ),
-        (
-            "clip",  # as OpenCLIP's published preprocessing states them
-            [-0.48145466 / 0.26862954, -0.4578275 / 0.26130258, -0.40821073 / 0.27577711],
-            [0.51854534 / 0.26862954, 0.5421725 / 0.26130258, 0.59178927 / 0.27577711],
-        ),
+        ("half", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        ("none", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ("clip", *CLIP),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_normalisation_in_closed_form(
-    how: Any, black: list[float], white: list[float], dtype: torch.dtype
-) -> None:
+def test_normalisation_in_closed_form(how: Any, mean: Any, deviation: Any, dtype: Any) -> None:
     x = torch.stack([torch.zeros(3, 2, 2), torch.full((3, 2, 2), 255.0)]).to(torch.uint8)
     out = prepare_batch(x, spec(normalise=how), None, dtype)
     assert out.dtype == dtype
-    expected = torch.tensor([black, white], dtype=dtype)[:, :, None, None].expand(2, 3, 2, 2)
-    torch.testing.assert_close(out, expected)
+    for pixel, found in ((0.0, out[0]), (1.0, out[1])):
+        expected = (pixel - torch.tensor(mean, dtype=dtype)) / torch.tensor(deviation, dtype=dtype)
+        torch.testing.assert_close(found, expected[:, None, None].expand(3, 2, 2))
 
 
 def test_evaluation_ignores_augmentation_and_training_without_it_is_evaluation() -> None:

@@ -95,19 +95,6 @@ def test_every_method_equals_the_reference(name):
     assert_engines_agree(name=name)
 
 
-@pytest.mark.parametrize("policy", BN_POLICIES)
-def test_every_bn_policy_equals_the_reference(policy):
-    assert_engines_agree(fields={"bn_policy": policy})
-
-
-def test_a_network_with_a_projection_head_equals_the_reference():
-    assert_engines_agree(model="small-cnn", sizes=(13, 9), rounds=2, local_epochs=1)
-
-
-def test_float32_equals_the_reference_to_1e_4():
-    assert_engines_agree(precision="float32", tolerance=1e-4)
-
-
 @pytest.mark.parametrize("name", toys.ON_IMAGES)
 def test_every_method_runs_in_bf16(name):
     """Whatever a method sends or keeps is of the run's own type again."""
@@ -116,16 +103,6 @@ def test_every_method_runs_in_bf16(name):
     assert np.isfinite(curve[curve.measure == "term"].value).all()
     tensors = [*run.server.model.values(), *(v for c in run.clients for v in c.memory.values())]
     assert all(v.dtype != torch.bfloat16 for v in tensors)
-
-
-@pytest.mark.parametrize("name", ["SOLO", "ADCOL"])
-def test_partial_participation_equals_the_reference(name):
-    assert_engines_agree(name=name, participation=0.4)
-
-
-@pytest.mark.parametrize("flip, rotate", [(True, 0.0), (False, 9.0), (True, 20.0)])
-def test_augmentation_equals_the_reference(flip, rotate):
-    assert_engines_agree(data__flip=flip, data__rotate=rotate, data__normalise="imagenet", rounds=2)
 
 
 ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5}
@@ -140,13 +117,24 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("setting", OPTIMIZERS)
-def test_every_optimiser_equals_the_reference(setting):
-    assert_engines_agree(name="FedRep", optimizer=OPTIMIZERS[setting])
+TURNED = {"data__rotate": 20.0, "data__normalise": "imagenet", "rounds": 2}
+SETTINGS = {
+    **{f"BatchNorm: {policy}": {"fields": {"bn_policy": policy}} for policy in BN_POLICIES},
+    **{name: {"name": "FedRep", "optimizer": spec} for name, spec in OPTIMIZERS.items()},
+    "projection": {"model": "small-cnn", "sizes": (13, 9), "rounds": 2, "local_epochs": 1},
+    "float32": {"precision": "float32", "tolerance": 1e-4},
+    "some of SOLO's clients": {"name": "SOLO", "participation": 0.4},
+    "some of ADCOL's clients": {"name": "ADCOL", "participation": 0.4},
+    "flipped": {"data__flip": True},
+    "turned": TURNED,
+    "flipped and turned": {"data__flip": True, **TURNED},
+    "two batches a step": {"name": "Per-FedAvg", "optimizer": ADAMW},
+}
 
 
-def test_lookahead_steps_equal_the_reference():
-    assert_engines_agree(name="Per-FedAvg", optimizer=ADAMW)
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_setting_equals_the_reference(setting):
+    assert_engines_agree(**SETTINGS[setting])
 
 
 # Methods that no paper here needs, but a file of somebody else's may hold.

@@ -90,21 +90,6 @@ def judged(common, own=()):
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
 
 
-def test_one_network_in_and_out_of_the_clients_domains():
-    found = metrics.in_and_out(judged({"a": 80, "b": 40}), CLIENTS, TESTED)
-    assert found.index.tolist() == [1]
-    assert found.ind.tolist() == [50.0]  # (100 * 80 + 300 * 40) / 400
-    assert found.ood.tolist() == [70.0]  # (100 * 40 + 300 * 80) / 400
-
-
-def test_networks_of_their_own_in_and_out_of_the_clients_domains():
-    own = [("one", "a", 90), ("one", "b", 10), ("two", "a", 30), ("two", "b", 50)]
-    curve = judged({"a": 90, "b": 50}, own)
-    found = metrics.in_and_out(curve, CLIENTS, TESTED)
-    assert found.ind.tolist() == [60.0]  # (100 * 90 + 300 * 50) / 400
-    assert found.ood.tolist() == [25.0]  # (100 * 10 + 300 * 30) / 400
-
-
 def test_clients_of_one_domain_share_its_test_images():
     own = [("one", "a", 90), ("one", "b", 10), ("two", "a", 30), ("two", "b", 50)]
     own += [("three", "a", 70), ("three", "b", 50)]

@@ -11,26 +11,11 @@ from fedrepro.methods.base import Batch
 from fedrepro.models import Output
 from fedrepro.models.discriminators import ResNetDiscriminator
 from tests import toys
+from tests.methods.test_methods import record_messages
 
 
 def training(settings=None, **fields):
     return toys.start("ADCOL", fields=fields, **(settings or {}))
-
-
-def recorded(run, name):
-    """What a function of the run returned while one round passed."""
-    found, real = [], getattr(run, name)
-    setattr(run, name, lambda *args: found.append(real(*args)) or found[-1])
-    run.one_round()
-    return found
-
-
-def test_a_field_that_came_later_is_hashed_only_where_it_departs():
-    plain, two = methods.create("ADCOL"), methods.create("ADCOL", discriminators=2)
-    assert "discriminators" not in plain.fields() and two.fields()["discriminators"] == 2
-    assert set(two.fields()) - set(plain.fields()) == {"discriminators"}
-    assert methods.create("ADCOL", **plain.fields()) == plain
-    assert methods.create("ADCOL", **two.fields()) == two
 
 
 @pytest.mark.parametrize("bn_policy", ["local", "average"])
@@ -80,11 +65,11 @@ def two_stages(**more):
 def test_a_round_in_two_stages():
     run = two_stages()
     assert run.server.modules["discriminator"].linear3.out_features == 2  # of three clients
-    ups = [u.message for u in recorded(run, "_upload")]
+    ups = [u.message for u in record_messages(run)[1]]
     first = {k: v.clone() for k, v in run.server.modules["discriminator"].state_dict().items()}
     assert [set(message) for message in ups] == [{"representations"}] * 2
     assert run.server.log["discriminator_loss"] > 0
-    more = recorded(run, "_upload")
+    more = record_messages(run)[1]
     assert [u.message for u in more] == [{}, {}] and run.server.log == {}
     for name, value in run.server.modules["discriminator"].state_dict().items():
         assert torch.equal(value, first[name])  # the second stage is not learnt from
@@ -103,14 +88,14 @@ def test_the_first_stage_trains_without_the_discriminator():
 
 
 def test_noisy_representations_lie_around_the_unit_range():
-    ups = recorded(training(local_epsilon=1e9), "_upload")
-    z = ups[0].message["representations"]
+    def sent(**fields):
+        return record_messages(training(**fields))[1][0].message["representations"]
+
+    z, loud = sent(local_epsilon=1e9), sent(local_epsilon=0.5)
     torch.testing.assert_close(z.amin(1), torch.zeros(len(z)), atol=1e-6, rtol=0)
     torch.testing.assert_close(z.amax(1), torch.ones(len(z)), atol=1e-6, rtol=0)
-    loud = recorded(training(local_epsilon=0.5), "_upload")[0].message["representations"]
     assert (loud - z).abs().mean().item() == pytest.approx(2.0, rel=0.15)  # Laplace of scale 2
-    assert not torch.equal(loud, recorded(training(local_epsilon=0.5, local_noise="gaussian"),
-                                          "_upload")[0].message["representations"])  # fmt: skip
+    assert not torch.equal(loud, sent(local_epsilon=0.5, local_noise="gaussian"))
 
 
 def test_the_discriminator_is_shown_what_it_was_taught():

@@ -1,13 +1,11 @@
 """FedPall: what travels, what stays, and what is tested."""
 
-import pytest
 import torch
 
-from fedrepro import methods
-from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.rng import torch_stream
 from tests import toys
+from tests.methods.test_methods import record_messages
 
 D = 16  # tiny-cnn's features
 
@@ -76,21 +74,11 @@ def test_tested_is_what_training_left_not_the_new_global_classifier():
 
 def test_uploads_of_a_run_are_masked_features_in_training_mode():
     run = training(sent_as="masked")
-    messages = []
-    upload = run._upload
-    run._upload = lambda *args: messages.append(upload(*args)) or messages[-1]
-    run.one_round()
+    _, ups = record_messages(run)
     stream = torch_stream(0, "method", client=0, round=1)
     samples, augmentation = run.clients[0].data.train, run.protocol.data.augmentation
     z = run.engine.features(run.clients[0].trained, samples, True, augmentation, stream)
-    found = messages[0].message["features"]
+    found = ups[0].message["features"]
     gone = (found == 0).all(dim=0)
     assert gone.sum() == D - int(0.9 * D)
     torch.testing.assert_close(found, torch.where(gone, 0.0, z))
-
-
-def test_wrong_values_are_single_clear_lines():
-    with pytest.raises(FedReproError, match="reading"):
-        methods.create("FedPall", reading="appendix")
-    with pytest.raises(FedReproError, match=r"keep = 1\.5: give a value between"):
-        methods.create("FedPall", keep=1.5)

@@ -87,20 +87,13 @@ def test_without_any_one_term_the_update_is_another(name):
         assert any(not torch.equal(lacking.state[n], whole.state[n]) for n in whole.state), term
 
 
-def average(run, models, counts=(10, 30)):
-    """The average of two clients' tensors under a run's method and protocol."""
-    weights = run.method.weights(run.protocol, counts)
-    total = RunningAverage(run.layout, run.method.bn_policy == "first")
-    for position, (model, weight) in enumerate(zip(models, weights, strict=True)):
-        total.add(position, model, weight)
-    return total.tensors
-
-
 def test_bn_first_takes_the_first_clients_statistics():
     run = training("FedAvg", bn_policy="first")
     name = next(n for n in run.travelling if run.layout[n].is_bn and run.layout[n].is_buffer)
-    models = [{name: torch.tensor([1.0])}, {name: torch.tensor([5.0])}]
-    assert average(run, models)[name].tolist() == [1.0]
+    average = RunningAverage(run.layout, first_statistics=True)
+    for position, value in enumerate((1.0, 5.0)):
+        average.add(position, {name: torch.tensor([value])}, weight=0.5)
+    assert average.tensors[name].tolist() == [1.0]
 
 
 def test_bn_recompute_gives_the_data_statistics():
@@ -115,16 +108,11 @@ def test_bn_recompute_gives_the_data_statistics():
         torch.testing.assert_close(client.kept[name], again[name])
 
 
-def test_solo_sends_nothing():
-    downs, ups = record_messages(training("SOLO"))
+def test_solo_sends_nothing_and_keeps_its_momentum():
+    run = training("SOLO")
+    downs, ups = record_messages(run)
     assert all(message == {} for message in downs)
     assert all(upload.message == {} for upload in ups)
-
-
-def test_solo_rounds_are_one_long_training():
-    """Kept momentum: what separates rounds is only the order stream."""
-    run = training("SOLO")
-    run.run(Silent())
     assert all(client.optimizer for client in run.clients)
 
 
@@ -171,20 +159,13 @@ def test_fedbn_keeps_every_bn_tensor_shortcuts_included(model):
     assert run.judged == ("personal",)
 
 
-def test_fedrep_shares_the_representation_and_trains_in_two_phases():
-    run = training("FedRep")
-    downs, _ = record_messages(run)
-    assert all(run.layout[n].part != "predictor" for n in downs[0]["model"])
-    assert {run.layout[n].part for n in run.clients[0].kept} == {"predictor"}
+def test_fedrep_shares_the_representation_and_trains_the_head_first():
+    run = training("FedRep", bn_policy="local")
+    assert run.travelling and all(run.layout[n].part != "predictor" for n in run.travelling)
+    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
     head, body = run.method.phases(run.protocol)
     assert (head.epochs, body.epochs) == (2, 1)
-
-
-def test_fedrep_head_phase_leaves_the_body_alone():
-    run = training("FedRep", bn_policy="local")
-    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
-    head_only = replace(job, phases=run.method.phases(run.protocol)[:1])
-    result = only(run, head_only)
+    result = only(run, replace(job, phases=[head]))
     for name, info in run.layout.items():
         if not info.is_buffer:
             same = torch.equal(result.state[name], job.state[name])

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedrepro.base.progress import Silent
 from tests import toys
 from tests.methods.test_methods import only, record_messages, training
 
@@ -33,13 +32,6 @@ def test_references_use_running_or_batch_statistics(training_mode):
     other = {n: v + 0.3 if n in statistics else v for n, v in client.memory.items()}
     job.received["memory"] = other
     assert (only(run, job).terms["contrast"] == expected) == training_mode
-
-
-def test_local_batch_norm_stands_in_both_references():
-    run = training("MOON", bn_policy="local")
-    curve = run.run(Silent())
-    assert curve["round"].max() == 3
-    assert all(run.layout[n].is_bn for n in run.clients[0].kept)
 
 
 @pytest.mark.parametrize("name", ["MOON", "FedProto"])

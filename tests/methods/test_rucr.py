@@ -17,12 +17,6 @@ def training(model="tiny-cnn", **fields):
     return toys.start("RUCR", (8, 6), fields=fields, model=model)
 
 
-def test_draws_are_a_class_and_a_share():
-    draws = methods.create("RUCR").draw(1000, torch.Generator().manual_seed(0))
-    assert draws.shape == (1000, 2)
-    assert 0 <= draws.min() < 0.01 and 0.99 < draws.max() < 1
-
-
 @pytest.mark.parametrize("anchors", ["unit", "raw"])
 def test_bytes(anchors):
     run = training(anchors=anchors)

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import seeded_modules
-from fedrepro.models import MODELS, build_model, discriminator, layout, parameter_count
+from fedrepro.models import build_model, discriminator, layout, parameter_count
 
 
 def test_adcol_network_has_the_values_its_printed_traffic_implies() -> None:
@@ -172,13 +172,10 @@ def test_wrong_names_and_arguments_are_one_clear_line(name: str, args: dict, say
     assert "\n" not in str(caught.value)
 
 
-def test_too_few_classes_or_pixels_are_refused() -> None:
-    with pytest.raises(FedReproError, match="at least 2 classes"):
-        build_model("tiny-cnn", 1, 28)
-    for name in ("tiny-cnn", "small-cnn"):
-        with pytest.raises(FedReproError, match="8 pixels or more, not 7"):
-            build_model(name, 10, 7)
-    assert "tiny-cnn" in MODELS
+@pytest.mark.parametrize("name", ["tiny-cnn", "small-cnn"])
+def test_too_few_pixels_are_refused(name: str) -> None:
+    with pytest.raises(FedReproError, match="8 pixels or more, not 7"):
+        build_model(name, 10, 7)
 
 
 def test_the_import_door_leaves_torchvision_whole_in_a_fresh_process() -> None:

@@ -179,7 +179,7 @@ def start(case: Case, module: FLModel, clients: list[Samples], **settings: Any) 
     outputs = [layer.out_features for layer in module.predictor if isinstance(layer, nn.Linear)]
     names = tuple(str(k) for k in range(outputs[-1]))
     own = tuple(ClientData(f"c{i}", "d", samples, None) for i, samples in enumerate(clients))
-    data = Federation("golden", 4, names, ("d",), own, {"d": clients[0]}, {}, (), {})
+    data = Federation("golden", 4, names, ("d",), own, {"d": clients[0]})
     with patch.dict(MODELS, golden=lambda classes, size: copy.deepcopy(module)):
         run = Training(method, protocol, data, 0)
     run.engine.lanes = 1  # given batches are read in the clients' order

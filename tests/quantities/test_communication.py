@@ -36,9 +36,6 @@ def made(clients: int, classes: int) -> Federation:
         domains=names,
         clients=tuple(ClientData(n, n, samples(classes), samples(2)) for n in names),
         tests={name: samples(2) for name in names},
-        hashes={},
-        standins=(),
-        deviations={},
     )
 
 

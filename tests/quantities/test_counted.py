@@ -83,15 +83,3 @@ def test_distances_of_the_embedded_sources() -> None:
     assert rows["minidigits", "FID"]["value"] == pytest.approx(np.mean(each))
     assert any("Inception" in mark for mark in rows["minidigits", "FID"]["marks"])
     assert all(row["standin"] for row in rows.values())  # so that no verdict is given
-
-
-@pytest.mark.slow
-def test_office_sizes_are_the_printed_ones(real_data) -> None:
-    rows = found("table-3-sizes", "office10", "paper", data_root=real_data)
-    sizes = {method: row["value"] for (method, column), row in rows.items() if column == "test"}
-    assert sizes == {
-        "Caltech-10 / Amazon": 192,
-        "Caltech-10 / Caltech": 225,
-        "Caltech-10 / DSLR": 32,
-        "Caltech-10 / WebCam": 59,
-    }

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 
 from fedrepro import methods
-from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.data import cache, embeddings
@@ -71,12 +70,6 @@ def everything(folder: Path) -> None:
             record.read(path.name)
 
 
-def test_every_file_of_a_run_is_listed(record: Record) -> None:
-    listed = files.read_json(record.folder / "done")
-    there = {p.name for p in record.folder.iterdir() if not p.name.startswith(".")}
-    assert set(listed) == there - {"done"} and len(listed) >= 5
-
-
 @pytest.mark.parametrize(
     "file", ["config.json", "data.json", "curve.parquet", "features.safetensors"]
 )
@@ -91,14 +84,6 @@ def test_the_list_itself(record: Record) -> None:
             everything(record.folder)
             pytest.fail(f"byte {place}")
     everything(record.folder)
-
-
-def test_a_record_from_before_there_were_lists_is_readable(record: Record) -> None:
-    done = (record.folder / "done").read_bytes()
-    (record.folder / "done").write_text("")
-    everything(record.folder)
-    assert len(Record(record.folder).curve)
-    (record.folder / "done").write_bytes(done)
 
 
 # Checkpoints.

@@ -1,7 +1,6 @@
 """Packed records: what was in the folders, in few files that only grow, each damage named."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +11,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.records import Probe, Record, RunSpec, Store
 from fedrepro.records import store as store_module
-from fedrepro.records.packed import Pack, check, pack, unpack
+from fedrepro.records.packed import Pack, PackedRecord, check, pack, unpack
 from tests import toys
 
 PROBE = Probe("size", lambda training: {"clients": len(training.clients)})
@@ -74,6 +73,9 @@ def test_unpacked_runs_are_as_before_packing(tmp_path: Path) -> None:
     found = obtain(tmp_path / "out", 0, probe=PROBE)
     assert type(found) is Record and facts(found) == before
     pd.testing.assert_frame_equal(found.curve, curve)
+    assert type(Store(tmp_path / "runs").find(found.run_id)) is PackedRecord
+    unpack(tmp_path / "runs", tmp_path / "runs")  # a folder comes before what is packed
+    assert type(Store(tmp_path / "runs").find(found.run_id)) is Record
 
 
 def test_every_damage_is_named(tmp_path: Path) -> None:
@@ -99,17 +101,3 @@ def test_every_damage_is_named(tmp_path: Path) -> None:
     shared.write_text("{")
     with pytest.raises(FedReproError, match="restore the file"):
         check(tmp_path)
-
-
-def test_a_run_in_a_folder_comes_before_a_packed_one(tmp_path: Path) -> None:
-    record = obtain(tmp_path, 0)
-    again = replace(record, folder=unpack_beside(tmp_path))
-    assert Store(tmp_path).find(record.run_id) == again
-
-
-def unpack_beside(root: Path) -> Path:
-    """Pack a folder's only run and write it back there."""
-    pack(root)
-    unpack(root, root)
-    (run,) = Pack(root).runs
-    return root / run

@@ -20,7 +20,7 @@ from fedrepro import methods
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.records import Record, RunSpec, Store, embedding, run_id
+from fedrepro.records import RunSpec, Store, embedding, run_id
 from fedrepro.records import store as store_module
 from tests import toys
 from tests.toys import numbers
@@ -63,15 +63,10 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
     assert record.protocol == toys.protocol()
 
 
-def test_subsets_are_recorded_and_known_of_older_records(tmp_path, monkeypatch):
+def test_subsets_are_recorded(tmp_path, monkeypatch):
     federation = replace(toys.federation(), subsets=("a",))
     monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
-    assert obtain(tmp_path / "new").data["subsets"] == ["a"]
-    for deviations, subsets in (({"svhn": ["words"], "usps": ["a subset"]}, ["svhn"]), ({}, [])):
-        old = tmp_path / f"old-{len(deviations)}"
-        old.mkdir()
-        files.write_json(old / "data.json", {"deviations": deviations})
-        assert Record(old).data["subsets"] == subsets
+    assert obtain(tmp_path).data["subsets"] == ["a"]
 
 
 def test_kept_features_are_the_networks_own(tmp_path):
@@ -118,27 +113,6 @@ def test_auto_takes_any_engines_record_and_a_named_engine_only_its_own(tmp_path)
     assert obtain(tmp_path, replace(spec(), engine="auto")).config["engine"] == "reference"
 
 
-def test_an_unfinished_run_is_resumed(tmp_path, monkeypatch):
-    expected = obtain(tmp_path / "whole")
-    calls = []
-    original = store_module.Training.one_round
-
-    def stop_at_three(self):
-        if self.round == 2 and not calls:
-            calls.append(self.round)
-            raise KeyboardInterrupt
-        original(self)
-
-    monkeypatch.setattr(store_module.Training, "one_round", stop_at_three)
-    with pytest.raises(KeyboardInterrupt):
-        obtain(tmp_path / "cut")
-    folder = next(p for p in (tmp_path / "cut").iterdir())
-    assert (folder / "checkpoint.safetensors").exists() and not (folder / "done").exists()
-    resumed = obtain(tmp_path / "cut")
-    pd.testing.assert_frame_equal(numbers(resumed.curve), numbers(expected.curve), check_exact=True)
-    assert not (folder / "checkpoint.safetensors").exists()
-
-
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
     def full(self, file, **kwargs):
         Path(file).write_bytes(b"half")
@@ -151,13 +125,6 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
     folder = next(tmp_path.iterdir())
     assert not (folder / "curve.parquet").exists() and not list(folder.glob(".*.part"))
     assert (folder / "checkpoint.safetensors").exists() or not (folder / "done").exists()
-
-
-def test_runs_folder_that_is_a_file(tmp_path):
-    place = tmp_path / "runs"
-    place.write_text("")
-    with pytest.raises(FedReproError, match="is a file"):
-        Store(place)
 
 
 CHILD = """

@@ -71,6 +71,7 @@ def test_begun_with_one_and_resumed_with_two(
             obtain(tmp_path / "cut", 1, "FedAvg")
     assert list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
     same(whole, obtain(tmp_path / "cut", 2, "FedAvg"))
+    assert not list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
 
 
 def test_without_all_that_two_threads_have_other_bits(
