@@ -78,9 +78,9 @@ class OptimizerSpec(_Spec):
         return self
 
     def rate(self, round: int) -> float:
-        """The step size in a round, counted from 1."""
+        """The step size in a round, counted from 1; 0 is the test before the first."""
         before = round - 1
-        if before < self.warmup:
+        if self.warmup and before < self.warmup:
             return self.lr * (before + 1) / self.warmup
         if self.cosine is None:
             return self.lr
