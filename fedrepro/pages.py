@@ -26,6 +26,7 @@ from PIL import Image
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.places import CHECKOUT
+from fedrepro.report.picture import LIVE
 from fedrepro.report.text import STANDIN, dataset_name
 from fedrepro.sweep import cores, papermill_complaint, pool
 
@@ -36,7 +37,9 @@ GENERATED = Path("book/_generated")  # written at each build, from the code
 RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
 # What sphinx and its theme copy that no browser reads of a page.
 UNREAD = ("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o")
-PICTURE = re.compile(r'alt="[^"]*_images/([0-9a-f]{64}\.png)"')  # sphinx's own words are the path
+# sphinx's own words are the path
+PICTURE = re.compile(r'<img (alt="[^"]*_images/([0-9a-f]{64}\.png)")[^>]*>')
+FIGURE = '<figure class="interactive">'
 SCRIPTS = Path("book/_static/records")  # data of the page of runs
 MATHJAX = Path("book/_static/mathjax")
 # All that a page loads of it: the one script with every TeX extension in it, and its fonts.
@@ -310,16 +313,35 @@ def _build_pages(copy: Path, out: Path, strict: bool) -> Path:
 
 
 def _finish(built: Path) -> None:
-    """Drop what no page needs, and tell of each picture what its file says is drawn."""
+    """Drop what no page needs, tell of each picture what its file says is drawn, and put beside it
+    the interactive form that its file holds, with the script that draws it."""
     for pattern in UNREAD:
         for file in built.glob(pattern):
             file.unlink()
+    live = False
     for page in built.rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        page.write_text(PICTURE.sub(partial(_described, built), text), encoding="utf-8")
+        text = PICTURE.sub(partial(_described, built), page.read_text(encoding="utf-8"))
+        page.write_text(text, encoding="utf-8")
+        live = live or FIGURE in text
+    if live:
+        try:
+            from vl_convert import javascript_bundle
+        except ImportError:
+            raise FedReproError("figures need Vega: pip install vl-convert-python") from None
+        script = javascript_bundle()  # type: ignore[call-arg]  # whose snippet may be left out
+        (built / "_static" / "vega.js").write_text(script, encoding="utf-8")
 
 
 def _described(built: Path, found: re.Match[str]) -> str:
-    with Image.open(built / "_images" / found[1]) as image:
-        words = image.info.get("Description", "Figure of the cell above")
-    return f'alt="{escape(words)}"'
+    with Image.open(built / "_images" / found[2]) as image:
+        known = image.info
+    words = known.get("Description", "Figure of the cell above")
+    tag = found[0].replace(found[1], f'alt="{escape(words)}"')
+    if LIVE not in known:
+        return tag
+    data = known[LIVE].replace("<", "\\u003c")
+    return (
+        f'{FIGURE}{tag}<div class="choose"></div><div class="live"></div>'
+        '<figcaption><a download="figure.csv" href="#">The data of this figure (CSV)</a>'
+        f'</figcaption><script type="application/json">{data}</script></figure>'
+    )

@@ -31,6 +31,7 @@ BROUGHT_BY = {
     "yaml": "pyyaml",
     "skimage": "scikit-image",
     "sklearn": "scikit-learn",
+    "vl_convert": "vl-convert-python",
     "IPython": "ipykernel",
     "distributed": "dask",
 }

@@ -1,9 +1,9 @@
-"""How far an accuracy would move on other test images: the part of its error that no seed shows,
-since all seeds share one test set."""
+"""What kept predictions tell: which classes are confused, and how far an accuracy would move on
+other test images, the part of its error that no seed shows, since all seeds share one test set."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from fedrepro.records import Record
 Hits = npt.NDArray[np.float64]
 
 
-def hits(record: Record, rule: str) -> dict[str, Hits]:
-    """By domain: how often each of its test images (m,) was classified right, as a share of the
-    scored rounds and of the networks that count for the domain. Domains whose predictions were not
-    kept are left out."""
+def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
+    """By domain: the classes of its test images (m,), and what was predicted of them (m,) in each
+    of the scored rounds by each of the networks that count for the domain. Domains whose
+    predictions were not kept are left out."""
     kept = record.predictions
     if not kept:
         return {}
@@ -42,8 +42,41 @@ def hits(record: Record, rule: str) -> dict[str, Hits]:
             continue
         predicted = [each for one in nets for each in one]
         if all(len(each) == len(labels) for each in predicted):
-            found[domain] = np.mean([each == labels for each in predicted], axis=0)
+            found[domain] = labels, predicted
     return found
+
+
+def hits(record: Record, rule: str) -> dict[str, Hits]:
+    """By domain: how often each of its test images (m,) was classified right, as a share of the
+    `predictions`."""
+    return {
+        domain: np.mean([each == labels for each in predicted], axis=0)
+        for domain, (labels, predicted) in predictions(record, rule).items()
+    }
+
+
+def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
+    """How the test images of each class are classified: method, domain, cls, predicted, images (a
+    mean over the `predictions`, summed over seeds) and percent of the class. Pairs of classes that
+    do not occur are left out, and so is a method of which one run kept no predictions.
+
+    runs: with the name of their method, all seeds of it.
+    """
+    keys = ["method", "domain", "cls", "predicted"]
+    parts, whole = [pd.DataFrame(columns=[*keys, "images"])], dict[str, bool]()
+    for method, record in runs:
+        kept = predictions(record, rule)
+        whole[method] = whole.get(method, True) and len(kept) == len(record.data["domains"])
+        names = np.array(list(dict.fromkeys(row["class"] for row in record.data["counts"])))
+        for domain, (labels, predicted) in kept.items():
+            for each in predicted:
+                rows = pd.DataFrame({"cls": names[labels], "predicted": names[each]})
+                rows = rows.value_counts().div(len(predicted)).rename("images").reset_index()
+                parts.append(rows.assign(method=method, domain=domain))
+    frame = pd.concat(parts[1:] or parts).groupby(keys, sort=False).images.sum().reset_index()
+    frame = frame[frame.method.map(whole).astype(bool)]
+    totals = frame.groupby(keys[:3]).images.transform("sum")
+    return frame.assign(percent=100 * frame.images / totals)
 
 
 def binomial(accuracy: float, images: int) -> float:

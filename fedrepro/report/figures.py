@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
+from fedrepro.report import interactive
 from fedrepro.report.picture import (
     COLOURS,
     GRID,
@@ -95,9 +96,10 @@ def curves(
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
-    default = ACCURACY if y == "avg" else f"test accuracy on {y} (%)"
-    label_axes(ax, where, ylabel or default)
+    ylabel = ylabel or (ACCURACY if y == "avg" else f"test accuracy on {y} (%)")
+    label_axes(ax, where, ylabel)
     legend_above(figure, ax)
+    figure.drawn_live = interactive.curves(frame, x, y, ylabel)
     return figure
 
 
@@ -232,10 +234,11 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
         ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
     ax.set_xticks(angles, wide.columns)
     ax.tick_params(axis="x", pad=16)  # names stand beside the circle, not on it
-    ax.set_ylim(np.floor(wide.min().min() / 10) * 10, 100)
+    ax.set_ylim(low := np.floor(wide.min().min() / 10) * 10, 100)
     ax.set_rlabel_position(180 / wide.shape[1])
     ax.grid(color=GRID)
     legend_above(figure, ax, 2, title="test accuracy (%)")
+    figure.drawn_live = interactive.radar(wide, low)
     return figure
 
 

@@ -15,6 +15,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.federation import Federation
 from fedrepro.quantities.base import Figure
+from fedrepro.report import interactive
 from fedrepro.report.picture import (
     COLOURS,
     GRID,
@@ -202,6 +203,33 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         axes.flat[-1].legend(*texts, fontsize=SMALL, title=by, **shape)
     else:
         legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
+    figure.drawn_live = interactive.embedding(points, by)
+    return figure
+
+
+def confusion(frame: pd.DataFrame) -> Picture:
+    """How the test images of each class are classified, in percent: one panel per domain, classes
+    downwards. The picture is of the first method, its interactive form has them all.
+
+    frame: method, domain, cls, predicted, percent and images, as `views.confusion` makes it.
+    """
+    columns = ("method", "domain", "cls", "predicted", "percent", "images")
+    frame = checked(frame, columns, "confusion of classes")
+    first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
+    panels = list(frame[frame.method == first].groupby("domain", sort=False))
+    rows = math.ceil(len(panels) / 2)
+    figure, axes = picture(2.6 * rows + 0.3, rows, 2)
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    for ax, (domain, part) in zip(axes.flat, panels, strict=False):
+        table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
+        table = table.reindex(index=classes, columns=classes).fillna(0)
+        sns.heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
+        ax.tick_params(length=0, labelsize=SMALL)
+        _turn(ax, classes, "right")
+        label_axes(ax, "predicted", "class", str(domain))
+    figure.suptitle(f"{first}: % of each class", fontsize=TEXT)
+    figure.drawn_live = interactive.confusion(frame)
     return figure
 
 

@@ -7,6 +7,7 @@ that twenty rows can be told apart, and text can still be read where a figure fi
 from __future__ import annotations
 
 import io
+import json
 import math
 from collections.abc import Iterable, Sequence
 from itertools import count
@@ -40,6 +41,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
 WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
+LIVE = "Vega-Lite"  # what a picture's file calls its interactive form
 MOST = 200_000  # bytes of a picture
 STYLE = sns.axes_style("ticks") | {
     "axes.axisbelow": True,
@@ -65,9 +67,11 @@ ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "
 
 class Picture(Figure):
     """A figure that knows how to show itself, with or without a plotting backend loaded. caption:
-    what it is of, for those who do not see it."""
+    what it is of, for those who do not see it. drawn_live: its interactive form, which the book
+    reads from the file."""
 
     caption = ""
+    drawn_live: dict[str, Any] | None = None
 
     def words(self) -> str:
         """The picture in words: its caption, its axes, and the names of panels, rows and series.
@@ -86,6 +90,7 @@ class Picture(Figure):
         lists = {"panels": [ax.get_title() for ax in axes], "ticks": named, "series": series}
         parts = [self.caption, *(legend.get_title().get_text() for legend in self.legends)]
         parts.append(" over ".join(filter(None, (y, x))))
+        parts.append(self.drawn_live["description"] if self.drawn_live else "")
         for what, found in lists.items():
             names = [name for name in dict.fromkeys(found) if name.strip()]
             parts.append(f"{what}: {', '.join(names)}" if names else "")
@@ -97,7 +102,10 @@ class Picture(Figure):
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
         image, info = Image.open(full).convert("RGB"), PngInfo()
-        info.add_itxt("Description", self.words())
+        info.add_itxt("Description", words := self.words())
+        if self.drawn_live:
+            live = json.dumps(self.drawn_live | {"description": words}, separators=(",", ":"))
+            info.add_itxt(LIVE, live, zip=True)
         for colours in (256, 64, 32, 16):
             small = io.BytesIO()
             image.quantize(colours).save(small, format="png", optimize=True, pnginfo=info)

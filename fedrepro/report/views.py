@@ -13,6 +13,7 @@ import pandas as pd
 
 from fedrepro import papers
 from fedrepro.federated import metrics
+from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.embedding import tsne
@@ -165,8 +166,7 @@ def rules(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
 
 
 def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
-    """Our numbers of what the paper draws and does not print: means over seeds, one row per
-    label."""
+    """Our numbers of what the paper draws and does not print: means over seeds, a row per label."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     return wide(rows).round(3) if rows else nothing()
 
@@ -253,8 +253,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
 
 
 def embedding(found: Results, dataset: str, *by: Any) -> Shown:
-    """Test representations in the plane, of the first seed: one picture for domains, one for
-    classes."""
+    """Test representations in the plane, first seed: a picture for domains, one for classes."""
     frames = []
     for study, names in found.where(dataset=dataset).studies:
         drawn = [n for n in names if study.paper.experiment(n).kind == "features"]
@@ -271,6 +270,14 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
     for one, key in zip(pictures, by, strict=False):
         one.caption = f"Test representations on {dataset}, coloured by {key}"
     return _last(pictures)  # type: ignore[no-any-return]
+
+
+def confusion(found: Results, experiment: str, dataset: str) -> Shown:
+    """How each class of test images is classified, the paper's own method first."""
+    runs = found.of_one_scale(dataset, experiment).runs(experiment)
+    runs.sort(key=lambda run: run[1].label != found.paper.short)
+    rows = noise.confusion([(one.label, one.record) for _, one in runs], found.paper.rule)
+    return _drawn(found, experiment, dataset, rows, images.confusion)
 
 
 def picture(found: Results, dataset: str, name: str) -> Html:
@@ -292,10 +299,9 @@ def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     runs.sort(key=lambda pair: pair[0].scale == "paper")
     if not runs:
         return nothing()
-    frame = pd.DataFrame(runs[0][1].record.data["counts"])
-    return frame.pivot_table(
-        index=["domain", "split"], columns="class", values="images", aggfunc="sum", sort=False
-    ).rename_axis(columns=None)
+    frame, rows = pd.DataFrame(runs[0][1].record.data["counts"]), ["domain", "split"]
+    table = frame.pivot_table("images", rows, "class", aggfunc="sum", sort=False)
+    return table.rename_axis(columns=None)
 
 
 def measured(name: str, **how: Any) -> pd.DataFrame | Html:
@@ -374,16 +380,14 @@ def this_build() -> pd.DataFrame:
 def scales(paper: str, dataset: str) -> pd.DataFrame:
     """The settings in which the scales of a protocol differ."""
     one = papers.load(paper)
-    found = {
-        scale: one.sources(dataset, scale).set_index("setting").value
-        for scale in ("paper", "reduced", "smoke")
-    }
+    scales = ("paper", "reduced", "smoke")
+    found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in scales}
     whole = pd.DataFrame(found)
     return whole[whole.nunique(axis=1) > 1]
 
 
 def blocked(paper: str) -> Html:
     """The tables and figures that are not run, and why."""
-    found = [e for e in papers.load(paper).experiments if e.state != "runs"]
-    rows = [(f"{e.id}: {e.caption}", e.reason) for e in found]
+    found = papers.load(paper).experiments
+    rows = [(f"{e.id}: {e.caption}", e.reason) for e in found if e.state != "runs"]
     return prose(("table or figure", "why it is not run"), rows, "what is not run")

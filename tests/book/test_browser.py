@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -15,7 +17,7 @@ pytest.importorskip("websocket", reason="the browser test needs websocket-client
 
 from fedrepro.federated import metrics
 from fedrepro.records.packed import Pack
-from fedrepro.report.results import FOLDER
+from fedrepro.report.results import FOLDER, recorded
 from fedrepro.report.verdicts import RULES
 from tests.book.chrome import Chrome, find_chromium
 
@@ -63,6 +65,10 @@ VERDICTS = """document.querySelectorAll('details').forEach(folded => { folded.op
 TABLE = "[...document.querySelectorAll('table.beside')].find(t => t.innerText.includes({!r}))"
 ROWS = """[...%s.tBodies[0].rows].filter(row => row.checkVisibility())
   .map(row => [...row.cells].map(cell => cell.innerText.trim()))"""
+FIGURES = "[...document.querySelectorAll('figure.interactive')]"
+# Of a figure: the share of its lines that are drawn at full strength.
+STRONG = """(lines => lines.filter(e => +(e.getAttribute('opacity') ?? 1) === 1).length /
+  lines.length)([...shown.querySelectorAll('.mark-line path')])"""
 
 
 @pytest.fixture(scope="module")
@@ -287,3 +293,88 @@ def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser: Chrome, 
     browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
     assert browser.run("document.querySelector('#run svg title').textContent").startswith("Mean")
     assert browser.run("document.querySelectorAll('#run a[download]').length") == 2
+
+
+def drawn(browser: Chrome, place: int) -> None:
+    """Bring a figure into view, wait until Vega has drawn it, and call it `shown`."""
+    browser.run(f"window.shown = {FIGURES}[{place}]; shown.scrollIntoView()")
+    browser.wait("shown.matches('.drawn') && shown.querySelector('svg .mark-group') != null")
+
+
+@pytest.mark.browser
+def test_interactive_figures_draw_on_every_page_of_results(browser: Chrome, site: Path) -> None:
+    """From files, on a phone, each with its words and its data; a page with all it loads is below
+    3 MB."""
+    seen = {}
+    for page in sorted(site.glob("book/results/*_results.html")):
+        visit = browser.open(page.as_uri(), PHONE)
+        seen[page.name] = browser.run(f"{FIGURES}.length")
+        for place in range(seen[page.name]):
+            drawn(browser, place)
+            words = browser.run("shown.querySelector('img').alt")
+            assert browser.run("shown.querySelector('svg').getAttribute('aria-label')") == words
+            assert browser.run("shown.querySelector('img').offsetWidth") == 0
+            assert re.search(r"(with|:) \d+", words), words
+            rows = browser.run("fetch(shown.querySelector('a').href).then(r => r.text())")
+            given = browser.run("JSON.parse(shown.querySelector('script').textContent)")
+            assert rows == given["data"]["values"] and len(rows.splitlines()) > 2
+        assert not visit.failed and not visit.errors and not browser.run(STICKS_OUT)
+        files = {url.partition("#")[0] for url in visit.requests if not url.startswith("data:")}
+        assert all(url.startswith("file:") for url in files)
+        paths = [Path(unquote(urlsplit(url).path)) for url in files]
+        assert sum(path.stat().st_size for path in paths if path.is_file()) < 3e6, page.name
+    assert len(seen) == 5 and all(seen.values())
+
+
+@pytest.mark.browser
+def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
+    browser: Chrome, site: Path
+) -> None:
+    browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), DESK)
+    drawn(browser, 0)
+    box = browser.run("(r => [r.x + r.width / 2, r.y + 150])(shown.getBoundingClientRect())")
+    browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+    tip = "[...document.querySelectorAll('#vg-tooltip-element.visible tr')]"
+    told = dict(browser.wait(f"(r => r.length && r)({tip}.map(r => r.innerText.split(/:?\\t/)))"))
+    found = recorded("fedapc").of_one_scale("digits4-standin", "table-1-digits")
+    curves = found.curves("table-1-digits").set_index(["label", "round"]).avg
+    values = curves.loc[told["label"], int(told["round"])]
+    assert float(told["mean"]) == pytest.approx(values.mean(), abs=1e-3)
+    assert float(told["lowest seed"]) == pytest.approx(values.min(), abs=1e-3)
+    assert float(told["highest seed"]) == pytest.approx(values.max(), abs=1e-3)
+    assert int(told["seeds"]) == len(values) == 3
+
+    def press(key: str, code: int) -> None:
+        for kind in ("rawKeyDown", "keyUp"):
+            browser.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code)
+
+    assert browser.run(STRONG) == 1
+    browser.run("shown.querySelector('select').focus()")
+    press("ArrowDown", 40)
+    browser.wait(f"{STRONG} === 1 / 4")
+    press("ArrowUp", 38)
+    browser.wait(f"{STRONG} === 1")
+    mark = "shown.querySelector('.role-legend-symbol path').getBoundingClientRect()"
+    x, y = browser.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({mark})")
+    for kind in ("mousePressed", "mouseReleased"):
+        browser.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+    browser.wait(f"{STRONG} === 1 / 4")
+
+    ink = "shown.querySelector('.role-axis-label text').getAttribute('fill')"
+    before = browser.run(f"document.documentElement.dataset.theme = 'light', {ink}")
+    browser.run("document.documentElement.dataset.theme = 'dark'")
+    browser.wait(f"{ink} !== {before!r}")
+    browser.send("Emulation.setEmulatedMedia", media="print")
+    assert browser.run("shown.querySelector('img').offsetWidth") > 200
+    assert browser.run("shown.querySelector('.live').offsetWidth") == 0
+    browser.send("Emulation.setEmulatedMedia", media="")
+
+
+@pytest.mark.browser
+def test_without_javascript_the_pictures_are_there(browser: Chrome, site: Path) -> None:
+    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), PHONE)
+    wide = browser.run(f"{FIGURES}.map(f => f.querySelector('img').offsetWidth)")
+    shut = browser.run(f"{FIGURES}.map(f => f.querySelector('figcaption').offsetWidth)")
+    browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    assert len(wide) > 3 and min(wide) > 200 and set(shut) == {0}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedrepro.federated.metrics import CURVE_COLUMNS
-from fedrepro.quantities.noise import Noise, binomial, combined, hits
+from fedrepro.quantities.noise import Noise, binomial, combined, confusion, hits
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 200)
@@ -83,3 +83,21 @@ def test_freedom_is_welch_and_satterthwaites() -> None:
     error, freedom = combined((1.0, 1.0), (3.0, 2.0))
     assert (error, freedom) == (2.0, pytest.approx(16 / (1 / 1 + 9 / 2)))
     assert combined((0.0, 2.0), (4.0, float("inf"))) == (2.0, float("inf"))
+
+
+def test_confusion_counts_pairs_and_leaves_out_a_method_without_predictions() -> None:
+    runs = [run("a", [guesses(0.7)]), run("b", [guesses(0.5)])]
+    lost = run("c", [guesses(0.5)], keep=False)
+    for one in (*runs, lost):
+        one.data["counts"] = [{"class": name} for name in "xyz"]
+    named = [*(("ours", one) for one in runs), ("theirs", runs[0]), ("theirs", lost)]
+    found = confusion(named, "last")
+    assert set(found.method) == {"ours"}
+    table = found.pivot(index="cls", columns="predicted", values="images").fillna(0)
+    seen = [one.predictions["predicted/1/global/server/here"] for one in runs]
+    pairs = [
+        [sum(((i == LABELS) & (s == j)).sum() for s in seen) for j in range(3)] for i in range(3)
+    ]
+    assert table.loc[list("xyz"), list("xyz")].to_numpy().tolist() == pairs
+    assert found.groupby("cls").percent.sum().tolist() == pytest.approx([100, 100, 100])
+    assert confusion([("theirs", lost)], "last").empty

@@ -361,7 +361,7 @@ def test_a_picture_says_in_words_what_it_shows() -> None:
     curves.caption = "ADCOL, table-1: accuracy; on digits5"
     assert described(curves) == (
         "ADCOL, table-1: accuracy; on digits5; mean test accuracy (%) over communication round; "
-        "series: FedAvg, ADCOL"
+        "at the end, highest ADCOL with 20.50, lowest FedAvg with 10.50; series: FedAvg, ADCOL"
     )
     beside = figures.beside(built("table-1", {("ADCOL", "mnist"): [94.7, 95.7]}))
     words = described(beside)
