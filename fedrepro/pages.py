@@ -40,6 +40,7 @@ UNREAD = ("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o")
 # sphinx's own words are the path
 PICTURE = re.compile(r'<img (alt="[^"]*_images/([0-9a-f]{64}\.png)")[^>]*>')
 FIGURE = '<figure class="interactive">'
+VEGA_LITE = "6.1"  # 6.4 says "undefined" of the point next to the pointer
 SCRIPTS = Path("book/_static/records")  # data of the page of runs
 MATHJAX = Path("book/_static/mathjax")
 # All that a page loads of it: the one script with every TeX extension in it, and its fonts.
@@ -328,7 +329,8 @@ def _finish(built: Path) -> None:
             from vl_convert import javascript_bundle
         except ImportError:
             raise FedReproError("figures need Vega: pip install vl-convert-python") from None
-        script = javascript_bundle()  # type: ignore[call-arg]  # whose snippet may be left out
+        script = javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]
+        script = f"(() => {{{script}}})();\n"  # its names are not the page's
         (built / "_static" / "vega.js").write_text(script, encoding="utf-8")
 
 

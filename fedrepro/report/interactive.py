@@ -204,7 +204,7 @@ def radar(wide: pd.DataFrame, low: float) -> Spec:
     rows = wide.rename_axis("label").reset_index().melt("label", spokes, "domain", "value")
     rows["spoke"] = rows.domain.map(spokes.index)
     said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
-    top = 1.3 * (100 - low)
+    top = 1.4 * (100 - low)
     plane = {
         axis: _number(axis, None, axis=None, scale={"domain": [-top, top]}) for axis in ("x", "y")
     }
@@ -238,7 +238,7 @@ def _web(spokes: Sequence[str], low: float, turned: list[Spec], plane: Spec) -> 
     """The rings of a radar, and the names of rings and spokes."""
     rings = range(round(low), 101, 10 if low >= 50 else 20)
     corners = [{"value": ring, "spoke": i} for ring in rings for i in range(len(spokes))]
-    beyond = 100 + 0.12 * (100 - low)
+    beyond = 100 + 0.18 * (100 - low)
     texts = [{"value": beyond, "spoke": i, "text": name} for i, name in enumerate(spokes)]
     flat = math.cos(math.pi / len(spokes))  # how far out the middle of a ring's side lies
     texts += [

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
+from fedrepro.pages import VEGA_LITE
 from fedrepro.report import figures, images, interactive, results, views
 from fedrepro.report.picture import LIVE, Picture
 from tests.report.test_figures import curve_frame, points
@@ -23,7 +24,7 @@ def filed(picture: Picture) -> dict[str, Any]:
     """What a picture's file holds, once Vega-Lite's own compiler has read it."""
     compiler = pytest.importorskip("vl_convert", reason="the extra `book` brings it")
     text = Image.open(io.BytesIO(picture.png())).info[LIVE]
-    assert compiler.vegalite_to_vega(text)["marks"]
+    assert compiler.vegalite_to_vega(text, vl_version=VEGA_LITE)["marks"]
     found: dict[str, Any] = json.loads(text)
     return found
 
