@@ -47,7 +47,7 @@ class Visit:
 class Chrome:
     """One browser with one tab. Use as a context manager."""
 
-    def __init__(self, program: str, profile: Path, patience: float = 30.0) -> None:
+    def __init__(self, program: str, profile: Path, patience: float = 90.0) -> None:
         self._log = (profile / "log").open("w")
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -334,12 +335,14 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
 ) -> None:
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), DESK)
     drawn(browser, 0)
-    box = browser.run("(r => [r.x + r.width / 2, r.y + 150])(shown.getBoundingClientRect())")
-    browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     tip = "[...document.querySelectorAll('#vg-tooltip-element.visible tr')]"
-    told = dict(
-        browser.wait(f"(r => r.length && r)({tip}.map(r => [...r.cells].map(c => c.innerText)))")
-    )
+    told: dict[str, str] = {}
+    for step in range(60):  # the page may still move under a pointer that rests
+        box = browser.run("(r => [r.x + r.width / 2, r.y + 150])(shown.getBoundingClientRect())")
+        browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + step % 2, y=box[1])
+        if told := dict(browser.run(f"{tip}.map(r => [...r.cells].map(c => c.innerText))")):
+            break
+        time.sleep(0.5)
     found = recorded("fedapc").of_one_scale("digits4-standin", "table-1-digits")
     curves = found.curves("table-1-digits").set_index(["label", "round"]).avg
     values = curves.loc[told["label"], int(told["round"])]

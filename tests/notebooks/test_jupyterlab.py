@@ -18,7 +18,7 @@ pytest.importorskip("jupyterlab", reason="the browser test needs jupyterlab")
 from tests.book.chrome import Chrome, find_chromium
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120.0
+PATIENCE = 300.0  # 40 s alone; much more where another worker builds the book
 OPTIONS = (
     "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--expose-app-in-browser",
     "--IdentityProvider.token=", "--LabApp.news_url=",
