@@ -96,6 +96,7 @@ def build_book(
     say(f"executing the notebooks of {RESULTS}")
     pages = sorted((copy / RESULTS).glob("*.ipynb"))
     _execute(pages, source / RESULTS, runs, meanwhile=partial(_generate, copy, toc))
+    _main_claims(copy)
     if runs is not None:
         _add_own(runs.resolve() / "notebooks", copy, toc, say)
     (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
@@ -149,10 +150,8 @@ def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
 
 
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
-    """MathJax; the verdict rules, as the code that applies them states them; the answers to the
-    papers' main claims; the recorded runs; and one page per method, where the table of contents has
-    a part for them."""
-    from fedrepro.report.claim_views import CLAIMS, main_claims
+    """MathJax; the verdict rules, as the code that applies them states them; the recorded runs; and
+    one page per method, where the table of contents has a part for them."""
     from fedrepro.report.method_pages import write_pages
     from fedrepro.report.run_page import write_scripts
     from fedrepro.report.verdicts import rules_markdown
@@ -167,14 +166,20 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
 
     (copy / GENERATED).mkdir(parents=True)
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
-    start = copy / "book" / "intro.md"
-    if start.exists() and MAIN_CLAIMS in start.read_text(encoding="utf-8"):
-        answers = main_claims(f"results/{CLAIMS}")
-        (copy / GENERATED / MAIN_CLAIMS).write_text(answers, encoding="utf-8")
     part = _part(toc, METHODS_PART)
     if part is not None:
         names = write_pages(copy / GENERATED / "methods")
         part["chapters"] = [{"file": f"{GENERATED.as_posix()}/methods/{n}"} for n in names]
+
+
+def _main_claims(copy: Path) -> None:
+    """The answers to the papers' main claims, as the page of all claims has found them."""
+    import scrapbook
+
+    page = copy / RESULTS / "claims.ipynb"
+    if page.exists():
+        answers = scrapbook.read_notebook(str(page)).scraps["main"].data
+        (copy / GENERATED / MAIN_CLAIMS).write_text(answers, encoding="utf-8")
 
 
 def add_recorded(copy: Path, toc: dict[str, Any], say: Report) -> None:

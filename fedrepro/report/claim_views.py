@@ -8,6 +8,7 @@ from functools import partial
 from html import escape
 
 import pandas as pd
+import scrapbook
 
 from fedrepro import papers
 from fedrepro.papers import Paper
@@ -133,6 +134,11 @@ def main_claims(page: str) -> str:
             answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
             lines.append(f"| {paper.short} | {one.claim.main} | {leads} | {answer} |")
     return "\n".join(lines) + "\n"
+
+
+def glue_main() -> None:
+    """Hand the first page of the book its table, so that claims are answered once a build."""
+    scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
 
 
 def _lead(paper: Paper, part: Part) -> str:

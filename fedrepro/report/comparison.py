@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Literal
 
-from scipy import stats
+from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated.metrics import ROUNDING
 from fedrepro.quantities.noise import combined
@@ -38,7 +38,7 @@ class Compared:
     one_run: bool = False
 
     def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        half = float(stats.t.ppf((1 + confidence) / 2, self.freedom)) * self.error
+        half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
         return self.difference - half, self.difference + half
 
     @property
@@ -46,7 +46,7 @@ class Compared:
         """Two-sided, of no difference."""
         if not self.error:
             return 0.0 if abs(self.difference) > ROUNDING else 1.0
-        return 2 * float(stats.t.sf(abs(self.difference) / self.error, self.freedom))
+        return 2 * float(stdtr(self.freedom, -abs(self.difference) / self.error))
 
     def word(self, adjusted: float) -> tuple[Word, str]:
         """The verdict and why. adjusted: p after the table's correction."""

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -58,6 +57,8 @@ def curves(
     client's traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is
     a level line at its last accuracy.
     """
+    from seaborn import lineplot
+
     if x not in ("round", "bytes"):
         raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
     frame = checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
@@ -75,7 +76,7 @@ def curves(
                 ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
                 continue
         length = rows["round"].nunique()
-        sns.lineplot(
+        lineplot(
             rows,
             x=x,
             y=y,
@@ -149,6 +150,8 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
     upwards. printed: the paper's numbers by label, in a second line. A place without a run is
     white. FedReproError: an empty frame, a label of another form.
     """
+    from seaborn import heatmap
+
     frame = checked(frame, ("label", "seed", "value"), "grid of two settings")
     means = frame.groupby("label").value.mean()
     found = [PAIR.fullmatch(str(label)) for label in means.index]
@@ -166,7 +169,7 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
     table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
     shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
     figure, axes = picture(1.2 + 0.75 * len(table))
-    sns.heatmap(
+    heatmap(
         table.rename(index="{:g}".format, columns="{:g}".format),
         annot=shown,
         fmt="",
@@ -186,11 +189,13 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
 
     cells: rows with method, column, seed and value, as `Study.cells` gives them.
     """
+    from seaborn import pointplot
+
     frame = checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
     columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
     figure, axes = picture(3.4 + 0.2 * len(labels) / 2)
     ax, styles = axes[0, 0], looks(labels)
-    sns.pointplot(
+    pointplot(
         frame,
         x="column",
         y="value",

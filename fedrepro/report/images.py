@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import seaborn as sns
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import numpy_stream
@@ -119,6 +118,8 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     """Images by client (or domain, where they belong to all of it) and class: one panel per split,
     the number in every place and the sum at the end of its row. shares: percent of each client's
     training images in place of numbers."""
+    from seaborn import heatmap
+
     counts = federation.counts()
     if shares:
         counts = counts[counts.split == "train"]
@@ -135,7 +136,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     height = sum(heights) + 0.6 * _long(federation.classes)
     figure, axes = picture(height, len(tables), height_ratios=heights, sharex=True)
     for ax, (split, table) in zip(axes[:, 0], tables.items(), strict=True):
-        sns.heatmap(
+        heatmap(
             table.rename(index=lambda name: _wrapped(str(name), 12)),
             annot=table.map(_count),
             fmt="",
@@ -213,6 +214,8 @@ def confusion(frame: pd.DataFrame) -> Picture:
 
     frame: method, domain, cls, predicted, percent and images, as `views.confusion` makes it.
     """
+    from seaborn import heatmap
+
     columns = ("method", "domain", "cls", "predicted", "percent", "images")
     frame = checked(frame, columns, "confusion of classes")
     first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
@@ -224,7 +227,7 @@ def confusion(frame: pd.DataFrame) -> Picture:
     for ax, (domain, part) in zip(axes.flat, panels, strict=False):
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
-        sns.heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
+        heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
         ax.tick_params(length=0, labelsize=SMALL)
         _turn(ax, classes, "right")
         label_axes(ax, "predicted", "class", str(domain))

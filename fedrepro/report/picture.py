@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -32,7 +31,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from fedrepro.base.errors import FedReproError
 
-COLOURS: tuple[str, ...] = tuple(sns.color_palette("colorblind").as_hex())
+COLOURS = (  # seaborn's palette `colorblind`; seaborn itself takes two seconds to import
+    *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
+    *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
+)
 LINES: tuple[Any, ...] = (
     *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
     *((0, (3, 1, 1, 1)), (0, (1, 1))),
@@ -43,7 +45,7 @@ WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
 LIVE = "Vega-Lite"  # what a picture's file calls its interactive form
 MOST = 200_000  # bytes of a picture
-STYLE = sns.axes_style("ticks") | {
+STYLE = {  # over seaborn's style `ticks`
     "axes.axisbelow": True,
     "axes.grid": False,
     "axes.labelsize": TEXT,
@@ -121,8 +123,10 @@ def picture(
     height: float, rows: int = 1, cols: int = 1, **shared: Any
 ) -> tuple[Picture, npt.NDArray[Any]]:
     """A picture of the one width, and its axes (rows, cols)."""
+    from seaborn import axes_style
+
     figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-    with rc_context(STYLE):
+    with rc_context(axes_style("ticks") | STYLE):
         return figure, figure.subplots(rows, cols, squeeze=False, **shared)
 
 

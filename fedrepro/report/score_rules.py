@@ -9,32 +9,20 @@ import pandas as pd
 
 from fedrepro.federated import metrics
 from fedrepro.report.results import Results
-from fedrepro.report.sections import number
+from fedrepro.report.sections import spread
 from fedrepro.report.tables import folded, styled
 
-OPTIMISTIC = {"best-test": "best-test (optimistic)"}
 NAMES = {
     "last": "last round",
     "last5": "mean of the last five",
     "validation": "chosen on validation images",
-    "best-test": "best on the test images",
+    "best-test": "best on the test images (optimistic)",
 }
 
 
-def averages(found: Results, experiment: str) -> pd.DataFrame:
-    """Mean accuracy over domains in percent: one row per run (its label: method) and rule."""
-    rows = [
-        {"method": result.label, "rule": rule, "value": score["avg"]}
-        for _, result in found.runs(experiment)
-        for rule, score in metrics.all_scores(result.record.curve).items()
-    ]
-    return pd.DataFrame(rows)
-
-
 def each(found: Results, experiment: str) -> str:
-    """Folded HTML, for each data set and scale that an accuracy table was run at and has methods to
-    compare; smoke runs are no results. Left out are second readings, and methods of which a seed
-    diverged."""
+    """Folded HTML, for each data set and scale that an accuracy table was run at. Left out are
+    second readings, and methods of which a seed diverged."""
     if found.paper.experiment(experiment).kind != "accuracy":
         return ""
     cells, shown = found.cells(experiment), ""
@@ -42,34 +30,38 @@ def each(found: Results, experiment: str) -> str:
         here = found.where(dataset=dataset, scale=scale)
         own = [row for row in here.cells(experiment) if row["column"] == "avg"]
         unfit = {row["method"] for row in own if row["value"] is None or row["alternative"]}
-        methods = [m for m in dict.fromkeys(row["method"] for row in own) if m not in unfit]
-        if len(methods) < 2 or scale == "smoke":
-            continue
-        frame = averages(here, experiment)
-        means = frame.pivot_table(index="method", columns="rule", values="value")
-        means = means.reindex(index=methods, columns=frame.rule.unique()).dropna(axis=1)
-        shown += _table(means, found.paper.rule, f"{experiment}, {dataset} {scale}")
+        if fit := [m for m in dict.fromkeys(row["method"] for row in own) if m not in unfit]:
+            title = f"The same runs under each score rule ({experiment}, {dataset} {scale})"
+            shown += folded(title, _table(here, experiment, fit, title))
     return shown
 
 
-def _table(means: pd.DataFrame, own: str, where: str) -> str:
-    """means: one row per method, one column per rule."""
+def _table(found: Results, experiment: str, methods: list[str], title: str) -> str:
+    rows = [
+        {"method": result.label, "rule": rule, "value": score["avg"]}
+        for _, result in found.runs(experiment)
+        for rule, score in metrics.all_scores(result.record.curve).items()
+    ]
+    frame = pd.DataFrame(rows)
+    seeds = frame.groupby(["method", "rule"]).value
+    means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
+    means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs images of every method
     ranks, columns = means.round(9).rank(ascending=False), {}
     for rule in means:
-        name = NAMES[str(rule)] + ", as above" * (rule == own)
-        name += " (optimistic)" * (rule == "best-test")
-        columns[name, "avg (%)"] = [number(value, "percent") for value in means[rule]]
+        name = NAMES[str(rule)] + ", as above" * (rule == found.paper.rule)
+        pairs = zip(means[rule], stds[rule], strict=True)
+        columns[name, "avg (%)"] = [spread(mean, std, "percent") for mean, std in pairs]
         columns[name, "rank"] = [f"{rank:g}" for rank in ranks[rule]]
-    shown = pd.DataFrame(columns, index=[escape(str(method)) for method in means.index])
+    shown = pd.DataFrame(columns, index=[escape(method) for method in methods])
     shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
-    title = "The same runs under each score rule"
-    caption = f"{title}: mean over the seeds, and rank (1 is best). Small gaps may be chance."
-    html = styled(shown, "dataframe rules", f"{title}: {where}", caption)
-    return folded(f"{title} ({where})", f"<p>{escape(said(ranks))}</p>\n{html}")
+    caption = "Mean and deviation over the seeds, and rank (1 is best). Small gaps may be chance."
+    return f"<p>{escape(said(ranks))}</p>\n" + styled(shown, "dataframe rules", title, caption)
 
 
 def said(ranks: pd.DataFrame) -> str:
     """What a rule changes in the order. ranks: one row per method, one column per rule."""
+    if len(ranks) < 2:
+        return "One method has no order."
     firsts: dict[str, list[str]] = {}
     for rule in ranks:
         first = ranks.index[ranks[rule] == ranks[rule].min()]

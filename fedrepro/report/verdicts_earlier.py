@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from scipy import stats
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated.metrics import ROUNDING
 
@@ -53,8 +53,8 @@ def _half_width(published_std: float | None, trials: int | None, ours: Sequence[
     interval."""
     count, own = len(ours), stdev(ours) ** 2
     if published_std is None or trials is None or trials < 2:
-        return float(stats.t.ppf(0.975, count - 1)) * math.sqrt(own * (1 + 1 / count))
+        return float(stdtrit(count - 1, 0.975)) * math.sqrt(own * (1 + 1 / count))
     mine, theirs = own / count, published_std**2 / trials
     below = mine**2 / (count - 1) + theirs**2 / (trials - 1)
     freedom = (mine + theirs) ** 2 / below if below > 0 else math.inf
-    return float(stats.t.ppf(0.975, freedom)) * math.sqrt(mine + theirs)
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(mine + theirs)

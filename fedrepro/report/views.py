@@ -21,8 +21,7 @@ from fedrepro.records.environment import describe_build
 from fedrepro.report import figures, images, run_page, score_rules, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
-from fedrepro.report.score_rules import OPTIMISTIC
-from fedrepro.report.sections import number, sections, spread
+from fedrepro.report.sections import number, sections
 from fedrepro.report.tables import Html, beside_table, folded, prose, styled
 
 PRINTED = "The printed numbers"
@@ -152,17 +151,6 @@ def places(found: Results, *rows: Sequence[str]) -> Any:
     from IPython.display import Markdown
 
     return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
-
-
-def rules(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
-    """Mean accuracy under each score rule, mean and deviation over seeds: one row per label."""
-    frame = score_rules.averages(found.of_one_scale(dataset, experiment), experiment)
-    if frame.empty:
-        return nothing()
-    grouped = frame.groupby(["method", "rule"], sort=False).value.agg(["mean", "std"])
-    shown = grouped.apply(lambda row: spread(row["mean"], row["std"], "percent"), axis=1)
-    whole = shown.unstack("rule", fill_value="–").reindex(frame.method.unique())
-    return whole[frame.rule.unique()].rename(columns=OPTIMISTIC).rename_axis(columns=None)
 
 
 def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
@@ -368,7 +356,7 @@ def every_run(found: Results) -> Html:
     frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
     frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
     links = {run: f'<a href="{run_page.link(run)}">{run}</a>' for run in rows}
-    shown = frame.rename(index=links, columns=OPTIMISTIC)
+    shown = frame.rename(index=links, columns=score_rules.NAMES)
     return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
 
 

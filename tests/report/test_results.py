@@ -141,7 +141,7 @@ def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
 
 def test_without_records_pages_say_so():
     empty = Results([], "adcol")
-    by_dataset = (views.rules, views.curves, views.by_domain, views.traffic)
+    by_dataset = (views.curves, views.by_domain, views.traffic)
     shown = [
         views.overview(empty),
         views.table(empty, "table-1"),
@@ -170,13 +170,6 @@ def test_a_place_is_a_sentence_with_computed_numbers():
     )
     text = views.place(found, "table-4", "office10", "FedBN")
     assert text.startswith("FedBN is number 3 of 5 with 43.0; ADCOL is first with 45.0;")
-
-
-def test_every_score_rule_beside_the_others():
-    table = views.rules(made("table-1-office10", {"FedPall": 50.0}), "table-1-office10", "office10")
-    assert table.loc["FedPall", "last"] == "51.0 ± 1.4"  # of 50 and 52
-    assert table.loc["FedPall", "last5"] == "46.0 ± 1.4"
-    assert "best-test (optimistic)" in table
 
 
 def test_a_table_with_its_figures_a_data_set_at_a_time(monkeypatch):
