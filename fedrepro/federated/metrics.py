@@ -28,14 +28,16 @@ def accuracies(
 def _by_round(
     curve: pd.DataFrame, measure: str, split: str, subject: str | None = None
 ) -> pd.DataFrame:
-    rows = curve[(curve.measure == measure) & (curve.split == split)]
-    if subject is None and len(rows):
-        subject = rows.subject.iloc[0]
-    rows = rows[rows.subject == subject]
-    at, rounds = pd.factorize(rows["round"], sort=True)
-    of, domains = pd.factorize(rows.domain)
+    # In numpy, whose comparisons take a tenth of the time: the book asks for thousands of these.
+    columns = {name: curve[name].to_numpy() for name in CURVE_COLUMNS}
+    kept = (columns["measure"] == measure) & (columns["split"] == split)
+    if subject is None and kept.any():
+        subject = columns["subject"][kept.argmax()]
+    kept &= columns["subject"] == subject
+    rounds, at = np.unique(columns["round"][kept], return_inverse=True)
+    of, domains = pd.factorize(columns["domain"][kept])
     values = np.full((len(rounds), len(domains)), np.nan)
-    values[at, of] = rows.value
+    values[at, of] = columns["value"][kept]
     wide = pd.DataFrame(values, pd.Index(rounds, name="round"), list(domains))
     wide["avg"] = wide.mean(axis=1)
     return wide

@@ -79,23 +79,6 @@ def test_notebooks_are_kept_without_outputs(path):
 
 
 @pytest.mark.slow
-def test_the_quick_start_puts_a_new_method_in_the_table(tmp_path):
-    out, runs = tmp_path / "out.ipynb", tmp_path / "runs"
-    given = {"rounds": 2, "runs_dir": str(runs)}
-    papermill.execute_notebook(
-        str(QUICKSTART), str(out), given, kernel_name="python3", progress_bar=False
-    )
-    shown = [
-        output["data"].get("text/plain", "")
-        for cell in read(out).cells
-        for output in cell.get("outputs", [])
-        if "data" in output
-    ]
-    assert any("FedBN" in text and "Modest (weight=1.0)" in text for text in shown)
-    assert len(list(runs.glob("*/done"))) == 4
-
-
-@pytest.mark.slow
 def test_papermill_by_hand_glues_runs_and_the_sentinel(tmp_path):
     out = tmp_path / "out.ipynb"
     papermill.execute_notebook(

@@ -85,7 +85,8 @@ def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
 
 @pytest.mark.slow
 def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path, monkeypatch):
-    """`--load` in `run` and in `sweep`, whose notebook has a process of its own."""
+    """`--load` in `run` and in `sweep`, whose notebook has a process of its own; there a tracker is
+    told of the runs, too."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "mine.py").write_text(METHOD)
     common = ["--load", str(tmp_path / "mine.py"), "--methods", "FedAvg;Loud"]
@@ -98,8 +99,10 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path, monkeypatch):
     ran = call("run", "adcol", "table-1")
     rows = [line.split()[0] for line in ran.stdout.splitlines() if "(n=1)" in line]
     assert rows == ["FedAvg", "Loud"], ran.stderr
-    swept = call("sweep", "adcol", "--experiment", "table-1", "--seeds", "0")
+    words = ["--experiment", "table-1", "--seeds", "0", "--track", "tensorboard"]
+    swept = call("sweep", "adcol", *words)
     assert swept.returncode == 0, swept.stderr
+    assert len(list((tmp_path / "runs").glob("*/tensorboard/events*"))) == 2
     (path,) = (tmp_path / "runs" / "notebooks").rglob("*.ipynb")
     runs = scrapbook.read_notebook(str(path)).scraps["runs"].data
     assert [label for _, _, label in runs] == ["FedAvg", "Loud"]

@@ -16,7 +16,6 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Progress
 from fedrepro.base.trackers import TRACK, Tracker
 from fedrepro.federated import metrics
-from fedrepro.records import Record
 
 ROUNDS = {"rounds": 3}
 
@@ -101,18 +100,3 @@ def test_the_command_line_tracks_and_says_what_it_does_not_know(
     monkeypatch.setattr("fedrepro.base.trackers.find_spec", lambda name: None)
     with pytest.raises(FedReproError, match=r"pip install 'fedrepro\[tensorboard\]'"):
         fedrepro.run("FedAvg", runs=tmp_path, track="tensorboard")
-
-
-@pytest.mark.slow
-def test_a_sweep_tracks_the_runs_of_its_notebooks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(TRACK, "")
-    words = ["sweep", "adcol", "--experiment", "table-1", "--methods", "SOLO", "--seeds", "0"]
-    with pytest.raises(SystemExit) as ended:
-        cli.app([*words, "--runs", str(tmp_path), "--track", "tensorboard"])
-    assert ended.value.code == 0
-    (done,) = tmp_path.glob("*/done")
-    means = metrics.accuracies(Record(done.parent).curve)["avg"]
-    told = dict(events(done.parent / "tensorboard")["accuracy/mean"])
-    assert told == pytest.approx(means.to_dict(), rel=1e-6)
