@@ -166,14 +166,13 @@ def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, d
 
 
 def gain(runs: list[str]) -> float:
-    """Points that the last quarter of the rounds adds, each end the mean of up to five rounds."""
+    """Points that the last quarter of the rounds adds, by the slope of the last half."""
     gains = []
     for run in runs:
-        mean = by_round(run).mean(axis=1).to_numpy()
-        quarter = len(mean) // 4
-        ends = min(5, quarter)
-        before = mean[: len(mean) - quarter]
-        gains.append(mean[-ends:].mean() - before[-ends:].mean() if quarter else 0.0)
+        mean = by_round(run).mean(axis=1)
+        late = mean.iloc[len(mean) // 2 :]
+        slope = stats.linregress(late.index, late).slope if len(mean) > 3 else 0.0
+        gains.append(slope * len(mean) / 4)
     return float(np.mean(gains))
 
 

@@ -50,15 +50,14 @@ def first_subject(curve: pd.DataFrame) -> str | None:
 
 
 def late_gain(curve: pd.DataFrame) -> float:
-    """Points of mean accuracy that the last quarter of the rounds adds, each end the mean of up to
-    five rounds: under one, a curve counts as flat. 0 of fewer than four rounds."""
-    means = accuracies(curve)["avg"].to_numpy()
-    quarter = len(means) // 4
-    if not quarter:
+    """Points of mean accuracy that the last quarter of the rounds adds: under one, a curve counts
+    as flat. Read off a straight line through the last half, so that no few rounds decide it. 0 of
+    fewer than four rounds."""
+    means = accuracies(curve)["avg"]
+    late = means[len(means) // 2 :]
+    if len(means) < 4:
         return 0.0
-    ends = min(5, quarter)
-    before = means[: len(means) - quarter]
-    return float(means[-ends:].mean() - before[-ends:].mean())
+    return float(np.polyfit(late.index, late, 1)[0]) * len(means) / 4
 
 
 def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:

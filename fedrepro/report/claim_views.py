@@ -39,7 +39,9 @@ NOTES = (
     "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
     "and the weights of the protocol page, not about the paper's own run.",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
-    f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared.",
+    f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
+    "read off a straight line through the last half, as the mean over seeds (since 2026-11-24; "
+    "before, off the last five rounds alone, which chance moves by a point or more).",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
     "is counted from the paper's own networks and rounds, not trained, has no error.",
 )
