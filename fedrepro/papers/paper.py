@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_args
 
@@ -46,11 +46,16 @@ class Arm:
     column: str | None = None
     tuned: tuple[str, ...] = ()
 
-    def trial(self, setting: str | None, value: Any) -> Arm:
-        """This arm with one of the values that are tried for a setting of the protocol."""
-        if self.tuned or setting is None:
-            return replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
-        return replace(self, protocol=self.protocol.changed(**{setting: value}))
+    def trials(self, tuning: Tuning) -> Iterator[tuple[str, Arm, Arm]]:
+        """Each value that is tried and this arm with it: for all rounds, and for a trial's."""
+        scale = self.protocol.scale
+        rounds = tuning.rounds.get(scale, self.protocol.rounds)
+        for value in tuning.values[scale]:
+            if self.tuned or tuning.setting is None:
+                arm = replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
+            else:
+                arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
+            yield str(value), arm, replace(arm, protocol=arm.protocol.changed(rounds=rounds))
 
 
 class Paper(BaseModel):

@@ -232,12 +232,13 @@ class Difference(_Spec):
 class Tuning(_Spec):
     """A budget of trials, the same for every arm: ``setting`` of the protocol, or an arm's
     ``tuned`` fields (those alone where it is None), takes each of the values of its scale in runs
-    of ``seed``, over ``rounds`` where given, and the one of the highest mean validation accuracy
-    over the last five rounds (the first of equals) is every seed's. Nothing is tuned at a scale
-    without values, or under a protocol that ``protocols`` leaves out."""
+    of ``seed``, over as many ``rounds`` as are given for the scale or all. The value of the highest
+    mean validation accuracy over the last five rounds (the first of equals) is every seed's.
+    Nothing is tuned at a scale without values, or under a protocol that ``protocols`` leaves
+    out."""
 
     setting: str | None = None
-    rounds: Count | None = None
+    rounds: dict[Scale, Count] = {}
     protocols: tuple[str, ...] = ()
     values: dict[Scale, Annotated[tuple[Any, ...], Field(min_length=1)]]
     seed: int = Field(ge=0)

@@ -141,9 +141,8 @@ class Study:
         rounds = {}
         for name, arm in arms:
             tuning = self.paper.tuning_of(name, self.dataset, arm)
-            tries = len(tuning.values[arm.protocol.scale]) if tuning else 0
-            short = (tuning.rounds if tuning else None) or arm.protocol.rounds
-            rounds[_key(arm)] = arm.protocol.rounds + tries * short
+            runs = [arm, *(run for *_, run in arm.trials(tuning))] if tuning else [arm]
+            rounds[_key(arm)] = sum(run.protocol.rounds for run in runs)
         if self.progress is not None:
             self.progress.plan(rounds)
 
@@ -156,20 +155,18 @@ class Study:
         if tuning is None:
             return arm, {}
         tried, trials = {}, {}
-        short = {"rounds": tuning.rounds} if tuning.rounds else {}
         diverged: Diverged | None = None
-        for value in tuning.values[arm.protocol.scale]:
-            trial = arm.trial(tuning.setting, value)
+        for value, chosen, run in arm.trials(tuning):
             try:
-                run = replace(trial, protocol=trial.protocol.changed(**short))
-                record = self._record(run, seed=tuning.seed)
+                trials[value] = self._record(run, seed=tuning.seed)
             except Diverged as error:
                 diverged = error
                 continue
-            tried[str(value)], trials[str(value)] = trial, record
+            tried[value] = chosen
         if diverged is not None and not trials:
             raise diverged
-        return tried[metrics.best_value(Result(arm, record, trials).tries)], trials
+        validated = {value: metrics.validated(run.curve) for value, run in trials.items()}
+        return tried[metrics.best_value(validated)], trials
 
     def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
         method = methods.create(arm.method, **arm.fields)

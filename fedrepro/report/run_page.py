@@ -7,7 +7,6 @@ import json
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,10 +114,8 @@ def _asked(study: Study, experiment: str) -> dict[str, set[str]]:
     for arm in study.arms(experiment):
         tuning, specs = study.paper.tuning_of(experiment, study.dataset, arm), [(arm, study.seed)]
         if tuning is not None:
-            tried = [arm.trial(tuning.setting, v) for v in tuning.values[arm.protocol.scale]]
-            short = {"rounds": tuning.rounds} if tuning.rounds else {}
-            cut = [replace(one, protocol=one.protocol.changed(**short)) for one in tried]
-            specs = [(t, study.seed) for t in tried] + [(t, tuning.seed) for t in cut]
+            for _, chosen, run in arm.trials(tuning):
+                specs += [(chosen, study.seed), (run, tuning.seed)]
         hashes[arm.label] = {
             short_hash(RunSpec(methods.create(a.method, **a.fields), a.protocol, seed).config())
             for a, seed in specs

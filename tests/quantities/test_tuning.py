@@ -64,7 +64,7 @@ def weights(place, tuning: Tuning) -> Study:
     return study_of("adcol", "table-4", tuning, place, 0, "office10", ["SOLO", "ADCOL"])
 
 
-SHORT = Tuning(values={"smoke": (10.0, 0.1)}, rounds=1, seed=3, source="a test")
+SHORT = Tuning(values={"smoke": (10.0, 0.1)}, rounds={"smoke": 1}, seed=3, source="a test")
 
 
 def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
@@ -103,8 +103,9 @@ def test_what_is_tried_reaches_every_methods_steps(experiment: str) -> None:
     common = papers.load("common")
     tuning = common.experiment(experiment).tuning
     assert tuning is not None
+    two = tuning.model_copy(update={"values": {"smoke": (0.123, 0.321)}})
     for arm in common.arms(experiment, "minidigits", "smoke"):
-        first, second = (steps(arm.trial(tuning.setting, value)) for value in (0.123, 0.321))
+        first, second = (steps(run) for *_, run in arm.trials(two))
         if arm.method == "MPFT":
             assert first == second == []  # its clients train nothing; see below
         else:
@@ -121,7 +122,8 @@ def test_what_is_tried_reaches_mpfts_server(tmp_path) -> None:
     common = papers.load("common")
     study = Study(common, "minidigits", "smoke", only=["MPFT"], store=Store(tmp_path), **HERE)
     (arm,) = study.arms("frozen")
-    curves = [study._record(arm.trial("optimizer.lr", rate)).curve for rate in (0.001, 0.1)]
+    rates = Tuning(setting="optimizer.lr", values={"smoke": (0.001, 0.1)}, seed=3, source="a test")
+    curves = [study._record(run).curve for *_, run in arm.trials(rates)]
     losses = [curve[curve.subject == "server_loss"].value.iloc[-1] for curve in curves]
     assert losses[0] != losses[1]
 
