@@ -127,14 +127,17 @@ def _commands(one: Answer) -> str:
 
 
 def main_claims(page: str) -> str:
-    """The papers' main claims as a Markdown table, one row per claim. page: that of all claims."""
-    lines = ["| paper | claim | our lead | answer |", "| --- | --- | --- | --- |"]
+    """The papers' main claims as a Markdown table, one row per claim and data set. page: that of
+    all claims."""
+    lines = ["| paper | claim | answer | on | printed | ours |", "| --- " * 6 + "|"]
     for name in papers.list():
         paper = papers.load(name)
         for one in (one for one in of_recorded(name) if one.claim.main):
-            leads = "<br>".join(_lead(paper, part) for part in one.parts)
             answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
-            lines.append(f"| {paper.short} | {one.claim.main} | {leads} | {answer} |")
+            said = f"{paper.short} | {one.claim.main} | {answer}"
+            for part in one.parts:
+                lines.append(f"| {said} | {' | '.join(_lead(paper, part))} |")
+                said = " |  | "
     return "\n".join(lines) + "\n"
 
 
@@ -143,24 +146,21 @@ def glue_main() -> None:
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
 
 
-def _lead(paper: Paper, part: Part) -> str:
-    """``Digits, reduced: +0.5 [-1.1, +2.1] over FedBN, printed +1.6; still rising``; of the
-    difference that supports the claim least."""
-    least = part.weakest
+def _lead(paper: Paper, part: Part) -> tuple[str, str, str]:
+    """Where, the printed lead, and ours: ``Digits, reduced``, ``+1.6``, ``+0.5 [-1.1, +2.1] over
+    FedBN; still rising``; of the difference that supports the claim least."""
+    least, experiment = part.weakest, paper.experiment(part.test.experiment)
     if least is None:
-        return f"{paper.experiment(part.test.experiment).caption}: not run"
-    signed = partial(
-        _signed,
-        digits=1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3,
-        plus="" if part.test.lower else "+",
-    )
-    said = f"{dataset_name(part.dataset)}, {part.scale}: {signed(least.mean)}"
+        return dataset_name(experiment.datasets[0]), "", "not run"
+    digits = 1 if get(experiment.kind).whole != 1 else 3
+    signed = partial(_signed, digits=digits, plus="" if part.test.lower else "+")
+    ours = signed(least.mean)
     if least.interval is not None:
-        said += " [{}, {}]".format(*map(signed, least.interval))
-    said += f" {'less than' if part.test.lower else 'over'} {least.other}"
-    if least.printed is not None:
-        said += f", printed {signed(least.printed)}"
-    return said + "; counted" * least.exact + "; still rising" * bool(part.rising)
+        ours += " [{}, {}]".format(*map(signed, least.interval))
+    ours += f" {'less than' if part.test.lower else 'over'} {least.other}"
+    ours += "; counted" * least.exact + "; still rising" * bool(part.rising)
+    printed = "" if least.printed is None else signed(least.printed)
+    return f"{dataset_name(part.dataset)}, {part.scale}", printed, ours
 
 
 def _signed(value: float, digits: int, plus: str) -> str:

@@ -32,6 +32,11 @@ DATASETS = {  # as pages name them
     "office10": "Office-Caltech-10",
     "pacs": "PACS",
     "pacs-leaky": "PACS, leaky lists",
+    "pacs-authors": "PACS, the authors\u2019 tests",
+    "pacs-mixed-0.3": "PACS, mixed clients",
+    "pacs-clients12": "PACS, twelve clients",
+    "domainnet": "DomainNet",
+    **{f"domainnet-{n}": f"DomainNet, {n} classes" for n in (50, 100, 150)},
 }
 STANDIN = " with a stand-in"
 
