@@ -122,10 +122,17 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
     """What was last said of a run: state, round, rounds, trained and seconds (here), and more."""
     path = runs / FOLDER / f"{run.key}.json"
     said = files.read_json(path) if path.exists() else {"state": "waiting"}
-    gone = said["state"] == "done" and not (runs / said["run_id"] / "done").exists()
+    gone = said["state"] == "done" and not _kept(said["run_id"], runs)
     if gone or (said["state"] == "under way" and not _alive(*said["process"])):
         return said | {"state": "waiting"}
     return said
+
+
+def _kept(run_id: str, runs: Path) -> bool:
+    """Whether a finished run is there, in a folder of its own or packed."""
+    from fedrepro.records.packed import Pack
+
+    return (runs / run_id / "done").exists() or run_id in Pack(runs).runs
 
 
 def _alive(pid: int, born: float) -> bool:

@@ -22,6 +22,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.campaign_list import pflop, table
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import federation_of
+from fedrepro.records.packed import pack
 from tests.federated.test_rounds import numbers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,6 +112,8 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path: Path)
     assert second.output == "2 of 2 runs are done, 0 to do\n" and second.exit_code == 0
     assert time.monotonic() - begun < 5, "a worker was started"
     assert "2 runs: 2 done; 0 PFLOP left, 0 hours of 2 processes" in listed(tmp_path)
+    assert pack(tmp_path / "runs") == 2  # as a finished run is kept
+    assert call(tmp_path).output == second.output
 
 
 def test_stopped_in_the_middle_it_keeps_its_rounds_and_goes_on(

@@ -13,8 +13,8 @@ import scrapbook
 from fedrepro import papers
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
-from fedrepro.report.claims import FLAT, LEVEL, Answer, Part, answered, of_recorded
-from fedrepro.report.results import Results
+from fedrepro.report.claims import LEVEL, Answer, Part, answered, of_recorded
+from fedrepro.report.results import FLAT, Results
 from fedrepro.report.sections import MINUS
 from fedrepro.report.tables import Html, prose, styled
 from fedrepro.report.text import dataset_name
@@ -105,7 +105,7 @@ def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
     """Of HTML texts, one row per claim."""
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="claim")
     label = f"claims of {paper.short} and answers"
-    return Html(styled(frame, "protocol prose", label), label)
+    return Html(styled(frame, "protocol prose claims", label), label)
 
 
 def _badge(one: Answer) -> str:
@@ -115,10 +115,10 @@ def _badge(one: Answer) -> str:
 def _commands(one: Answer) -> str:
     """What trains the runs of a claim again."""
     lines = [
-        f"fedrepro run {one.paper} {part.test.experiment} --dataset {part.dataset} "
-        f"--scale {part.scale} --seed {seed}"
+        f"fedrepro sweep {one.paper} --experiment {part.test.experiment} --dataset {part.dataset} "
+        f"--scale {part.scale} --seeds 0-{part.seeds - 1}"
         for part in one.parts
-        for seed in range(part.seeds)
+        if part.seeds
     ]
     if not lines:
         return ""

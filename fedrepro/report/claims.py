@@ -17,17 +17,15 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 
-from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.results import Results, recorded
+from fedrepro.report.results import FLAT, Results, recorded
 
 Word = Literal["holds", "contradicted", "open"]
 LEVEL = 0.05
 POWER = 0.8
-FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 SCALES = ("paper", "reduced")  # smoke answers nothing
 
 
@@ -182,17 +180,12 @@ def answered(found: Results) -> list[Answer]:
     names = {test.experiment for claim in claims for test in claim.tests}
     names |= {test.against for claim in claims for test in claim.tests}
     cells = pd.DataFrame([row for name in sorted(names - {""}) for row in found.cells(name)])
-    late: dict[tuple[str, str, str], list[float]] = {}
     rows: dict[tuple[str, str, str, str], list[Record]] = {}
     for study, experiment, result in found.named_runs(*names):
-        gain = metrics.late_gain(result.record.curve)
-        late.setdefault((study.dataset, study.scale, result.label), []).append(gain)
         for name in {result.label, result.arm.row or result.label}:
-            rows.setdefault((experiment, study.dataset, study.scale, name), []).append(
-                result.record
-            )
-    gains = {row: sum(gained) / len(gained) for row, gained in late.items()}
-    return answers(found.paper, cells, gains, _images(found.paper, rows))
+            row = experiment, study.dataset, study.scale, name
+            rows.setdefault(row, []).append(result.record)
+    return answers(found.paper, cells, found.late_gains(*names), _images(found.paper, rows))
 
 
 def _images(paper: Paper, rows: Mapping[tuple[str, str, str, str], Sequence[Record]]) -> Images:
@@ -214,15 +207,14 @@ def _images(paper: Paper, rows: Mapping[tuple[str, str, str, str], Sequence[Reco
 def answers(
     paper: Paper,
     cells: pd.DataFrame,
-    gains: Mapping[tuple[str, str, str], float] | None = None,
+    gains: Mapping[tuple[str, str, str, str], float] | None = None,
     images: Images = lambda *_: 0.0,
 ) -> list[Answer]:
     """Every claim of a paper, answered from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
-    gains: points of mean accuracy that a row gains in the last quarter of its rounds, by data set,
-    scale and row. images: variance over test images of the difference of a test's better row to
-    another, from the test, data set, scale, other row and column.
+    gains: `Results.late_gains`. images: variance over test images of the difference of a test's
+    better row to another, from the test, data set, scale, other row and column.
     """
     found = []
     for claim in paper.claims:
@@ -254,7 +246,7 @@ def _parts(
     paper: Paper,
     test: Comparison,
     cells: pd.DataFrame,
-    gains: Mapping[tuple[str, str, str], float],
+    gains: Mapping[tuple[str, str, str, str], float],
     images: Images,
 ) -> list[Part]:
     """A test on each data set that holds its rows, at the largest scale that does."""
@@ -269,9 +261,13 @@ def _parts(
                 paper, test, here, partial(images, test, dataset, scale)
             )
             if differences:
-                names = [test.better, *dict.fromkeys(d.other for d in differences)]
-                late = {name: gains.get((dataset, scale, name), 0.0) for name in names}
-                rising = [name for name, gain in late.items() if gain >= FLAT]
+                compared = {test.better: test.experiment}
+                compared |= {d.other: test.against or test.experiment for d in differences}
+                rising = [
+                    name
+                    for name, used in compared.items()
+                    if gains.get((used, dataset, scale, name), 0.0) >= FLAT
+                ]
                 shown = tuple(rising) if scale != "paper" else ()
                 parts.append(Part(test, dataset, scale, seeds, differences, shown))
                 break

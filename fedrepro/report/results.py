@@ -18,6 +18,7 @@ from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import CHECKOUT
+from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.paper_run import Result, Study
@@ -26,6 +27,7 @@ from fedrepro.records import Record, Store
 SENTINEL = "finished"
 STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
 FOLDER = CHECKOUT / "book" / "runs"
+FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:
@@ -160,6 +162,23 @@ class Results:
             if study.paper.arm_specs(name)
             for result in study.results(name)
         ]
+
+    def late_gains(self, *experiments: str) -> dict[tuple[str, str, str, str], float]:
+        """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
+        by experiment, data set, scale and row."""
+        gains: dict[tuple[str, str, str, str], list[float]] = {}
+        for study, name, result in self.named_runs(*experiments):
+            row = name, study.dataset, study.scale, result.label
+            gains.setdefault(row, []).append(metrics.late_gain(result.record.curve))
+        return {row: sum(gained) / len(gained) for row, gained in gains.items()}
+
+    def rising(self, experiment: str) -> dict[str, list[str]]:
+        """The rows at scale reduced that are not flat yet, by data set."""
+        rows: dict[str, list[str]] = {}
+        for (_, dataset, scale, label), gain in self.late_gains(experiment).items():
+            if scale == "reduced" and gain >= FLAT:
+                rows.setdefault(dataset, []).append(label)
+        return rows
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of one experiment: label, seed, dataset, round, avg, bytes and domains."""

@@ -23,6 +23,7 @@ from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
 from fedrepro.report.sections import number, sections
 from fedrepro.report.tables import Html, beside_table, folded, prose, styled
+from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
 NOTHING = "No run is recorded yet for this."
@@ -58,14 +59,15 @@ def overview(found: Results) -> pd.DataFrame | Html:
     if not found.studies:
         return nothing()
     rows = [
-        {"dataset": study.dataset, "scale": study.scale, "seed": study.seed, "run": run}
+        {"name": dataset_name(study.dataset), "scale": study.scale, "seed": study.seed, "run": run}
         for study, names in found.studies
         for run in {r.record.run_id for _, r in Results([(study, names)]).runs()} or [None]
     ]
-    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["dataset", "scale"], as_index=False)
-    return grouped.agg(
+    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"], as_index=False)
+    counts = grouped.agg(
         seeds=("seed", lambda seeds: ", ".join(map(str, seeds.unique()))), runs=("run", "nunique")
-    ).set_index("dataset")
+    )
+    return counts.set_index("name").rename_axis(index=None, columns="data set")
 
 
 def built(found: Results, experiment: str) -> pd.DataFrame:
@@ -85,7 +87,12 @@ def table(found: Results, experiment: str) -> Html:
     shown = beside_table(rows, caption, run_page.links(found, experiment))
     if not found.cells(experiment):
         return nothing(shown.html)
-    shown = replace(shown, html=shown.html + score_rules.each(found, experiment))
+    first = "".join(
+        f'<p class="table-note">On {dataset_name(dataset)} at scale reduced these rows still rise '
+        f"when their runs end: {escape(', '.join(rows))}. They answer no claim.</p>\n"
+        for dataset, rows in found.rising(experiment).items()
+    )
+    shown = replace(shown, html=first + shown.html + score_rules.each(found, experiment))
     printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
     if printed.empty or not all(section.bare for section in sections(rows)):
         return shown

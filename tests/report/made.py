@@ -16,6 +16,8 @@ class Made:
     """What views ask of a study. values: numbers by experiment, row and column; tries: validation
     accuracies of a tuned setting by row."""
 
+    rounds = 2
+
     def __init__(
         self,
         paper: str,
@@ -46,12 +48,12 @@ class Made:
         ]
 
     def _record(self, label: str) -> Any:
-        """Two rounds, the second at the row's mean, and a message each way."""
+        """Rounds of ten points more each, the last at the row's mean."""
         mean = next((v.get((label, "avg")) for v in self.values.values()), 0.0) or 0.0
         rows = [
             {"round": r, "measure": "accuracy", "subject": "global", "domain": "amazon",
-             "split": "test", "value": mean - 10 * (2 - r)}
-            for r in (1, 2)
+             "split": "test", "value": mean - 10 * (self.rounds - r)}
+            for r in range(1, self.rounds + 1)
         ]  # fmt: skip
         curve = pd.DataFrame(rows)
         return SimpleNamespace(run_id=f"{label}-{self.seed}-{self.scale}", curve=curve)

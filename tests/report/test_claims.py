@@ -35,7 +35,11 @@ def _cells(
 
 def _answer(cells: pd.DataFrame, *tests: Comparison, **late: float) -> Answer:
     claim = Claim(id="made", claim="made", where="here", tests=tests)
-    gains = {("office10", "reduced", name): gain for name, gain in late.items()}
+    gains = {
+        (table, "office10", "reduced", name): gain
+        for table in set(cells.get("table", ()))
+        for name, gain in late.items()
+    }
     return answers(ADCOL.model_copy(update={"claims": (claim,)}), cells, gains)[0]
 
 

@@ -129,6 +129,17 @@ def words(picture: Any) -> list[str]:
     return [text.get_text() for text in picture.findobj(matplotlib.text.Text)]
 
 
+def test_a_table_says_at_its_top_which_rows_still_rise(monkeypatch):
+    found = made("table-4", ORDER, "adcol")
+    assert "still rise" not in views.table(found, "table-4").html  # two rounds tell nothing
+    monkeypatch.setattr(Made, "rounds", 8)
+    first = unescape(views.table(found, "table-4").html).partition("<table")[0]
+    assert "On Office-Caltech-10 at scale reduced these rows still rise" in first
+    assert "FedAvg, FedProx, FedBN, PartialFed, ADCOL" in first
+    full = made("table-4", ORDER, "adcol", scale="paper")
+    assert "still rise" not in views.table(full, "table-4").html
+
+
 def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
     found = made("table-4", ORDER, "adcol")
     html = views.table(found, "table-4").html

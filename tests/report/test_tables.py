@@ -217,7 +217,7 @@ def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() 
     assert reader.open == [] and heads == ["data", "training", "reporting", "ADCOL", "SOLO"]
     found = {row[-5]: row[-4:] for row in reader.rows}
     assert found["optimizer.lr"] == ["0.01", "stated", "paper, Sec. 5.1", ""]
-    assert found["rounds"][:2] == ["20", "decided"] and found["rounds"][3].startswith("100")
+    assert found["rounds"][:2] == ["80", "decided"] and found["rounds"][3].startswith("100")
     # The paper's own setting goes before the field's default and its source.
     assert found["mu"][0] == "1" and found["mu"][2].startswith("paper, Sec. 5.1")
     hidden = ["(512, 512)", "stated", "Sec. 5.1: 3-layer MLP, hidden 512"]
