@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from fedrepro import __version__, campaign
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.places import CHECKOUT, RUNS
-from fedrepro.commands import Load, Root, Runs, Track, bench, data_app, records_app
+from fedrepro.commands import Load, Root, Runs, Set, Track, bench, changes_of, data_app, records_app
 from fedrepro.report import text
 
 if TYPE_CHECKING:
@@ -196,6 +196,7 @@ def run(
     load: Load = None,
     seed: Annotated[int, typer.Option(help="0 or a positive whole number.")] = 0,
     scale: Scale = "smoke",
+    changes: Set = None,
     device: Device = "auto",
     engine: Engine = "auto",
     runs: Runs = RUNS,
@@ -220,6 +221,7 @@ def run(
         study(
             *(paper, name, scale, seed),
             only=_split(methods, _labels(loaded)),
+            changes=changes_of(changes),
             device=device,
             engine=engine,
             runs_dir=runs,
@@ -244,6 +246,7 @@ def sweep_command(
     names: Annotated[list[str], typer.Argument(metavar="PAPERS...", help="Papers by name.")],
     seeds: Annotated[str, typer.Option(help="Seeds by commas, 0-2 for 0,1,2.")] = "0,1,2",
     scale: Scale = "smoke",
+    changes: Set = None,
     dataset: Datasets = None,
     methods: Methods = None,
     load: Load = None,
@@ -285,6 +288,7 @@ def sweep_command(
         datasets=_split(dataset) or (),
         methods=_split(methods, labels),
         experiment=experiment,
+        changes=changes_of(changes),
         device=device,
         data_root=data_root,
         runs=runs,

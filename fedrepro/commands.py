@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -57,6 +58,32 @@ def _track(name: str | None) -> str | None:
 Track = Annotated[
     str | None,
     typer.Option(callback=_track, help="tensorboard (extra of that name): events in RUNS/<id>."),
+]
+
+
+def changes_of(words: Sequence[str] | None) -> dict[str, Any]:
+    """Settings of a protocol from ``name=value``; values as in YAML."""
+    import yaml
+
+    found = {}
+    for word in words or ():
+        name, equals, value = word.partition("=")
+        if not (name and equals):
+            raise FedReproError(f"--set {word}: write name=value, rounds=30 say")
+        try:
+            found[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise FedReproError(f"--set {word}: {value} is no value; quote it as in YAML") from None
+    return found
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="A setting of the protocol to replace, rounds=30 or optimizer.lr=0.03 say; again for "
+        "another. Not at scale paper.",
+    ),
 ]
 
 

@@ -113,6 +113,7 @@ def plan(
     datasets: Sequence[str] = (),
     methods: Sequence[str] | None = None,
     experiment: str = "all",
+    changes: Mapping[str, Any] | None = None,
     device: str = "auto",
     data_root: Path | None = None,
     runs: Path = RUNS,
@@ -125,6 +126,7 @@ def plan(
         "experiment": experiment,
         "methods": list(methods) if methods is not None else None,
         "scale": scale,
+        **({"changes": dict(changes)} if changes else {}),
         "device": device,
         "data_root": str(data_root.expanduser().resolve()) if data_root else None,
         "runs_dir": str(folder),
@@ -134,7 +136,8 @@ def plan(
         paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
         for dataset in datasets or default_datasets(paper, experiment, scale):
             for seed in dict.fromkeys(seeds):
-                asked = study(name, dataset, scale, seed, only=methods, runs_dir=runs)
+                where = {"only": methods, "changes": changes or {}, "runs_dir": runs}
+                asked = study(name, dataset, scale, seed, **where)
                 if not any(asked.has_work(one) for one in asked.chosen(experiment)):
                     raise FedReproError(
                         f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
@@ -150,13 +153,15 @@ def plan(
 
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
     """`<paper>-<dataset>-<scale>-seed<N>.ipynb`; the experiment comes in where it is not all, the
-    methods where they are chosen: a part must not be taken for the whole."""
+    methods where they are chosen, the settings where some are changed: neither a part nor another
+    protocol must be taken for the whole."""
     parts = [paper]
     if parameters["experiment"] != "all":
         parts.append(parameters["experiment"])
     parts += [parameters["dataset"], parameters["scale"]]
     if parameters["methods"] is not None:
         parts += ["only", *parameters["methods"]]
+    parts += [f"{name}={value}" for name, value in (parameters.get("changes") or {}).items()]
     parts.append(f"seed{parameters['seed']}")
     return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)) + ".ipynb"
 

@@ -29,7 +29,8 @@ seed = 0
 scale = "smoke"
 device = "auto"
 data_root = None
-runs_dir = None"""
+runs_dir = None
+changes = None"""
 
 # The outputs scrapbook's glue writes, without its slow import.
 GLUE = """from IPython.display import display
@@ -242,6 +243,18 @@ def test_wrong_words_are_one_line(
     assert result.exit_code == 2
     assert len(result.stderr.splitlines()) == 1 and named in result.stderr, result.stderr
     assert result.stdout == ""
+
+
+def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
+    notebooks: Path, run: Sweep, tmp_path: Path
+) -> None:
+    write_notebook(notebooks, GLUE, "print(changes)", END)
+    words = ("--set", "rounds=1", "--set", "data.allocation.per_client=0.5")
+    assert run("--seeds", "0", *words).exit_code == 0
+    (path,) = (tmp_path / "runs" / "notebooks").glob("*.ipynb")
+    assert path.name == "adcol-minidigits-smoke-rounds-1-data.allocation.per-client-0.5-seed0.ipynb"
+    shown = nbformat.read(path, as_version=4).cells[-2].outputs[0]["text"]
+    assert shown == "{'rounds': 1, 'data.allocation.per_client': 0.5}\n"
 
 
 def test_no_notebook_and_no_folder(notebooks: Path, run: Sweep, tmp_path: Path) -> None:

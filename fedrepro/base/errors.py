@@ -36,6 +36,8 @@ def first_mistake(error: ValidationError) -> str:
     """The first complaint of a pydantic validation: where, what was given, what is wrong."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: there is no such name; correct it"
     return f"{where} = {first.get('input')!r}: {first['msg']}; correct that value"
 
 

@@ -21,7 +21,8 @@ def result(study: Study, experiment: str) -> str:
     """One experiment's numbers beside the paper's, with verdicts; without a printed table, ours
     alone. Trains what the store lacks."""
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
-    title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed})"
+    changed = "".join(f", {name} = {value}" for name, value in study.changes.items())
+    title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed}{changed})"
     if spec.table is None or not rows:
         unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
         return f"{title}\n{_ours_only(rows, unit)}\n"
@@ -65,7 +66,7 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Every printed cell of every paper with our numbers from the executed notebooks in the
     folders; a cell appears once for each data set and scale it was run at. Keys are `build_table`'s
     columns."""
-    found = [pair for folder in folders for pair in collect(folder).studies]
+    found = [pair for folder in folders for pair in collect(folder).studies if not pair[0].changes]
     rows: list[dict[str, Any]] = []
     for name in papers.list():
         paper = papers.load(name)

@@ -25,6 +25,7 @@ from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record, Store
 
 SENTINEL = "finished"
+GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
 FOLDER = CHECKOUT / "book" / "runs"
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
@@ -43,7 +44,7 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
             tuned += [[t.run_id, name, result.label, v] for v, t in result.trials.items()]
         for label, end in study.diverged(name).items():
             diverged.append([name, label, str(end), end.seed, end.round])
-    given = {key: getattr(study, key) for key in ("dataset", "scale", "seed")}
+    given = {key: getattr(study, key) for key in GIVEN if getattr(study, key) != {}}
     parameters = {"paper": study.paper.name, **given, "experiments": list(experiments)}
     for scrap, value in (
         ("study", parameters),
@@ -202,8 +203,11 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 
 
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
-    """What is kept with the book. Runs at scale smoke are left out: they check the path."""
-    return collect(runs / "notebooks", paper).those(lambda study: study.scale != "smoke")
+    """What is kept with the book. Runs at scale smoke are left out, which check the path, and those
+    of a protocol that somebody changed."""
+    return collect(runs / "notebooks", paper).those(
+        lambda study: study.scale != "smoke" and not study.changes
+    )
 
 
 def collect(folder: Path | str, paper: str | None = None, runs: Path | None = None) -> Results:
@@ -223,7 +227,7 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
     store = Store(place)
     found = {}
     for name, data in glued.items():
-        given = {key: data["study"][key] for key in ("dataset", "scale", "seed")}
+        given = {key: data["study"][key] for key in GIVEN if key in data["study"]}
         if paper in (None, data["study"]["paper"]):
             own = papers.load(data["study"]["paper"])
             seen = shown.get(name, {})

@@ -67,7 +67,8 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
     """Live, from the notebook, and from the lines that are kept of it: the same cells."""
     glued: dict[str, Any] = {}
     monkeypatch.setattr("scrapbook.glue", lambda name, value: glued.update({name: value}))
-    live = study("adcol", "minidigits", "smoke", 0, only=["SOLO", "FedAvg"], runs_dir=tmp_path)
+    only, changes = ["SOLO", "FedAvg"], {"rounds": 1}
+    live = study("adcol", "minidigits", "smoke", 0, only=only, changes=changes, runs_dir=tmp_path)
     chosen = ["table-1", "prose-communication-example"]
     results.glue_study(live, chosen)
     assert not any("value" in json.dumps(glued[name]) for name in ("runs", "trials", "diverged"))
