@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 
+from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
@@ -40,6 +41,9 @@ class Difference:
     freedom: float
     margin: float
     printed: float | None
+    spread: float = 0.0  # variance of the paired differences over seeds,
+    pairs: int = 1  # pooled over so many of them
+    images: float = 0.0  # variance of the mean over test images
 
     @property
     def p(self) -> float:
@@ -71,15 +75,34 @@ class Difference:
     @property
     def least_seen(self) -> float | None:
         """The smallest distance from the margin that such runs show four times of five."""
-        if not self.freedom or self.exact:
+        return None if not self.freedom or self.exact else _seen(self.error, self.freedom)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """As many seeds show a lead of the printed size four times of five; None where no number of
+        them does, for want of test images, or where none is printed."""
+        lead = (self.printed or 0.0) - self.margin
+        if not self.spread or lead <= _seen(math.sqrt(self.images), math.inf):
             return None
-        quantiles = stdtrit(self.freedom, 1 - LEVEL) + stdtrit(self.freedom, POWER)
-        return float(quantiles) * self.error
+        seeds = 2
+        while lead < _seen(*self._with(seeds)):
+            seeds += 1
+        return seeds
+
+    def _with(self, seeds: int) -> tuple[float, float]:
+        own = self.spread / seeds, self.pairs * (seeds - 1)
+        return combined(own, (self.images, math.inf))
+
+
+def _seen(error: float, freedom: float) -> float:
+    """The smallest distance from the margin that is found four times of five."""
+    return float(stdtrit(freedom, 1 - LEVEL) + stdtrit(freedom, POWER)) * error
 
 
 @dataclass(frozen=True)
 class Part:
-    """One test of a claim on one data set. differences: none where nothing was run."""
+    """One test of a claim on one data set. differences: none where nothing was run. hours: of one
+    core, that one seed of all its rows took."""
 
     test: Comparison
     dataset: str
@@ -87,6 +110,7 @@ class Part:
     seeds: int
     differences: tuple[Difference, ...]
     rising: tuple[str, ...] = ()
+    hours: float = 0.0
     verdict: Word = "open"
 
     @property
@@ -113,9 +137,20 @@ class Part:
         if self.rising:
             return f"{said}; still rising: {', '.join(self.rising)}"
         if self.verdict == "open" and weakest.least_seen is not None:
-            printed = "" if weakest.printed is None else f", printed {weakest.printed:+.3g}"
-            said += f"; these runs show {weakest.least_seen:.3g} and more{printed}"
+            said += f"; these runs show {weakest.least_seen:.3g} and more{self._cost(weakest)}"
         return said
+
+    def _cost(self, weakest: Difference) -> str:
+        """The printed lead, and what it takes to show one of its size."""
+        if weakest.printed is None:
+            return ""
+        said, seeds = f", printed {weakest.printed:+.3g}", weakest.seeds_needed
+        if seeds is None and weakest.printed > weakest.margin:
+            return f"{said}, for which no number of seeds makes up for the few test images"
+        if seeds is None or seeds <= self.seeds:
+            return said
+        hours = (seeds - self.seeds) * self.hours
+        return f"{said}, which takes {seeds} seeds: {hours:.1g} hours of one core more"
 
 
 @dataclass(frozen=True)
@@ -166,6 +201,7 @@ class Answer:
 
 
 Images = Callable[[Comparison, str, str, str, str], float]
+Hours = Callable[[str, str, str, str], float]
 
 
 @cache
@@ -185,7 +221,14 @@ def answered(found: Results) -> list[Answer]:
         for name in {result.label, result.arm.row or result.label}:
             row = experiment, study.dataset, study.scale, name
             rows.setdefault(row, []).append(result.record)
-    return answers(found.paper, cells, found.late_gains(*names), _images(found.paper, rows))
+    images = _images(found.paper, rows)
+    return answers(found.paper, cells, found.late_gains(*names), images, partial(_hours, rows))
+
+
+def _hours(rows: Mapping[tuple[str, str, str, str], Sequence[Record]], *row: Any) -> float:
+    """What a row's run took as a mean over its seeds; row: experiment, data set, scale, name."""
+    spent = [float(metrics.seconds(record.curve).sum()) / 3600 for record in rows.get(row, ())]
+    return sum(spent) / len(spent) if spent else 0.0
 
 
 def _images(paper: Paper, rows: Mapping[tuple[str, str, str, str], Sequence[Record]]) -> Images:
@@ -209,16 +252,18 @@ def answers(
     cells: pd.DataFrame,
     gains: Mapping[tuple[str, str, str, str], float] | None = None,
     images: Images = lambda *_: 0.0,
+    hours: Hours = lambda *_: 0.0,
 ) -> list[Answer]:
     """Every claim of a paper, answered from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
     gains: `Results.late_gains`. images: variance over test images of the difference of a test's
-    better row to another, from the test, data set, scale, other row and column.
+    better row to another, from the test, data set, scale, other row and column. hours: of one run
+    of a row, from experiment, data set, scale and row.
     """
     found = []
     for claim in paper.claims:
-        seen = cells, gains or {}, images
+        seen = cells, gains or {}, images, hours
         parts = [part for test in claim.tests for part in _parts(paper, test, *seen)]
         found.append(Answer(paper.name, claim, tuple(_judged(parts))))
     return found
@@ -248,6 +293,7 @@ def _parts(
     cells: pd.DataFrame,
     gains: Mapping[tuple[str, str, str, str], float],
     images: Images,
+    hours: Hours,
 ) -> list[Part]:
     """A test on each data set that holds its rows, at the largest scale that does."""
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
@@ -269,7 +315,8 @@ def _parts(
                     if gains.get((used, dataset, scale, name), 0.0) >= FLAT
                 ]
                 shown = tuple(rising) if scale != "paper" else ()
-                parts.append(Part(test, dataset, scale, seeds, differences, shown))
+                spent = sum(hours(used, dataset, scale, name) for name, used in compared.items())
+                parts.append(Part(test, dataset, scale, seeds, differences, shown, spent))
                 break
     return parts or [Part(test, "", "", 0, ())]
 
@@ -300,12 +347,13 @@ def _differences(
     pooled = sum(float(d.var(ddof=1)) * (len(d) - 1) for *_, d in pairs if len(d) > 1)
     found = []
     for name, column, d in pairs:
-        error, known = 0.0, math.inf if counted else 0.0
+        error, known, spread, drawn = 0.0, math.inf if counted else 0.0, 0.0, 0.0
         if freedom and not counted:
-            drawn = images(name, column), math.inf
-            error, known = combined((pooled / freedom / len(d), freedom), drawn)
+            spread, drawn = pooled / freedom, images(name, column)
+            error, known = combined((spread / len(d), freedom), (drawn, math.inf))
         printed = _printed(paper, test, name, column, sign)
-        found.append(Difference(name, column, float(d.mean()), error, known, test.margin, printed))
+        sizes = error, known, test.margin, printed, spread, len(pairs), drawn
+        found.append(Difference(name, column, float(d.mean()), *sizes))
     return tuple(found), min((len(d) for *_, d in pairs), default=0)
 
 

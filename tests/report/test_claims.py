@@ -84,6 +84,24 @@ def test_the_draw_of_test_images_widens_the_interval() -> None:
     assert (low, high) == pytest.approx((5 - 1.959964 * 4, 5 + 1.959964 * 4))
 
 
+def test_an_open_claim_says_what_would_settle_it() -> None:
+    """ADCOL's printed lead over SOLO is 3.8; the paired differences scatter by 4."""
+    cells = _cells({"ADCOL": [56.0, 60.0, 64.0], "SOLO": [60.0] * 3})
+    claim = Claim(id="made", claim="made", where="here", tests=(_than_solo(),))
+    paper = ADCOL.model_copy(update={"claims": (claim,)})
+    needed = next(
+        n for n in range(2, 99)
+        if (stats.t.ppf(0.95, n - 1) + stats.t.ppf(0.8, n - 1)) * 4 / n**0.5 <= 62.6 - 58.8
+    )  # fmt: skip
+    (answer,) = answers(paper, cells, hours=lambda *_: 0.5)  # of each of the two rows
+    said = f"which takes {needed} seeds: {needed - 3:.1g} hours of one core more"
+    assert said in answer.parts[0].why
+    (answer,) = answers(
+        paper, cells, images=lambda *_: 4.0
+    )  # 2 points: 2.5 times that are too many
+    assert "no number of seeds makes up for the few test images" in answer.parts[0].why
+
+
 def test_the_spread_is_pooled_over_comparisons() -> None:
     ours = np.array([60.0, 61.0, 62.0])
     rows = {"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]}
