@@ -42,8 +42,8 @@ NOTES = (
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
     "read off a straight line through the last half, as the mean over seeds (since 2026-11-24; "
     "before, off the last five rounds alone, which chance moves by a point or more).",
-    "An open claim whose curves are flat says which lead such runs would show four times of five, and how "
-    "many seeds a lead of the printed size takes, in hours of the core that trained them.",
+    "An open claim whose curves are flat says which lead such runs would show four times of five, "
+    "and how many seeds a lead of the printed size takes, in hours of the core that trained them.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
     "is counted from the paper's own networks and rounds, not trained, has no error.",
 )
