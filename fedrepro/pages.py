@@ -36,7 +36,12 @@ RESULTS = Path("book/results")  # notebooks executed at each build
 GENERATED = Path("book/_generated")  # written at each build, from the code
 RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
 # What sphinx and its theme copy that no browser reads of a page.
-UNREAD = ("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o")
+UNREAD = (
+    *("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o"),
+    "_static/vendor/fontawesome/*/js/*",
+)
+# The theme has its icons as a font too, which loads where it is used.
+TWICE = re.compile(r'<script[^>]*fontawesome[^>]*></script>|<link rel="preload" as="font"[^>]*>')
 # sphinx's own words are the path
 PICTURE = re.compile(r'<img (alt="[^"]*_images/([0-9a-f]{64}\.png)")[^>]*>')
 FIGURE = '<figure class="interactive">'
@@ -326,7 +331,8 @@ def _finish(built: Path) -> None:
             file.unlink()
     live = False
     for page in built.rglob("*.html"):
-        text = PICTURE.sub(partial(_described, built), page.read_text(encoding="utf-8"))
+        text = TWICE.sub("", page.read_text(encoding="utf-8"))
+        text = PICTURE.sub(partial(_described, built), text)
         page.write_text(text, encoding="utf-8")
         live = live or FIGURE in text
     if live:

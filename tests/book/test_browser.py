@@ -104,13 +104,17 @@ def pages(site: Path) -> list[Path]:
 
 @pytest.mark.browser
 def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
-    """Formulas drawn, pictures there, nothing missing, nothing remote, no sideways scrolling."""
+    """Formulas drawn, pictures there, nothing missing, nothing remote, at most 3 MB, no sideways
+    scrolling."""
     wrong = []
     for page in pages(site):
         name = page.relative_to(site).as_posix()
         visit = browser.open(f"{served}/{name}", PHONE)
         remote = [url for url in visit.requests if not url.startswith((served, "data:"))]
         wrong += [f"{name}: remote {url}" for url in remote]
+        loaded = {unquote(urlsplit(url).path)[1:] for url in visit.requests if url not in remote}
+        size = sum((site / file).stat().st_size for file in loaded if (site / file).is_file())
+        wrong += [f"{name}: {size / 1e6:.1f} MB"] if size > 3e6 else []
         wrong += [f"{name}: missing {what}" for what in visit.failed]
         wrong += [f"{name}: console {what}" for what in visit.errors]
         wrong += [f"{name}: formula not drawn {text}" for text in browser.run(RAW_FORMULAS)]
