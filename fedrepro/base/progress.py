@@ -12,7 +12,10 @@ from tqdm import tqdm
 
 
 class Progress:
-    """Told of a run's rounds as they end, with the mean test accuracy in percent. Says nothing."""
+    """Told of a run's rounds as they end, with the mean test accuracy in percent. Says nothing.
+    name: of the row that is trained, where a study does it; a run by itself has its method's."""
+
+    name = ""
 
     def plan(self, rows: Mapping[str, int]) -> None:
         """Rows of tables to come by a key of each, with their rounds."""

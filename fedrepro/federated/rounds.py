@@ -99,7 +99,7 @@ class Training:
         Diverged: a client's loss is not finite; the rounds before it are kept."""
         if checkpoint is not None:
             self.resume(checkpoint)
-        label = f"{self.method.name} seed {self.seed}"
+        label = f"{progress.name or self.method.name} seed {self.seed}"
         progress.start(label, self.protocol.rounds, self.round)
         try:
             while not self.finished:

@@ -130,7 +130,7 @@ class Study:
         probe = get(self.paper.experiment(experiment).kind).probe
         try:
             tuned, trials = self._tuned(experiment, arm)
-            return Result(tuned, self._record(tuned, probe), trials)
+            return Result(tuned, self._record(tuned, probe, name=arm.label), trials)
         finally:
             if self.progress is not None:
                 self.progress.row(_key(arm))
@@ -158,7 +158,7 @@ class Study:
         diverged: Diverged | None = None
         for value, chosen, run in arm.trials(tuning):
             try:
-                trials[value] = self._record(run, seed=tuning.seed)
+                trials[value] = self._record(run, seed=tuning.seed, name=f"{arm.label}, {value}")
             except Diverged as error:
                 diverged = error
                 continue
@@ -168,7 +168,12 @@ class Study:
         validated = {value: metrics.validated(run.curve) for value, run in trials.items()}
         return tried[metrics.best_value(validated)], trials
 
-    def _record(self, arm: Arm, probe: Probe | None = None, seed: int | None = None) -> Record:
+    def _record(
+        self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""
+    ) -> Record:
+        """name: as which progress shows it."""
+        if self.progress is not None:
+            self.progress.name = name
         method = methods.create(arm.method, **arm.fields)
         spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}

@@ -44,7 +44,7 @@ class Tracked(Progress):
     def __init__(
         self, inner: Progress, training: Training, folder: Path, track: type[Tracker]
     ) -> None:
-        self._inner, self._training = inner, training
+        self._inner, self._training, self.name = inner, training, inner.name
         self._place, self._track, self._told = folder / track.name, track, 0
 
     def start(self, label: str, total: int, done: int) -> None:

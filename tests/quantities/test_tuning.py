@@ -1,5 +1,6 @@
 """The common protocol: one budget of trials for every arm, the same choice for every seed."""
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -76,6 +77,18 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     trials = [r.config for r in Store(tmp_path).records() if r.config["seed"] == 3]
     assert [trial["protocol"]["rounds"] for trial in trials] == [1, 1]
     assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
+
+
+def test_progress_names_rows_and_tried_values(tmp_path) -> None:
+    labels = []
+
+    class Told(Silent):
+        def start(self, label: str, total: int, done: int) -> None:
+            labels.append(label)
+
+    replace(weights(tmp_path, SHORT), progress=Told()).results("table-4")
+    tried = ["ADCOL, 10.0 seed 3", "ADCOL, 0.1 seed 3"]
+    assert labels == ["SOLO seed 0", *tried, "ADCOL seed 0"]
 
 
 def test_an_experiment_with_anothers_arms_has_its_tuning(tmp_path) -> None:
