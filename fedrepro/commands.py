@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS
-from fedrepro.base.trackers import TRACK, resolve
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
+from fedrepro.base.trackers import resolve
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")

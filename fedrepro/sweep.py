@@ -1,9 +1,8 @@
 """Many notebooks: papermill executes a paper's notebook for each data set and seed, in a pool of
 processes or on a dask cluster.
 
-A notebook is written under a temporary name and renamed once it has ended, so that a name in
-`<runs>/notebooks` is a whole notebook; one that failed is `<name>.failed.ipynb`, with its
-traceback.
+A notebook is written under a temporary name and renamed at its end, so that one in
+`<runs>/notebooks` is whole; one that failed is `<name>.failed.ipynb`, with its traceback.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import make_folder
-from fedrepro.base.places import CHECKOUT, RUNS
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
 from fedrepro.data import folders
 from fedrepro.papers import Paper, load
 
@@ -208,7 +207,8 @@ def sweep(
     if scheduler is not None and on != "dask":
         raise FedReproError("a scheduler is used with dask only; add --on dask")
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
-    run = partial(execute, resume=resume, threads=max(1, cores() // workers))
+    carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
+    run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
     ended: dict[int, Outcome] = {}
     for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
         make_folder(folder, "name a writable folder with --runs")
@@ -304,8 +304,9 @@ def _begin(stopping: Event) -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def execute(job: Job, resume: bool = False, threads: int = 1) -> Outcome:
-    """Execute one notebook, its kernel a process of its own, and put it where it belongs."""
+def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) -> Outcome:
+    """Execute one notebook in a process of its own and put it where it belongs. carried: what the
+    environment held where the sweep began, which may be another machine."""
     from filelock import FileLock, Timeout
 
     from fedrepro.report.results import finished
@@ -315,7 +316,7 @@ def execute(job: Job, resume: bool = False, threads: int = 1) -> Outcome:
         return Outcome(job, "kept", 0.0, "", _score(job), job.output)
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
-    os.environ["OMP_NUM_THREADS"] = str(min(threads, asked))  # the kernel's, too
+    os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)

@@ -257,6 +257,19 @@ def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
     assert shown == "{'rounds': 1, 'data.allocation.per_client': 0.5}\n"
 
 
+def test_another_machine_gets_the_environment_that_was_asked_for(
+    notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # a worker's own
+    write_notebook(notebooks, GLUE, "import os; print(os.environ['FEDREPRO_TRACK'])", END)
+    (job,) = sweep.plan(["adcol"], [0], runs=tmp_path / "runs")
+    for folder in (job.output.parent, job.running.parent):
+        folder.mkdir(parents=True)
+    outcome = sweep.execute(job, {"FEDREPRO_TRACK": "tensorboard"}, False, 1)
+    assert outcome.state == "done"
+    assert code_of(job.output)[-2].outputs[0]["text"] == "tensorboard\n"
+
+
 def test_no_notebook_and_no_folder(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
     missing = run()
     assert missing.exit_code == 2 and "adcol.ipynb" in missing.stderr

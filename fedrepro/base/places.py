@@ -9,7 +9,8 @@ from types import ModuleType
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Of the checkout, whatever the working directory; without a checkout, of the working directory.
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
-LOAD = "FEDREPRO_LOAD"  # in the environment: Python files with methods, joined as PATH is
+# In the environment: Python files with methods, joined as PATH is; the tracker of runs.
+LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
 
 
 def modules_of(*packages: str) -> list[ModuleType]:

@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedrepro.base.errors import FedReproError, choices
-
-TRACK = "FEDREPRO_TRACK"  # in the environment: the tracker of runs that name none
+from fedrepro.base.places import TRACK
 
 
 class Tracker:

@@ -13,8 +13,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import fedrepro
 from fedrepro import cli
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.places import TRACK
 from fedrepro.base.progress import Progress
-from fedrepro.base.trackers import TRACK, Tracker
+from fedrepro.base.trackers import Tracker
 from fedrepro.federated import metrics
 
 ROUNDS = {"rounds": 3}
