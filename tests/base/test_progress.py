@@ -17,31 +17,19 @@ def tell(form):
 
 
 def test_one_line_a_round_elsewhere(capsys):
-    form = progress.progress()
-    assert isinstance(form, progress.Lines)
-    tell(form)
+    tell(progress.progress())
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["ADCOL seed 0  round 1/2  avg 10.00 %", "ADCOL seed 0  round 2/2  avg 20.00 %"]
 
 
-def test_a_bar_on_a_terminal(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    form = progress.progress()
-    assert isinstance(form, progress.TerminalBar)
-    tell(form)
-    assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
-
-
-def test_one_bar_for_all_planned_rows(monkeypatch):
+def test_one_bar_on_a_terminal_for_one_run_and_for_all_planned_rows(monkeypatch):
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", screen)
-    form = progress.TerminalBar()
+    tell(progress.progress())
+    assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
+    screen.truncate(0)
+    form = progress.progress()
     form.plan({"a": 2, "b": 2, "c": 5})
     tell(form)
     form.row("a")
