@@ -15,12 +15,8 @@ from fedrepro.methods.fedavg import FedAvg
 from tests.engine.test_fused import assert_same_run, start
 
 
-def plain(**settings):
-    return start(engine="reference", **settings)  # tests have one thread
-
-
 def several(**settings):
-    """Three clients at once, on that thread's core."""
+    """Three clients at once, on that thread's core; otherwise tests have one thread."""
     run = start(engine="reference", **settings)
     run.engine.lanes = 3
     return run
@@ -30,7 +26,7 @@ def several(**settings):
 @pytest.mark.parametrize("name", ["ADCOL", "MOON", "FedRep"])
 def test_clients_at_once_have_the_plain_loops_bits(name, precision):
     settings = {"name": name, "precision": precision, "rounds": 2}
-    assert_same_run(plain(**settings), several(**settings), tolerance=0)
+    assert_same_run(start(engine="reference", **settings), several(**settings), tolerance=0)
 
 
 class Broken(FedAvg):
