@@ -11,39 +11,31 @@ def drawn(rounds: int, clients: int, **settings: object) -> list[list[int]]:
     return [participants(protocol, 0, number, clients) for number in range(1, rounds + 1)]
 
 
-def test_all_where_no_share_is_asked_for() -> None:
-    assert drawn(2, 4) == [[0, 1, 2, 3]] * 2
-
-
-def test_draws_are_afresh_sorted_and_of_one_size() -> None:
+def test_draws_are_afresh_sorted_and_of_one_size():
+    assert drawn(2, 4) == [[0, 1, 2, 3]] * 2  # no share is asked for
     rounds = drawn(40, 10, participation=0.3)
     assert all(len(set(r)) == 3 and r == sorted(r) for r in rounds)
     assert len({tuple(r) for r in rounds}) > 10
-    counts = [sum(i in r for r in rounds) for i in range(10)]
-    assert len(set(counts)) > 1  # chance gives no turns
+    assert len({sum(i in r for r in rounds) for i in range(10)}) > 1  # chance gives no turns
+    assert drawn(10, 10, participation=0.3, stay=2) == [r for r in rounds[:5] for _ in range(2)]
 
 
-def test_turns_give_every_client_one_before_any_has_another() -> None:
+def test_turns_give_every_client_one_before_any_has_another():
     rounds = drawn(20, 5, participation=0.2, turns=True)
-    for start in range(0, 20, 5):
-        assert sorted(i for r in rounds[start : start + 5] for i in r) == [0, 1, 2, 3, 4]
-    assert len({tuple(map(tuple, rounds[s : s + 5])) for s in range(0, 20, 5)}) > 1
-
-
-def test_drawn_clients_stay() -> None:
-    alone, staying = drawn(5, 10, participation=0.3), drawn(10, 10, participation=0.3, stay=2)
-    assert staying == [r for r in alone for _ in range(2)]
+    cycles = [[i for r in rounds[start : start + 5] for i in r] for start in range(0, 20, 5)]
+    assert all(sorted(cycle) == [0, 1, 2, 3, 4] for cycle in cycles)
+    assert len({tuple(cycle) for cycle in cycles}) > 1
 
 
 @pytest.mark.parametrize(
-    ("settings", "most"),
+    ("rounds", "settings", "most"),
     [
-        ({"rounds": 100}, 100),
-        ({"rounds": 100, "participation": 0.2}, 100),
-        ({"rounds": 100, "participation": 0.2, "turns": True}, 20),
-        ({"rounds": 101, "participation": 0.2, "turns": True}, 21),
-        ({"rounds": 10, "participation": 0.2, "turns": True, "stay": 2}, 2),
+        (100, {}, 100),
+        (100, {"participation": 0.2}, 100),
+        (100, {"participation": 0.2, "turns": True}, 20),
+        (101, {"participation": 0.2, "turns": True}, 21),
+        (10, {"participation": 0.2, "turns": True, "stay": 2}, 2),
     ],
 )
-def test_most_rounds_of_one_client(settings: dict[str, object], most: int) -> None:
-    assert turns_of(toys.protocol(**settings), 5) == most
+def test_most_rounds_of_one_client(rounds, settings, most):
+    assert turns_of(toys.protocol(rounds=rounds, **settings), 5) == most
