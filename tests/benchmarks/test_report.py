@@ -45,16 +45,6 @@ def growth_file(power: float = 1.0, work: float = 1.0, memory: float = 1.0) -> d
     }  # fmt: skip
 
 
-def phases_file() -> dict[str, Any]:
-    row = {part: float(i + 1) for i, part in enumerate(report.PARTS)}
-    found = {"watched": [row, {k: 3 * v for k, v in row.items()}], "plain": [70.0, 74.0]}
-    asked = {"clients": 5, "images": 192, "size": 28, "batch": 64, "epochs": 1, "repeat": 2}
-    return {
-        "command": "python benchmarks/phases.py", "settings": {**asked, "device": "cpu"},
-        "results": {"digit-cnn": {"FedAvg": found, "ADCOL": found}}, **FACTS,
-    }  # fmt: skip
-
-
 def test_a_slope_is_the_power_of_the_larger_half():
     x = [1, 2, 3, 10, 20, 40]
     y = [7.0, 7.0, 7.0, *(3 * v**1.5 for v in x[3:])]
@@ -82,19 +72,6 @@ def test_a_slope_is_judged_by_its_interval(power, work, verdict):
     assert frame.loc["memory (MiB)", "growth"] == "more than linear"  # operations excuse no memory
 
 
-def test_shares_of_a_round_sum_to_all_of_it(tmp_path):
-    (tmp_path / "phases-cpu.json").write_text(json.dumps(phases_file()))
-    figure = report.phases_picture(phases_file())
-    bars = figure.axes[0].patches
-    assert len(bars) == 2 * len(report.PARTS)
-    assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
-    (legend,) = figure.legends
-    assert [t.get_text() for t in legend.get_texts()] == list(report.PARTS.values())
-    html = report.phase_table(tmp_path).html
-    assert "2.000 s, 2.8 %" in html  # 1 and 3 of 36 and 108
-    assert "72.000 (36.000 to 108.000)" in html and "72.000 (70.000 to 74.000)" in html
-
-
 def test_nothing_stored_says_so(tmp_path):
     views = (
         report.rounds, report.phases, report.phase_table, report.cross_device, report.gpu,
@@ -102,22 +79,6 @@ def test_nothing_stored_says_so(tmp_path):
         partial(growth.growth, "clients"), partial(growth.phase_slopes, "clients"),
     )  # fmt: skip
     assert all(report.NOTHING in view(tmp_path).html for view in views)
-
-
-def test_rounds_beside_the_field(tmp_path):
-    found = {
-        "seconds": {"library": [1.0, 3.0, 2.0], "field": [4.0, 4.0, 5.0]},
-        "seconds_ratio": {"median": 0.4, "min": 0.25, "max": 0.75},
-        "memory_mib": {"library": {"peak": 1100.0}, "field": {"peak": 1300.0}},
-        "memory_ratio": 0.85,
-    }
-    asked = {"model": "digit-cnn", "device": "cpu", "clients": 5, "images": 743, "size": 28}
-    asked |= {"batch": 64, "epochs": 1, "repeat": 3}
-    file = {"settings": asked, "results": {"FedAvg": found}, **FACTS}
-    (tmp_path / "rounds-x.json").write_text(json.dumps(file))
-    html = report.rounds(tmp_path).html
-    shown = "2.00 (1.00 to 3.00)", "0.40 (0.25 to 0.75)", "1,100", "0.85", "743 images"
-    assert all(part in html for part in (*shown, "digit-cnn, float32"))
 
 
 def test_a_narrow_precision_beside_float32(tmp_path):

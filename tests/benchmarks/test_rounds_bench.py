@@ -79,6 +79,8 @@ def test_stored_measurement_fills_the_readme(tmp_path, monkeypatch):
     text = filled(bench, tmp_path)
     assert [line.split(" | ")[1] for line in text.splitlines()[2:]] == ["FedAvg", "ADCOL"]
     assert "| 100 | 200 | 0.50 |" in text
+    page = script("report").rounds(path.parent).html
+    assert all(part in page for part in ("2.00", "4.00", "0.50", "30 images", "tiny-cnn, float32"))
 
 
 def test_readme_shows_the_stored_measurements_and_names_every_script():

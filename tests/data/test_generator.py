@@ -2,6 +2,7 @@
 
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from setuptools import find_packages
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data import domains
 from fedrepro.data.domains import DATASETS, STANDINS
-from fedrepro.report.images import contact_sheet
 from tests.data.made import one_line
 
 MINI = tuple(name for name in GENERATED if name.startswith("mini-"))
@@ -34,14 +34,10 @@ def test_mini_domain_has_both_parts_with_every_class(name):
     assert len(np.unique(images.reshape(len(images), -1), axis=0)) > 0.99 * len(images)
 
 
-def test_the_stand_in_of_syn_has_its_size_and_its_ink_lies_on_a_photo():
+def test_the_stand_in_of_syn_has_its_size():
     sizes = {"syn-standin": [10_000, 2_000], "synthdigits-standin": [479_400, 9_553]}
     for name, counts in sizes.items():
         assert np.bincount(generator.labels_and_parts(name)[1]).tolist() == counts
-    patch = scans.photo_patch(numpy_stream(0, "generation", 5, 9))
-    ground, colour = ground_of(numpy_stream(0, "generation", 5, 9), ON_PHOTO)
-    assert np.array_equal(ground, patch) and len(np.unique(np.asarray(patch))) > 10
-    assert np.allclose(colour, np.asarray(patch).mean((0, 1)), atol=1)
     images = generate("syn-standin", 32, counts=(30, 0))[0]
     assert len(np.unique(images.reshape(30, -1), axis=0)) == 30
     assert generation_hash("syn-standin", 32) != generation_hash("synthdigits-standin", 32)
@@ -76,13 +72,17 @@ def test_global_generators_and_order_do_not_matter():
     assert not np.array_equal(first[:20], other)
 
 
-def test_photo_picture_is_the_difference_of_patch_and_ink():
-    patch = np.asarray(scans.photo_patch(numpy_stream(0, "generation", 2, 9)), np.int64)
-    blended = np.asarray(scans.over_photo(numpy_stream(0, "generation", 2, 9), 5), np.int64)
+def test_a_picture_on_a_photo_is_patch_and_ink():
+    stream = partial(numpy_stream, 0, "generation")
+    patch = np.asarray(scans.photo_patch(stream(2, 9)), np.int64)
+    blended = np.asarray(scans.over_photo(stream(2, 9), 5), np.int64)
     ink = np.asarray(scans.scanned(5)) > 140
     assert 0.05 < ink.mean() < 0.4
-    assert np.array_equal(blended[~ink], patch[~ink])
-    assert np.array_equal(blended[ink], 255 - patch[ink])
+    assert np.array_equal(blended, np.where(ink[..., None], 255 - patch, patch))
+    patch = np.asarray(scans.photo_patch(stream(5, 9)))
+    ground, colour = ground_of(stream(5, 9), ON_PHOTO)
+    assert np.array_equal(ground, patch) and len(np.unique(patch)) > 10
+    assert np.allclose(colour, patch.mean((0, 1)), atol=1)
 
 
 def test_hash_moves_with_all_that_decides_pixels(monkeypatch):
@@ -119,14 +119,3 @@ def test_the_wheel_brings_the_generator():
     where, include = find["find"]["where"], find["find"]["include"]
     found = {name for folder in where for name in find_packages(root / folder, (), include)}
     assert {"fedrepro.data", "drawn_digits"} <= found
-
-
-def test_contact_sheet_puts_each_class_in_its_row():
-    images = np.stack([np.full((1, 2, 2), 10 * i, np.uint8) for i in range(4)])
-    sheet = contact_sheet(images, np.array([1, 0, 1, 1]), rows=2, cols=2, gap=1)
-    assert sheet.shape == (5, 5, 3) and (sheet[2] == 255).all()
-    assert sheet[[0, 3], :, 0].tolist() == [[10, 10, 255, 255, 255], [0, 0, 255, 20, 20]]
-    colour = contact_sheet(np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2), np.array([0]), 1, 1)
-    assert colour[0, 0].tolist() == [0, 4, 8]
-    with pytest.raises(ValueError, match="need"):
-        contact_sheet(images[0], np.array([0]))

@@ -208,15 +208,3 @@ def test_domainnet_keeps_its_classes_and_its_lists_give_parts(tmp_path):
     ):
         with one_line(message):
             net(tmp_path, train=train, test=test)
-
-
-def test_pictures_that_are_not_wanted_are_never_unpacked(tmp_path, monkeypatch):
-    opened, real = [], zipfile.ZipFile.open
-
-    def spy(self, member, mode="r", *rest, **named):
-        opened.extend([getattr(member, "filename", member)] if mode == "r" else [])
-        return real(self, member, mode, *rest, **named)
-
-    monkeypatch.setattr(zipfile.ZipFile, "open", spy)
-    net(tmp_path)
-    assert sorted(opened) == sorted(n for n in PICTURES if "/bird/" in n or "/zebra/" in n)
