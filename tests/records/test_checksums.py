@@ -9,16 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedrepro import methods
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.progress import Silent
 from fedrepro.data import cache, embeddings
 from fedrepro.data.readers.common import Decoded
-from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import Record
 from fedrepro.records import checkpoint as checkpoints
 from fedrepro.records import store as store_module
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
+from tests.records.conftest import obtain
 
 TRIES = 20
 
@@ -55,9 +54,7 @@ def must_fail(path: Path, read: Callable[[], object]) -> None:
 def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store_module, "federation_of", lambda spec, root: toys.federation())
-        spec = RunSpec(methods.create("FedAvg"), toys.protocol(), 0, "reference")
-        store = Store(tmp_path_factory.mktemp("runs"))
-        yield store.obtain(spec, device="cpu", progress=Silent())
+        yield obtain(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,12 @@
 """A recorded run has the same numbers on any number of threads."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from fedrepro.engine import loop
 from fedrepro.records import Record
 from fedrepro.records import store as store_module
 from tests import toys
@@ -66,12 +64,3 @@ def test_begun_with_one_and_resumed_with_two(tmp_path, monkeypatch):
     assert list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
     same(whole, obtained(tmp_path / "cut", 2, "FedAvg"))
     assert not list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
-
-
-def test_without_all_that_two_threads_have_other_bits(tmp_path, monkeypatch):
-    """So that the tests above can fail."""
-    monkeypatch.setattr(store_module, "recorded", nullcontext)
-    monkeypatch.setattr(loop, "lanes", lambda *_: 1)
-    one, two = (obtained(tmp_path / str(threads), threads, "FedAvg") for threads in (1, 2))
-    assert not numbers(one.curve).equals(numbers(two.curve))
-    assert (one.environment["threads"], two.environment["threads"]) == (1, 2)
