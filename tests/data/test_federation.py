@@ -33,17 +33,12 @@ def make_domain(name: str, part: Any = None) -> DomainArrays:
     images[:, :, 0, 0] = list(MADE).index(name)
     images[:, :, 0, 1] = np.arange(n)[:, None]
     images[:, -1, 0, 2] = 7  # seen in all channels of a grey image, in the last of a coloured one
+    part = np.full(n, -1, dtype=np.int8) if part is None else part[:n]
+    told = ("cutdown: a part of the release",) if name == "cutdown" else ()
+    marks = {"standin": name == "standby", "subset": name == "cutdown", "cut": cut}
+    labels, hash = (np.arange(n) % 3).astype(np.int64), f"hash-of-{name}"
     return DomainArrays(
-        name=name,
-        images=images,
-        labels=(np.arange(n) % 3).astype(np.int64),
-        part=np.full(n, -1, dtype=np.int8) if part is None else part[:n],
-        classes=("x", "y", "z"),
-        hash=f"hash-of-{name}",
-        standin=name == "standby",
-        cut=cut,
-        deviations=("cutdown: a part of the release",) if name == "cutdown" else (),
-        subset=name == "cutdown",
+        name, images, labels, part, ("x", "y", "z"), hash=hash, deviations=told, **marks
     )
 
 
@@ -238,22 +233,19 @@ def test_parts_are_of_one_size_and_the_last_ends_with_its_class():
     assert found == [[0, 1, 2, 7, 8], [3, 4, 5, 9, 10], [4, 5, 6, 9, 10]]
 
 
-@pytest.mark.parametrize("count", [3, 4, 5])
-def test_the_authors_parts_are_rounded_up_class_by_class(count):
-    """Their sizes: at least a domain's images in all, and less than an image more a class and
-    part."""
-    cut, whole = SIZES[f"split{count}"].reshape(6, count), SIZES["subset50"]
-    assert (cut.max(axis=1) * count - whole >= 0).all()
-    assert (cut.max(axis=1) * count - whole < 50 * count).all()
-
-
-@pytest.mark.parametrize("share", [0.3, 0.4, 0.5])
-def test_the_authors_mixed_test_sets_take_the_next_domains_share(share):
-    """Their sizes are (1 - r) n_i + r n_(i+1), cyclic, up to an image a class on either side."""
-    own, mixed = SIZES["subset50"], SIZES[f"mixed{share}"]
-    assert (abs(mixed - (1 - share) * own - share * np.roll(own, -1)) <= 50).all()
-    assert abs(mixed - (1 - share) * own - share * np.roll(own, 1)).max() > 500
-    assert mixed.sum() == own.sum()
+def test_the_authors_parts_and_mixed_test_sets_have_the_sizes_of_the_rules():
+    """Parts are rounded up class by class: at least a domain's images in all, and less than an
+    image more a class and part. Mixed sets hold (1 - r) n_i + r n_(i+1), cyclic, up to an image a
+    class on either side."""
+    own = SIZES["subset50"]
+    for count in (3, 4, 5):
+        more = SIZES[f"split{count}"].reshape(6, count).max(axis=1) * count - own
+        assert (more >= 0).all() and (more < 50 * count).all()
+    for share in (0.3, 0.4, 0.5):
+        mixed = SIZES[f"mixed{share}"]
+        assert (abs(mixed - (1 - share) * own - share * np.roll(own, -1)) <= 50).all()
+        assert abs(mixed - (1 - share) * own - share * np.roll(own, 1)).max() > 500
+        assert mixed.sum() == own.sum()
 
 
 def test_whole_domains_are_tests_and_some_of_one():

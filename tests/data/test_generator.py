@@ -1,4 +1,4 @@
-"""The generated domains: the same pictures every time, the right digits, and a measured drift."""
+"""The generated domains: the same pictures every time, all classes, and what they are named by."""
 
 import sys
 import tomllib
@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from drawn_digits import generator, scans
 from drawn_digits.generator import GENERATED, chunks, generate, generation_hash
-from drawn_digits.printed import ON_PHOTO
-from drawn_digits.printed import ground as ground_of
 from setuptools import find_packages
 
 from fedrepro.base.rng import numpy_stream
@@ -79,10 +77,6 @@ def test_a_picture_on_a_photo_is_patch_and_ink():
     ink = np.asarray(scans.scanned(5)) > 140
     assert 0.05 < ink.mean() < 0.4
     assert np.array_equal(blended, np.where(ink[..., None], 255 - patch, patch))
-    patch = np.asarray(scans.photo_patch(stream(5, 9)))
-    ground, colour = ground_of(stream(5, 9), ON_PHOTO)
-    assert np.array_equal(ground, patch) and len(np.unique(patch)) > 10
-    assert np.allclose(colour, patch.mean((0, 1)), atol=1)
 
 
 def test_hash_moves_with_all_that_decides_pixels(monkeypatch):

@@ -52,14 +52,6 @@ def lengths(pieces: Any) -> dict[str, int]:
     return {source: len(indices) for source, indices in pieces}
 
 
-def test_a_table_names_clients_and_divides_what_there_is():
-    result = allocate(rule="table", clients={"b": 3, "a": 1})
-    assert sizes(result) == {"a": 100, "b-1": 14, "b-2": 13, "b-3": 13}
-    assert sorted(held(result, "b")) == trained(40)
-    even = allocate(rule="table", clients={"a": 4, "b": 3}, per_client="smallest")
-    assert set(sizes(even).values()) == {13}
-
-
 @pytest.mark.parametrize(
     ("spec", "hash"),
     [
@@ -130,14 +122,20 @@ def test_mixing_hands_a_share_to_the_neighbour_and_loses_nothing():
     assert sizes(allocate(rule="mixed", ratio=0.0)) == SIZES
 
 
-def test_dirichlet_gives_every_image_once_and_names_the_clients():
-    result = allocate(rule="dirichlet", alpha=0.5, count=4)
-    assert [c.name for c in result.clients] == ["pooled-1", "pooled-2", "pooled-3", "pooled-4"]
-    assert {c.domain for c in result.clients} == {"pooled"}
-    assert all(sorted(held(result, name)) == trained(n) for name, n in SIZES.items())
+def test_tables_and_dirichlet_name_clients_and_give_every_image_once():
+    table = allocate(rule="table", clients={"b": 3, "a": 1})
+    assert sizes(table) == {"a": 100, "b-1": 14, "b-2": 13, "b-3": 13}
+    assert sorted(held(table, "b")) == trained(40)
+    even = allocate(rule="table", clients={"a": 4, "b": 3}, per_client="smallest")
+    assert set(sizes(even).values()) == {13}
+    pooled = allocate(rule="dirichlet", alpha=0.5, count=4)
+    assert [c.name for c in pooled.clients] == ["pooled-1", "pooled-2", "pooled-3", "pooled-4"]
+    assert {c.domain for c in pooled.clients} == {"pooled"}
+    assert all(sorted(held(pooled, name)) == trained(n) for name, n in SIZES.items())
     alone = allocate(rule="dirichlet", alpha=0.5, count=2, sizes={"cifar10": 100})
-    assert [c.name for c in alone.clients] == ["cifar10-1", "cifar10-2"]
-    assert {c.domain for c in alone.clients} == {"cifar10"}
+    assert [(c.name, c.domain) for c in alone.clients] == [
+        (f"cifar10-{number}", "cifar10") for number in (1, 2)
+    ]
 
 
 def test_validation_comes_from_what_no_client_holds():

@@ -62,8 +62,8 @@ def test_hostile_names_are_refused(tmp_path, name, kind):
 
 def test_links_devices_locked_and_huge_members_are_refused(tmp_path, monkeypatch):
     info = tarfile.TarInfo("photo/dog/a.png")
-    for info.type in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
-        info.linkname = "/etc/passwd"
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
+        info.type, info.linkname = kind, "/etc/passwd"
         with tarfile.open(tmp_path / "x.tar", "w") as tar:
             tar.addfile(info)
         hostile(tmp_path / "x.tar", "link or a device")

@@ -78,13 +78,6 @@ def test_nobodys_images_have_moved(rule):
     assert make_split(made, rule, 1).hash.startswith(GOLDEN[rule])
 
 
-def test_official_parts_and_where_validation_images_go():
-    with_test = make_split(domain([3, 3], part=[0, 0, 2, 1, 0, 1]), "official", 0)
-    assert (with_test.train.tolist(), with_test.test.tolist()) == ([0, 1, 2, 4], [3, 5])
-    without_test = domain([3, 3], part=[0, 0, 2, 0, 0, 2])
-    assert make_split(without_test, "official", 0).test.tolist() == [2, 5]
-
-
 @pytest.mark.parametrize(
     ("counts", "part", "rule", "share", "message"),
     [
@@ -111,11 +104,14 @@ def test_a_cut_domain_is_only_ever_cut_by_index(rule):
     assert split.test.tolist() == list(range(810, 1000))
 
 
-def test_the_whole_domain_as_test_set_is_one_rules_privilege():
+def test_official_parts_and_the_whole_domain_as_test_set_of_one_rule():
+    with_test = make_split(domain([3, 3], part=[0, 0, 2, 1, 0, 1]), "official", 0)
+    assert (with_test.train.tolist(), with_test.test.tolist()) == ([0, 1, 2, 4], [3, 5])
     lists = domain([4, 4], part=[0, 0, 2, 0, 0, 2, 0, 0])
-    leaky = make_split(lists, "official-leaky", 0)
-    assert leaky.train.tolist() == [0, 1, 3, 4, 6, 7] and leaky.test.tolist() == list(range(8))
-    assert leaky.leaked == 6 and make_split(lists, "official", 0).leaked == 0
+    clean, leaky = (make_split(lists, rule, 0) for rule in ("official", "official-leaky"))
+    assert clean.train.tolist() == leaky.train.tolist() == [0, 1, 3, 4, 6, 7]
+    assert clean.test.tolist() == [2, 5] and leaky.test.tolist() == list(range(8))
+    assert (clean.leaked, leaky.leaked) == (0, 6)
     small = limit_test(leaky, lists.labels, 4, 0)
     assert small.leaked == len(set(small.test) & set(leaky.train))
 

@@ -205,21 +205,6 @@ def test_parameters_without_a_gradient_are_not_decayed():
             assert torch.equal(result.state[name], job.state[name]), name
 
 
-# Equal bits.
-
-
-@pytest.mark.parametrize("engine", ["reference", "fused"])
-@pytest.mark.parametrize(
-    ("name", "setting"), [("FedRep", "plain sgd"), ("ADCOL", "sgd, kept"), ("SOLO", "adamw, kept")]
-)
-def test_resumed_equals_uninterrupted_bit_for_bit(name, setting, engine, tmp_path):
-    def begin():
-        changes = {"rounds": 4, "precision": "float32", "model": "small-cnn", "local_epochs": 1}
-        return start(name, engine, optimizer=OPTIMIZERS[setting], **changes)
-
-    toys.assert_resumes(begin, tmp_path)
-
-
 # Which engine runs.
 
 

@@ -17,14 +17,18 @@ from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 from tests.toys import numbers, start
 
-TINY = [(name, "tiny-cnn") for name in toys.ON_IMAGES]
+SMALL = {"model": "small-cnn", "local_epochs": 1}
+KEPT = {"lr": 0.01, "momentum": 0.9, "kept": True, "cosine": 4}
+ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5, "kept": True}
+CASES = [(name, {}) for name in toys.ON_IMAGES]
+CASES += [("FedProx", SMALL), ("FedRep", {**SMALL, "optimizer": {"lr": 0.02}})]
+CASES += [("ADCOL", {**SMALL, "optimizer": KEPT}), ("SOLO", {**SMALL, "optimizer": ADAMW})]
 
 
-@pytest.mark.parametrize(
-    ("name", "model"), [*TINY, ("FedProx", "small-cnn"), ("SOLO", "small-cnn")]
-)
-def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
-    toys.assert_resumes(lambda: start(name, model=model), tmp_path)
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_resumed_equals_uninterrupted_bit_for_bit(name, engine, settings, tmp_path):
+    toys.assert_resumes(lambda: start(name, engine=engine, **settings), tmp_path)
 
 
 def of_tests(curve, measure="accuracy", number=3):
@@ -81,13 +85,6 @@ def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():
         assert (
             of_tests(one, number=number).value.item() == of_tests(two, number=number).value.iloc[0]
         )
-
-
-def test_bytes_are_those_of_the_shared_tensors():
-    run = start("FedAvg")
-    curve = run.run(Silent())
-    size = sum(v.numel() * 4 for n, v in run.server.model.items() if not run.layout[n].is_counter)
-    assert toys.logged(curve, "bytes", 1) == {"down/model": 3 * size, "up/model": 3 * size}
 
 
 def test_several_clients_of_a_domain_count_as_their_mean():

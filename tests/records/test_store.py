@@ -32,7 +32,9 @@ REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("toy_data")
 
 
-def test_a_record_holds_what_the_design_promises(tmp_path):
+def test_a_record_holds_what_the_design_promises(tmp_path, monkeypatch):
+    federation = replace(toys.federation(), subsets=("a",))
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
     record = obtain(tmp_path)
     stamp = (record.folder / "done").stat().st_mtime_ns
     assert obtain(tmp_path).folder == record.folder
@@ -44,14 +46,8 @@ def test_a_record_holds_what_the_design_promises(tmp_path):
     }  # fmt: skip
     assert record.config["method"]["name"] == "FedAvg" and record.protocol == toys.protocol()
     assert record.environment["threads"] >= 1 and "commit" in record.environment
-    assert record.data["hashes"] and record.data["counts"]
+    assert record.data["hashes"] and record.data["counts"] and record.data["subsets"] == ["a"]
     assert record.features["features"].shape[0] == len(record.features["labels"]) == 36
-
-
-def test_subsets_are_recorded(tmp_path, monkeypatch):
-    federation = replace(toys.federation(), subsets=("a",))
-    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
-    assert obtain(tmp_path).data["subsets"] == ["a"]
 
 
 def test_kept_features_are_the_networks_own(tmp_path):
