@@ -23,8 +23,9 @@ REFUSED = [
     ("shared_digits", "--papers nobody", ""),
     ("verdict_words", "--out nowhere/words.md", ""),
 ]
-NUMBERS = [("rounds", f"--repeat={n}", f"'{n}' is no whole number") for n in "0 -1 two 1.5".split()]
-NUMBERS += [("precision", f"--seeds={n}", "different seeds") for n in ("0", "0,0", "0,x")]
+COUNTS, LISTS = ("0", "-1", "two", "1.5"), ("0", "0,0", "0,x")
+NUMBERS = [("rounds", f"--repeat={n}", f"'{n}' is no whole number from 1 on") for n in COUNTS]
+NUMBERS += [("precision", f"--seeds={n}", "different seeds") for n in LISTS]
 
 
 @pytest.mark.parametrize(("name", "words", "says"), [*REFUSED, *NUMBERS])
