@@ -23,7 +23,7 @@ from fedrepro.campaign_list import pflop, table
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import federation_of
 from fedrepro.records.packed import pack
-from tests.federated.test_rounds import numbers
+from tests.toys import numbers
 
 ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 300.0  # seconds: a worker waits for all other work of the machine

@@ -4,8 +4,6 @@ import io
 from itertools import count
 from types import SimpleNamespace
 
-import pytest
-
 from fedrepro.base import progress
 
 
@@ -17,31 +15,19 @@ def tell(form):
 
 
 def test_one_line_a_round_elsewhere(capsys):
-    form = progress.progress()
-    assert isinstance(form, progress.Lines)
-    tell(form)
+    tell(progress.progress())
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["ADCOL seed 0  round 1/2  avg 10.00 %", "ADCOL seed 0  round 2/2  avg 20.00 %"]
 
 
-def test_a_bar_on_a_terminal(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    screen = Terminal()
-    monkeypatch.setattr("sys.stderr", screen)
-    form = progress.progress()
-    assert isinstance(form, progress.TerminalBar)
-    tell(form)
-    assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
-
-
-def test_one_bar_for_all_planned_rows(monkeypatch):
+def test_one_bar_on_a_terminal_for_one_run_and_for_all_planned_rows(monkeypatch):
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr("sys.stderr", screen)
-    form = progress.TerminalBar()
+    tell(progress.progress())
+    assert "2/2" in screen.getvalue() and "avg 20.00 %" in screen.getvalue()
+    screen.truncate(0)
+    form = progress.progress()
     form.plan({"a": 2, "b": 2, "c": 5})
     tell(form)
     form.row("a")
@@ -54,47 +40,39 @@ def test_one_bar_for_all_planned_rows(monkeypatch):
     assert "9/9" not in said and "4/4" in said and said.count("\n") == 1
 
 
-@pytest.fixture
-def notebook(monkeypatch):
-    """Displays as lists of what each showed in turn; `cell` is the number of the one that runs."""
-    here = SimpleNamespace(cell=1, shown=[])
-    progress._figure.cache_clear()
+def test_a_notebook_has_one_figure_for_all_runs_of_a_cell(monkeypatch):
+    shown, cells = [], [1]  # what each display showed in turn; the cell that runs
 
     def display(content, raw, display_id):
-        here.shown.append([content])
-        return SimpleNamespace(update=lambda content, raw, own=here.shown[-1]: own.append(content))
+        shown.append([content])
+        return SimpleNamespace(update=lambda content, raw, own=shown[-1]: own.append(content))
 
-    monkeypatch.setattr("IPython.display.display", display)
-    monkeypatch.setattr(progress, "_execution", lambda: here.cell)
-    return here
-
-
-def test_a_notebook_has_one_figure_for_all_runs(notebook, monkeypatch):
     clock = count(0, 10)
+    progress._figure.cache_clear()
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("IPython.display.display", display)
+    monkeypatch.setattr(progress, "_execution", lambda: cells[-1])
     form = progress.progress(own=True)
     form.plan({"a": 2, "b": 2, "c": 3})
     form.row("c")
     tell(form)
-    (shown,) = notebook.shown
-    assert "row 2 of 3, ADCOL seed 0" in shown[0]["text/plain"]
-    assert shown[1]["text/plain"].endswith("round 1/2  avg 10.00 %  about 00:30 left")
+    first, second = (content["text/plain"] for content in shown[0][:2])
+    assert "row 2 of 3, ADCOL seed 0" in first
+    assert second.endswith("round 1/2  avg 10.00 %  about 00:30 left")
     form.row("a")
     tell(form)
-    assert len(notebook.shown) == 1 and "row 3 of 3" in shown[-1]["text/plain"]
-    assert shown[-1]["text/plain"].endswith("avg 20 %  all trained")
-    html = shown[-1]["text/html"]
+    assert len(shown) == 1 and "row 3 of 3" in shown[0][-1]["text/plain"]
+    assert shown[0][-1]["text/plain"].endswith("avg 20 %  all trained")
+    html = shown[0][-1]["text/html"]
     assert html.count("<polyline points='210.0,126.0 420.0,112.0'") == 2
     assert html.count("ADCOL seed 0&#x27; 20.00 %") == 1 and html.count("ADCOL seed 0 20.00 %") == 1
 
-
-def test_the_figure_moves_on_to_the_next_cell_that_trains(notebook):
     form = progress.progress()
     assert progress.progress() is form is not progress.progress(own=True)
     tell(form)
-    notebook.cell = 2
+    cells.append(2)  # the figure moves on to the next cell that trains
     tell(form)
-    before, after = notebook.shown
+    before, after = shown[-2:]
     assert "html" not in str(before[-1]) and "<svg" in after[-1]["text/html"]
     assert after[-1]["text/html"].count("<polyline") == 2
 

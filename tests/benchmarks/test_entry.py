@@ -1,64 +1,52 @@
 """How benchmark scripts end on bad input."""
 
-from __future__ import annotations
-
 import runpy
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-REFUSED = {
-    "at_once": "--threads 1",
-    "cross_device": "--peers nobody",
-    "drift": "--domains nowhere",
-    "gpu": "--device cuda",
-    "growth": "--values 1 2",
-    "phases": "--model nothing",
-    "precision": "--precision tf32",
-    "rounds": "--images 9 --batch 8",
-    "shared_digits": "--papers nobody",
-    "verdict_words": "--out nowhere/words.md",
-}
+from tests.benchmarks.conftest import FOLDER, script
+
+REFUSED = [
+    ("at_once", "--threads 1", ""),
+    ("cross_device", "--peers nobody", ""),
+    ("drift", "--domains nowhere", ""),
+    ("gpu", "--device cuda", ""),
+    ("growth", "--values 3 5", "belong to one axis"),
+    ("growth", "--axis clients --values 7", "two or more"),
+    ("growth", "--axis clients --values 0 5", "from 1 on"),
+    ("growth", "--images 1", "2 or more"),
+    ("phases", "--model nothing", ""),
+    ("precision", "--precision tf32", "a CPU has no tf32"),
+    ("rounds", "--images 9 --batch 8", ""),
+    ("shared_digits", "--papers nobody", ""),
+    ("verdict_words", "--out nowhere/words.md", ""),
+]
+COUNTS, LISTS = ("0", "-1", "two", "1.5"), ("0", "0,0", "0,x")
+NUMBERS = [("rounds", f"--repeat={n}", f"'{n}' is no whole number from 1 on") for n in COUNTS]
+NUMBERS += [("precision", f"--seeds={n}", "different seeds") for n in LISTS]
 
 
-def ended(name: str, words: str, monkeypatch: pytest.MonkeyPatch) -> object:
-    """The status a script leaves with."""
-    monkeypatch.syspath_prepend(str(FOLDER))
+@pytest.mark.parametrize(("name", "words", "says"), [*REFUSED, *NUMBERS])
+def test_bad_input_is_one_line_and_status_2(name, words, says, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", [name, *words.split()])
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
-    return caught.value.code
+    assert caught.value.code == 2
+    *usage, line = capsys.readouterr().err.splitlines()
+    assert says in line
+    if (name, words, says) in REFUSED:  # argparse shows the usage too
+        assert line.startswith("error: ") and not usage
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_one_line_and_status_2(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert ended(name, REFUSED[name], monkeypatch) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: ")
-
-
-def test_every_script_is_tried() -> None:
+def test_every_script_is_tried():
     found = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8")}
-    assert found == set(REFUSED)
+    assert found == {name for name, *_ in REFUSED}
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "two", "1.5"])
-def test_a_count_is_a_whole_number_from_1_on(
-    number: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert ended("rounds", f"--repeat={number}", monkeypatch) == 2
-    assert f"'{number}' is no whole number from 1 on" in capsys.readouterr().err
-
-
-def test_a_stored_call_names_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import entry
-
+def test_a_stored_call_names_no_place():
     words = ["--runs", "/a", "--repeat", "2", "--json=/b", "--data-root", "/c", "--table"]
-    assert entry.command("rounds", words) == "python benchmarks/rounds.py --repeat 2 --table"
+    command = script("entry").command("rounds", words)
+    assert command == "python benchmarks/rounds.py --repeat 2 --table"

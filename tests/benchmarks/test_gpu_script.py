@@ -1,37 +1,21 @@
 """The script for a GPU, its whole path on the CPU; and what keeps a failure small."""
 
-from __future__ import annotations
-
-import importlib
 import json
 import time
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from fedrepro import papers
 from fedrepro.engine import StackedEngine
 from fedrepro.records import Store
+from tests.benchmarks.conftest import script
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    return importlib.import_module("gpu")
+gpu = script("gpu")
 
 
 @pytest.mark.slow
-def test_the_whole_path_on_the_cpu(
-    gpu: ModuleType,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its pieces of work done in this process: a test below has them in processes apart."""
+def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
+    """Its pieces of work done in this process, not in processes apart."""
     monkeypatch.setattr(gpu, "AT_ONCE", 1)
     monkeypatch.setattr(gpu, "apart", lambda case, _: json.loads(json.dumps(gpu.work(case))))
     path, runs = tmp_path / "gpu.json", tmp_path / "runs"
@@ -58,15 +42,7 @@ def test_the_whole_path_on_the_cpu(
     assert len(again["calls"]) == 2 and again["timing"] == stored["timing"]
 
 
-def test_every_listed_run_is_a_table_of_its_paper(gpu: ModuleType) -> None:
-    for paper, experiment, datasets in gpu.ORDER:
-        assert papers.load(paper).experiment(experiment).kind == "accuracy"
-        assert set(papers.load(paper).experiment(experiment).dataset.split(", ")) <= set(datasets)
-
-
-def test_a_wrong_engine_is_found_and_not_used(
-    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_engine_is_found_and_not_used(monkeypatch):
     train = StackedEngine.train
 
     def nearly(self: Any, method: Any, jobs: Any) -> Any:
@@ -86,14 +62,13 @@ def test_a_wrong_engine_is_found_and_not_used(
     stored["checks"]["FedAvg"] = good
     assert gpu.engine_for(stored, "FedAvg", protocol) == "fused"
     assert gpu.engine_for(stored, "ADCOL", protocol) == "reference"  # nothing is proven for it
-    # turned images were never compared
-    assert gpu.engine_for(stored, "FedAvg", protocol.changed(data__rotate=30.0)) == "reference"
-    # another network was, and failed
-    stored["checks"]["digit-cnn"] = bad
+    turned = protocol.changed(data__rotate=30.0)  # was never compared
+    assert gpu.engine_for(stored, "FedAvg", turned) == "reference"
+    stored["checks"]["digit-cnn"] = bad  # another network was, and failed
     assert gpu.engine_for(stored, "FedAvg", protocol) == "reference"
 
 
-def test_a_run_that_cannot_end_is_left_and_goes_on_later(gpu: ModuleType, tmp_path: Path) -> None:
+def test_a_run_that_cannot_end_is_left_and_goes_on_later(tmp_path):
     case = {
         "paper": "adcol", "experiment": "table-4", "dataset": "minidigits", "scale": "smoke",
         "label": "FedAvg", "seed": 0, "engine": "fused", "device": "cpu",

@@ -1,51 +1,41 @@
 """The performance page's views: slopes, figures and tables hold what the stored files hold."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-with pytest.MonkeyPatch.context() as patched:
-    patched.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    import report
-    import report_growth as growth
+from tests.benchmarks.conftest import script
 
-FACTS = {
-    "environment": {
-        "date": "2026-01-02T03:04:05+00:00", "device": "a <processor>", "threads": 2,
-        "python": "3.11.1", "packages": {"torch": "2.13.0"}, "commit": "abc" * 10, "dirty": True,
-    },
-    "load_average": {"before": 0.1, "after": 1.0},
+report, growth = script("report"), script("report_growth")
+
+ENVIRONMENT = {
+    "date": "2026-01-02T03:04:05+00:00", "device": "a <processor>", "threads": 2,
+    "python": "3.11.1", "packages": {"torch": "2.13.0"}, "commit": "abc" * 10, "dirty": True,
 }  # fmt: skip
-PLACES = (5, 10, 30, 100, 300, 1000)
+FACTS = {"environment": ENVIRONMENT, "load_average": {"before": 0.1, "after": 1.0}}
 
 
 def growth_file(power: float = 1.0, work: float = 1.0, memory: float = 1.0) -> dict[str, Any]:
     """Seconds, operations and MiB are powers of the clients, the seconds with a little noise."""
     noise = np.random.default_rng(0)
-    point = {"model": "tiny-cnn", "size": 16, "method": "FedAvg"}
 
     def process(x: int, counted: bool) -> dict[str, Any]:
         seconds = [9.0, *(0.01 * x**power * noise.normal(1, 0.01, 3))]
-        return {
-            "seconds": seconds,
-            "phases": {"train": [0.5 * s for s in seconds], "server": [0.1 * s for s in seconds]},
-            "before": 100.0,
-            "peak": 100.0 + x**memory,
-            "operations": x**work if counted else None,
-        }
+        phases = {"train": [0.5 * s for s in seconds], "server": [0.1 * s for s in seconds]}
+        memories = {"before": 100.0, "peak": 100.0 + x**memory}
+        operations = x**work if counted else None
+        return {"seconds": seconds, "phases": phases, "operations": operations, **memories}
 
+    point = {"model": "tiny-cnn", "size": 16, "method": "FedAvg"}
     points = [
         {
             "x": x,
             "point": {**point, "clients": x},
-            "processes": [process(x, counted) for counted in (True, False)],
+            "processes": [process(x, c) for c in (True, False)],
         }
-        for x in PLACES
+        for x in (5, 10, 30, 100, 300, 1000)
     ]
     asked = {"warm_up": 1, "repeat": 2, "rounds": 3, "images": 20, "batch": 20}
     return {
@@ -54,25 +44,7 @@ def growth_file(power: float = 1.0, work: float = 1.0, memory: float = 1.0) -> d
     }  # fmt: skip
 
 
-def phases_file() -> dict[str, Any]:
-    row = {part: float(i + 1) for i, part in enumerate(report.PARTS)}
-    found = {"watched": [row, {k: 3 * v for k, v in row.items()}], "plain": [70.0, 74.0]}
-    asked = {"clients": 5, "images": 192, "size": 28, "batch": 64, "epochs": 1, "repeat": 2}
-    return {
-        "command": "python benchmarks/phases.py", "settings": {**asked, "device": "cpu"},
-        "results": {"digit-cnn": {"FedAvg": found, "ADCOL": found}}, **FACTS,
-    }  # fmt: skip
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    files = {"growth-clients-reference-cpu": growth_file(), "phases-cpu": phases_file()}
-    for name, content in files.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    return tmp_path
-
-
-def test_a_slope_is_the_power_of_the_larger_half() -> None:
+def test_a_slope_is_the_power_of_the_larger_half():
     x = [1, 2, 3, 10, 20, 40]
     y = [7.0, 7.0, 7.0, *(3 * v**1.5 for v in x[3:])]
     found = growth.slope(x, y)
@@ -90,7 +62,7 @@ def test_a_slope_is_the_power_of_the_larger_half() -> None:
         (1.3, 1.0, "more than linear"),
     ],
 )
-def test_a_slope_is_judged_by_its_interval(power: float, work: float, verdict: str) -> None:
+def test_a_slope_is_judged_by_its_interval(power, work, verdict):
     frame = growth.slopes([growth_file(power, work, memory=1.2)]).set_index("of")
     row = frame.loc["seconds a round"]
     assert row["slope [95 % interval]"].startswith(f"{power:.2f}"[:3])
@@ -99,54 +71,7 @@ def test_a_slope_is_judged_by_its_interval(power: float, work: float, verdict: s
     assert frame.loc["memory (MiB)", "growth"] == "more than linear"  # operations excuse no memory
 
 
-def test_shares_of_a_round_sum_to_all_of_it(folder: Path) -> None:
-    figure = report.phases_picture(phases_file())
-    bars = figure.axes[0].patches
-    assert len(bars) == 2 * len(report.PARTS)
-    assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
-    (legend,) = figure.legends
-    assert [t.get_text() for t in legend.get_texts()] == list(report.PARTS.values())
-    html = report.phase_table(folder).html
-    assert "2.000 s, 2.8 %" in html  # 1 and 3 of 36 and 108
-    assert "72.000 (36.000 to 108.000)" in html and "72.000 (70.000 to 74.000)" in html
-
-
-def test_nothing_stored_says_so(tmp_path: Path) -> None:
-    views = (
-        growth.growth("clients", tmp_path), growth.slope_table(tmp_path),
-        growth.phase_slopes("clients", tmp_path), report.rounds(tmp_path),
-        report.phases(tmp_path), report.phase_table(tmp_path),
-        report.cross_device(tmp_path), report.gpu(tmp_path),
-        report.precision(tmp_path),
-        report.measurements(tmp_path),
-    )  # fmt: skip
-    assert all(report.NOTHING in view.html for view in views)
-
-
-def test_rounds_beside_the_field(tmp_path: Path) -> None:
-    memory = {"library": {"peak": 1100.0}, "field": {"peak": 1300.0}}
-    found = {
-        "seconds": {"library": [1.0, 3.0, 2.0], "field": [4.0, 4.0, 5.0]},
-        "seconds_ratio": {"median": 0.4, "min": 0.25, "max": 0.75},
-        "memory_mib": memory, "memory_ratio": 0.85,
-    }  # fmt: skip
-    asked = {"model": "digit-cnn", "device": "cpu", "clients": 5, "images": 743, "size": 28}
-    asked |= {"batch": 64, "epochs": 1, "repeat": 3}
-    file = {"settings": asked, "results": {"FedAvg": found}, **FACTS}
-    (tmp_path / "rounds-x.json").write_text(json.dumps(file))
-    html = report.rounds(tmp_path).html
-    for part in (
-        "2.00 (1.00 to 3.00)",
-        "0.40 (0.25 to 0.75)",
-        "1,100",
-        "0.85",
-        "743 images",
-        "digit-cnn, float32",
-    ):
-        assert part in html
-
-
-def test_a_narrow_precision_beside_float32(tmp_path: Path) -> None:
+def test_a_narrow_precision_beside_float32(tmp_path):
     """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of two degrees 4.303."""
     asked = {"precision": "bf16", "paper": "adcol", "experiment": "table-1", "rule": "last5"}
     asked |= {"dataset": "digits5", "scale": "reduced", "seeds": [0, 1, 2]}
@@ -154,13 +79,13 @@ def test_a_narrow_precision_beside_float32(tmp_path: Path) -> None:
     file = {"settings": asked, "results": {"FedAvg": one}, **FACTS}
     (tmp_path / "precision-x.json").write_text(json.dumps(file))
     html = report.precision(tmp_path).html
-    for part in ("81.00", "83.00", "+2.00 (-0.48 to +4.48)", "1.73", "<td>no</td>", "digits5"):
-        assert part in html
+    shown = "81.00", "83.00", "+2.00 (-0.48 to +4.48)", "1.73", "<td>no</td>", "digits5"
+    assert all(part in html for part in shown)
 
 
-def test_every_view_shows_the_measurements_that_are_stored() -> None:
-    """The project's own files, not made ones."""
-    views = (report.rounds, report.phase_table, report.cross_device)
-    for view in views:
-        assert report.NOTHING not in view().html, view.__name__
+def test_every_view_shows_the_measurements_that_are_stored(tmp_path):
+    """The project's own files, not made ones; where there is none a view says so."""
+    for view in (report.rounds, report.phase_table, report.cross_device):
+        assert report.NOTHING not in view().html and report.NOTHING in view(tmp_path).html
     assert "pfl-torchrun (float32)" in report.cross_device().html
+    assert report.NOTHING in growth.growth("clients", tmp_path).html

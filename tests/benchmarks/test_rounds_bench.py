@@ -1,32 +1,24 @@
 """The speed comparison: both sides train alike, and what it writes can be read."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from fedrepro.base.errors import FedReproError
+from tests.benchmarks.conftest import filled, script, shows_what_is_stored
+from tests.data.made import one_line
 
-SCRIPT = "rounds"
-CPU = torch.device("cpu")
-
-
-@pytest.fixture
-def tiny(bench: ModuleType) -> Any:
-    return bench.Settings(model="tiny-cnn", clients=3, images=39, size=16, batch=8, repeat=2)
+bench = script("rounds")
+TINY = bench.Settings(model="tiny-cnn", clients=3, images=39, size=16, batch=8, repeat=2)
 
 
 @pytest.mark.parametrize("method", ["FedAvg", "ADCOL"])
-def test_both_sides_train_alike(bench: ModuleType, tiny: Any, method: str) -> None:
+def test_both_sides_train_alike(method):
     """Same start, same batches: two local epochs and two rounds agree to rounding, and learn."""
-    settings = replace(tiny, epochs=2)
+    settings = replace(TINY, epochs=2)
     federation = bench.made_federation(settings)
     library, seconds = bench.library_rounds(method, settings, federation, 2)
     field, _ = bench.field_rounds(method, settings, federation, 2, same_order=True)
@@ -40,42 +32,32 @@ def test_both_sides_train_alike(bench: ModuleType, tiny: Any, method: str) -> No
     assert math.isfinite(other[0]["ce"])
 
 
-def test_a_wrong_loss_stops_the_measurement(
-    bench: ModuleType, tiny: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    federation = bench.made_federation(tiny)
-    found = bench.check("FedAvg", tiny, federation)
+def test_a_wrong_loss_stops_the_measurement(monkeypatch):
+    federation = bench.made_federation(TINY)
+    found = bench.check("FedAvg", TINY, federation)
     assert found["largest_gap"] <= found["tolerance"]
     wrong = [{name: 1.02 * value for name, value in row.items()} for row in found["field"]]
-    monkeypatch.setattr(bench, "field_rounds", lambda *_, **__: (wrong, [1.0]))
-    with pytest.raises(FedReproError, match="differ"):
-        bench.check("FedAvg", tiny, federation)
-    monkeypatch.setattr(bench, "field_rounds", lambda *_, **__: (wrong[::-1], [1.0]))
-    with pytest.raises(FedReproError, match="does not fall"):
-        bench.check("FedAvg", tiny, federation)
+    for rows, message in ((wrong, "differ"), (wrong[::-1], "does not fall")):
+        monkeypatch.setattr(bench, "field_rounds", lambda *_, rows=rows, **__: (rows, [1.0]))
+        with one_line(message):
+            bench.check("FedAvg", TINY, federation)
 
 
 @pytest.mark.slow
-def test_a_side_is_measured_in_a_fresh_process(bench: ModuleType, tiny: Any) -> None:
+def test_a_side_is_measured_in_a_fresh_process():
     """Its memory is not of the process that started it, which holds more; the round that warms up
     is not among the timed ones."""
     ballast = torch.ones(64, 1024, 1024)  # 256 MiB
     here = bench.peak_resident()
-    found = bench.measured_apart("field", "FedAvg", tiny)
+    found = bench.measured_apart("field", "FedAvg", TINY)
     memory = found["memory_mib"]
-    assert 0 < memory["before"] <= memory["peak"] < here
-    assert memory["device_peak"] is None
+    assert 0 < memory["before"] <= memory["peak"] < here and memory["device_peak"] is None
     assert len(found["seconds"]) == 1 and found["seconds"][0] > 0
     assert ballast.shape == (64, 1024, 1024)
 
 
-def test_stored_measurement_fills_the_readme(
-    bench: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    peak = {
-        "library": iter((90.0, 90.0, 100.0, 100.0)),
-        "field": iter((200.0, 200.0, 150.0, 150.0)),
-    }
+def test_stored_measurement_fills_the_readme(tmp_path, monkeypatch):
+    peak = {"library": iter((90, 90, 100, 100)), "field": iter((200, 200, 150, 150))}
 
     def measured(side: str, *_: Any) -> dict[str, Any]:
         memory = {"before": 1.0, "peak": next(peak[side]), "device_peak": None}
@@ -88,25 +70,20 @@ def test_stored_measurement_fills_the_readme(
     stored = json.loads(path.read_text())
     assert set(stored) == {"command", "settings", "environment", "load_average", "results"}
     assert stored["command"].startswith(f"python benchmarks/rounds.py {words}")
-    assert {"date", "device", "cores", "threads", "packages", "commit"} <= set(
-        stored["environment"]
-    )
+    facts = {"date", "device", "cores", "threads", "packages", "commit"}
+    assert facts <= set(stored["environment"])
     for found in stored["results"].values():
         assert found["seconds"] == {"library": [2.0, 2.0], "field": [4.0, 4.0]}
         assert found["seconds_ratio"] == {"median": 0.5, "min": 0.5, "max": 0.5}
         assert found["memory_ratio"] == 0.5
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{bench.MARKS[0]}\nold\n{bench.MARKS[1]}\nafter\n")
-    text = bench.fill_readme(readme, path.parent)
-    assert readme.read_text() == f"before\n{bench.MARKS[0]}\n{text}\n{bench.MARKS[1]}\nafter\n"
+    text = filled(bench, tmp_path)
     assert [line.split(" | ")[1] for line in text.splitlines()[2:]] == ["FedAvg", "ADCOL"]
     assert "| 100 | 200 | 0.50 |" in text
+    page = script("report").rounds(path.parent).html
+    assert all(part in page for part in ("2.00", "4.00", "0.50", "30 images", "tiny-cnn, float32"))
 
 
-def test_readme_shows_the_stored_measurements(bench: ModuleType) -> None:
-    shown = bench.README.read_text(encoding="utf-8").split(bench.MARKS[0])[1]
-    stored = bench.table(list(bench.RESULTS.glob("rounds-*.json")))
-    assert shown.split(bench.MARKS[1])[0].strip() == stored
-    benchmarks = {p.name for p in bench.README.parent.glob("*.py")}
-    text = bench.README.read_text(encoding="utf-8")
-    assert [name for name in benchmarks if f"`{name}`" not in text] == []
+def test_readme_shows_the_stored_measurements_and_names_every_script():
+    shows_what_is_stored(bench, "rounds-*.json")
+    text, scripts = bench.README.read_text("utf-8"), bench.README.parent.glob("*.py")
+    assert [path.name for path in scripts if f"`{path.name}`" not in text] == []

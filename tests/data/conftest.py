@@ -1,7 +1,5 @@
 """A made-up MNIST of 30 images with a manifest of its own, for everything around the readers."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import struct
@@ -12,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedrepro.data.manifest import Manifest, parse_manifest
+from tests.data.made import put
 
 FILES = {
     "train-images": "train-images-idx3-ubyte.gz",
@@ -38,13 +37,11 @@ def idx(array: np.ndarray) -> bytes:
 
 def manifest_text(contents: dict[str, bytes]) -> str:
     """A manifest for these files, by sha256."""
-    rows = []
-    for role, name in FILES.items():
-        digest = hashlib.sha256(contents[name]).hexdigest()
-        rows.append(
-            f'{{ role = "{role}", names = ["{name}"], bytes = {len(contents[name])}, '
-            f'sha256 = "{digest}" }}'
-        )
+    rows = [
+        f'{{ role = "{role}", names = ["{name}"], bytes = {len(contents[name])}, '
+        f'sha256 = "{hashlib.sha256(contents[name]).hexdigest()}" }}'
+        for role, name in FILES.items()
+    ]
     return (
         '[mnist]\nlicence = "free"\ncitation = "none"\nmanual = "Draw it by hand."\n'
         'places = ["mnist"]\ndomains = { mnist = { folders = ["mnist"] } }\n'
@@ -53,22 +50,15 @@ def manifest_text(contents: dict[str, bytes]) -> str:
     )
 
 
-def tiny_contents() -> dict[str, bytes]:
-    """The four gzipped files by name."""
-    arrays = {}
-    for part, count in (("train", 20), ("test", 10)):
-        index = np.arange(count, dtype=np.uint8)
-        arrays[f"{part}-images"] = np.broadcast_to(index[:, None, None], (count, 28, 28))
-        arrays[f"{part}-labels"] = index % 10
-    return {FILES[r]: gzip.compress(idx(np.ascontiguousarray(a))) for r, a in arrays.items()}
-
-
 @pytest.fixture
 def tiny_mnist(tmp_path: Path) -> TinyMnist:
     """Fresh files for each test, free to be broken."""
-    contents = tiny_contents()
-    folder = tmp_path / "root" / "mnist"
-    folder.mkdir(parents=True)
+    contents = {}
+    for part, count in (("train", 20), ("test", 10)):
+        index = np.arange(count, dtype=np.uint8)
+        images = np.repeat(index, 28 * 28).reshape(count, 28, 28)
+        contents[FILES[f"{part}-images"]] = gzip.compress(idx(images))
+        contents[FILES[f"{part}-labels"]] = gzip.compress(idx(index % 10))
     for name, content in contents.items():
-        (folder / name).write_bytes(content)
+        put(tmp_path / "root" / "mnist" / name, content)
     return TinyMnist(tmp_path / "root", parse_manifest(manifest_text(contents)), contents)

@@ -1,10 +1,10 @@
 """Small files of each kind, and what readers make of them."""
 
-from __future__ import annotations
-
 import io
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,19 @@ def read(reader: str, size: int, files: dict[str, Path], **known: Any) -> Decode
     return READERS[reader](ReadSpec(files=files, size=size, **told))
 
 
+@contextmanager
+def one_line(message: str) -> Iterator[pytest.ExceptionInfo[FedReproError]]:
+    """What follows is refused in one line that says this."""
+    with pytest.raises(FedReproError, match=message) as caught:
+        yield caught
+    assert "\n" not in str(caught.value)
+
+
 def refused(message: str, path: Path, reader: str, files: dict[str, Path], **known: Any) -> None:
     """Reading is one line that names the file and says what is wrong."""
-    with pytest.raises(FedReproError, match=message) as caught:
+    with one_line(message) as caught:
         read(reader, 8, files, **known)
-    assert "\n" not in str(caught.value) and path.name in str(caught.value)
+    assert path.name in str(caught.value)
 
 
 def picture(value: int, mode: str = "RGB", side: int = 8) -> bytes:

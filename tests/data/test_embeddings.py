@@ -1,10 +1,9 @@
 """Frozen encoders: read without the power to run code; what is kept; what is said of one that
 lacks."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,56 +23,28 @@ from fedrepro.data.manifest import Manifest, default_manifest, parse_manifest
 from fedrepro.data.readers.common import decode_image, files_in
 from fedrepro.data.transforms import normalise
 from fedrepro.extras import clip
+from tests.data.made import one_line
 
 NAME, FILE = "mobilenetv2-imagenet", "mobilenet_v2_imagenet.pt"
 
-PIXELS = DataSpec(
-    dataset="minidigits",
-    size=28,
-    encoder="pixels",
-    test_share=0.3,
-    validation=0.2,
-    normalise="none",
-)
 
-
-@pytest.fixture(scope="module")
-def federation():
-    return build_federation(PIXELS)
-
-
-def test_a_federation_holds_embeddings_where_images_were(federation) -> None:
-    images = build_federation(PIXELS.model_copy(update={"encoder": None}))
+def test_a_federation_holds_embeddings_where_images_were():
+    shares = {"test_share": 0.3, "validation": 0.2, "test_limit": 20}
+    spec = DataSpec(dataset="minidigits", size=28, normalise="none", **shares)
+    images = build_federation(spec)
+    federation = build_federation(spec.model_copy(update={"encoder": "pixels"}))
     assert federation.size == 192 and federation.texts == {}
     for one, other in zip(federation.clients, images.clients, strict=True):
         assert torch.equal(one.train.labels, other.train.labels)
         assert one.train.images.dtype == torch.float32
         expected = F.adaptive_avg_pool2d(other.train.images.float() / 255, 8).flatten(1)
         torch.testing.assert_close(one.train.images, expected)
-    for domain, clauses in federation.deviations.items():
-        assert clauses[-2:] == (
-            f"{domain}: no encoder: 8x8 pixels take the embedding's place",
-            f"{domain}: {embeddings.NO_TEXT}",
-        )
     assert federation.hashes["allocation"] == images.hashes["allocation"]
-    for domain in images.domains:
+    for domain, clauses in federation.deviations.items():
+        assert clauses[-2].startswith(f"{domain}: no encoder: 8x8 pixels")
+        assert clauses[-1] == f"{domain}: {embeddings.NO_TEXT}"
         assert federation.hashes[f"data/{domain}"] != images.hashes[f"data/{domain}"]
         assert federation.hashes[f"split/{domain}"] == images.hashes[f"split/{domain}"]
-
-
-def test_a_federation_embeds_the_images_it_uses_and_no_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked, real = {}, embeddings.embed_domain
-
-    def spy(arrays, encoder, rows):
-        asked[arrays.name] = len(rows)
-        return real(arrays, encoder, rows)
-
-    monkeypatch.setattr("fedrepro.data.federation.embed_domain", spy)
-    counts = build_federation(PIXELS.model_copy(update={"test_limit": 20})).counts()
-    assert counts.groupby("domain").images.sum().to_dict() == asked
-    assert max(asked.values()) < 1700
 
 
 def counting(name: str, hash: str, calls: list[int]) -> embeddings.Embedder:
@@ -84,7 +55,7 @@ def counting(name: str, hash: str, calls: list[int]) -> embeddings.Embedder:
     return embeddings.Embedder(name, 3, hash, images)
 
 
-def test_images_are_embedded_when_asked_for_and_once_for_each_encoder(tmp_path: Path) -> None:
+def test_images_are_embedded_when_asked_for_and_once_for_each_encoder(tmp_path):
     arrays, calls = load_domain("mini-scanned", 8, cache=tmp_path), []
     encoder, some, more = counting("one", "a", calls), np.arange(5, 150), np.array([4, 7, 250])
     first = embeddings.embed_domain(arrays, encoder, some, tmp_path)
@@ -103,9 +74,7 @@ def test_images_are_embedded_when_asked_for_and_once_for_each_encoder(tmp_path: 
     assert len(calls) == 5 and other.hash != first.hash
 
 
-def test_an_embedding_does_not_depend_on_what_is_asked_with_it(
-    real_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data, monkeypatch):
     monkeypatch.setattr(embeddings, "BATCH", 4)
     images = load_domain("mini-scanned", 28).images[:6]
     encoder, rows = embeddings.embedder(NAME, real_data), np.array([5, 2])
@@ -136,39 +105,35 @@ def made(root: Path, content: object) -> Manifest:
     )
 
 
-def test_weights_are_read_where_their_hash_is_right(tmp_path: Path) -> None:
+def test_weights_are_read_where_their_hash_is_right(tmp_path):
     weights = {"a.weight": torch.arange(6.0).reshape(2, 3).t(), "a.batches": torch.tensor(7)}
-    manifest, cache = made(tmp_path, weights), tmp_path / "cache"
-    encoder = load_encoder(NAME, tmp_path, cache, manifest)
+    manifest, cache, load = made(tmp_path, weights), tmp_path / "cache", partial(load_encoder, NAME)
+    encoder = load(tmp_path, cache, manifest)
     assert set(encoder.tensors) == set(weights) and encoder.deviations == ("made",)
     assert all(torch.equal(encoder.tensors[name], value) for name, value in weights.items())
     (row,) = status([NAME], tmp_path, cache, manifest)
     assert (row.present, row.hash, row.images, row.note) == (True, "good", None, "made")
-    fetched = fetch(NAME, tmp_path, cache, manifest)
-    assert "By hand." in fetched
+    assert "By hand." in fetch(NAME, tmp_path, cache, manifest)
     (line,) = prepare(["encoders"], [], tmp_path, cache, manifest)
     assert line == f"{NAME}: weights, used as released"
     (tmp_path / FILE).write_bytes(b"altered")
-    with pytest.raises(FedReproError, match="the file is cut or altered"):
-        list(prepare(["encoders"], [28], tmp_path, cache, manifest))
-    with pytest.raises(FedReproError, match="the file is cut or altered"):
-        load_encoder(NAME, tmp_path, cache, manifest)
+    for read in (lambda *given: list(prepare(["encoders"], [28], *given)), load):
+        with pytest.raises(FedReproError, match="the file is cut or altered"):
+            read(tmp_path, cache, manifest)
     (row,) = status([NAME], tmp_path, cache, manifest)
     assert row.hash == "bad"
 
 
 @pytest.mark.parametrize("how", ["code", "list", "numbers"])
-def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(
-    tmp_path: Path, how: str
-) -> None:
+def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(tmp_path, how):
     contents = {"code": {"a": Touch(tmp_path / "touched")}, "list": [torch.ones(1)]}
     manifest = made(tmp_path, contents.get(how, {"a": 1.0}))
-    with pytest.raises(FedReproError, match=FILE) as caught:
+    with one_line(FILE):
         load_encoder(NAME, tmp_path, tmp_path / "cache", manifest)
-    assert "\n" not in str(caught.value) and not (tmp_path / "touched").exists()
+    assert not (tmp_path / "touched").exists()
 
 
-def test_the_real_encoder_knows_what_it_sees(real_data: Path) -> None:
+def test_the_real_encoder_knows_what_it_sees(real_data):
     """Photos of three kinds of things, whose ImageNet numbers should be among its first five
     guesses; by chance one in 200 would. And its features are those of the embedder."""
     manifest = default_manifest()
@@ -182,10 +147,10 @@ def test_the_real_encoder_knows_what_it_sees(real_data: Path) -> None:
         if isinstance(layer, torch.nn.Conv2d) and layer.stride == (2, 2):
             layer.padding, padded = (0, 0), padded + 1
             layer.register_forward_pre_hook(lambda _, given: F.pad(given[0], (0, 1, 0, 1)))
-    things, right, photos = {"backpack": 414, "laptop": 620, "mouse": 673}, 0, []
+    things, photos = {"backpack": 414, "laptop": 620, "mouse": 673}, []
     for file in files_in(real_data / "office10.tar"):
         kind = file.parts[1] if file.parts[0] == "amazon" else ""
-        if sum(kind == seen for seen, _ in photos) < 8 and kind in things:
+        if kind in things and [seen for seen, _ in photos].count(kind) < 8:
             image = decode_image(file.read(), kind, ENCODERS[NAME].size)
             photos.append((kind, torch.from_numpy(image.copy())))
     x = torch.stack([image for _, image in photos])
@@ -200,28 +165,24 @@ def test_the_real_encoder_knows_what_it_sees(real_data: Path) -> None:
     torch.testing.assert_close(found, features, rtol=1e-3, atol=1e-4)
 
 
-def test_what_lacks_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(FedReproError, match=r"no encoder is called 'vgg'; choose one of .*clip"):
-        embeddings.embedder("vgg")
-    with pytest.raises(FedReproError, match=r"mobilenet_v2_imagenet\.pt is missing"):
-        load_encoder(NAME, tmp_path)
+def test_what_lacks_is_one_clear_line(monkeypatch, tmp_path):
+    def lacks(name, message):
+        with one_line(message):
+            embeddings.embedder(name, tmp_path)
+
+    lacks("vgg", r"no encoder is called 'vgg'; choose one of .*clip")
+    lacks(NAME, r"mobilenet_v2_imagenet\.pt is missing")
     monkeypatch.setitem(sys.modules, "open_clip", None)  # importing it fails
-    with pytest.raises(FedReproError, match=r"needs open_clip.*pip install 'fedrepro\[clip\]'"):
-        embeddings.embedder("clip-vit-b-32", tmp_path)
-    monkeypatch.setitem(sys.modules, "open_clip", SimpleNamespace())
-    with pytest.raises(FedReproError, match=r"has no weights under .*clip-vit-b-32\.safetensors"):
-        embeddings.embedder("clip-vit-b-32", tmp_path)
-    monkeypatch.setitem(
-        sys.modules, "open_clip",
-        SimpleNamespace(create_model=lambda *_, **__: torch.nn.Linear(2, 2)),
-    )  # fmt: skip
+    lacks("clip-vit-b-32", r"needs open_clip.*pip install 'fedrepro\[clip\]'")
+    linear = SimpleNamespace(create_model=lambda *_, **__: torch.nn.Linear(2, 2))
+    monkeypatch.setitem(sys.modules, "open_clip", linear)
+    lacks("clip-vit-b-32", r"has no weights under .*clip-vit-b-32\.safetensors")
     (tmp_path / "encoders").mkdir()
     save_file({"other": torch.zeros(3)}, tmp_path / "encoders" / "clip-vit-b-32.safetensors")
-    with pytest.raises(FedReproError, match="does not hold the weights of ViT-B-32"):
-        embeddings.embedder("clip-vit-b-32", tmp_path)
+    lacks("clip-vit-b-32", "does not hold the weights of ViT-B-32")
 
 
-def test_prompts_of_every_domain() -> None:
+def test_prompts_of_every_domain():
     for dataset in ("pacs", "domainnet-50"):
         for domain in DATASETS[dataset]:
             prompts = clip.prompts_of(domain)
@@ -237,9 +198,8 @@ class Made(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.logit_scale = torch.nn.Parameter(torch.tensor(2.0))
-        self.visual = SimpleNamespace(
-            image_size=(8, 8), image_mean=(0.5,) * 3, image_std=(0.25,) * 3
-        )
+        shape = {"image_size": (8, 8), "image_mean": (0.5,) * 3, "image_std": (0.25,) * 3}
+        self.visual = SimpleNamespace(**shape)
 
     def encode_image(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean(dim=(2, 3))
@@ -248,7 +208,7 @@ class Made(torch.nn.Module):
         return tokens.float()
 
 
-def test_the_text_head_by_hand() -> None:
+def test_the_text_head_by_hand():
     def tokenize(prompts: list[str]) -> torch.Tensor:
         return torch.tensor([[len(p), p.count("a"), 1] for p in prompts])
 

@@ -1,8 +1,6 @@
 """Federations end to end, from domains made here: images reach the client they belong to."""
 
-from __future__ import annotations
-
-from pathlib import Path
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,53 +8,51 @@ import numpy as np
 import pytest
 import torch
 
-from fedrepro.base.errors import FedReproError
+from fedrepro import papers
 from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.data import domains, federation
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.partition import make_partition
-from fedrepro.data.splits import Split
+from fedrepro.data.splits import Split, parts
+from tests.data.made import one_line, put
 
 SIZE = 4
 # images, channels, cut
 MADE: dict[str, tuple[int, int, tuple[int, int] | None]] = {
-    "grey": (100, 1, None),
-    "colour": (200, 3, None),
-    "cutdown": (120, 3, (90, 95)),
-    "standby": (60, 1, None),
-}
+    "grey": (100, 1, None), "colour": (200, 3, None),
+    "cutdown": (120, 3, (90, 95)), "standby": (60, 1, None),
+}  # fmt: skip
+OFFICIAL = np.where(np.arange(200) % 5 == 0, 2, 0).astype(np.int8)  # as in PACS's lists
 
 
-def make_domain(name: str) -> DomainArrays:
+def make_domain(name: str, part: Any = None) -> DomainArrays:
     """Image i of domain number d is d in its first pixel and i in the second (per channel +0)."""
     n, channels, cut = MADE[name]
     images = np.zeros((n, channels, SIZE, SIZE), dtype=np.uint8)
     images[:, :, 0, 0] = list(MADE).index(name)
     images[:, :, 0, 1] = np.arange(n)[:, None]
     images[:, -1, 0, 2] = 7  # seen in all channels of a grey image, in the last of a coloured one
+    part = np.full(n, -1, dtype=np.int8) if part is None else part[:n]
+    told = ("cutdown: a part of the release",) if name == "cutdown" else ()
+    marks = {"standin": name == "standby", "subset": name == "cutdown", "cut": cut}
+    labels, hash = (np.arange(n) % 3).astype(np.int64), f"hash-of-{name}"
     return DomainArrays(
-        name=name,
-        images=images,
-        labels=(np.arange(n) % 3).astype(np.int64),
-        part=np.full(n, -1, dtype=np.int8),
-        classes=("x", "y", "z"),
-        hash=f"hash-of-{name}",
-        standin=name == "standby",
-        cut=cut,
-        deviations=("cutdown: a part of the release",) if name == "cutdown" else (),
-        subset=name == "cutdown",
+        name, images, labels, part, ("x", "y", "z"), hash=hash, deviations=told, **marks
     )
 
 
 @pytest.fixture(autouse=True)
 def made_domains(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(name: str, size: int, root: Path | None = None) -> Any:
-        assert size == SIZE
-        return make_domain(name)
-
-    monkeypatch.setattr(domains, "load_domain", load)
+    made = {SIZE: make_domain}  # no other size is asked for
+    monkeypatch.setattr(domains, "load_domain", lambda name, size, root=None: made[size](name))
     monkeypatch.setattr(domains, "DATASETS", {"made": tuple(MADE), "one": ("grey",)})
+
+
+@pytest.fixture
+def with_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images get official parts: every fifth is in the validation list."""
+    monkeypatch.setattr(domains, "load_domain", lambda name, *_: make_domain(name, OFFICIAL))
 
 
 def build(dataset: str = "made", **changes: Any) -> Federation:
@@ -69,14 +65,12 @@ def identity(samples: federation.Samples) -> list[tuple[int, int]]:
     return [(p[0], p[1]) for p in pixels]
 
 
-def test_one_client_per_domain_with_its_own_images_and_test_set() -> None:
+def test_one_client_per_domain_with_its_own_images_and_test_set():
     fed = build()
     assert [c.name for c in fed.clients] == list(MADE) == list(fed.domains) == list(fed.tests)
     assert fed.classes == ("x", "y", "z") and fed.size == SIZE and fed.dataset == "made"
     for d, client in enumerate(fed.clients):
         train, test = identity(client.train), identity(fed.tests[client.domain])
-        n = MADE[client.name][0]
-        assert {p[0] for p in train + test} == {d}
         assert client.validation is None
         assert (client.train.images.dtype, client.train.labels.dtype) == (torch.uint8, torch.int64)
         third = [0, 0, 7] if client.name in ("colour", "cutdown") else [7, 7, 7]
@@ -85,62 +79,47 @@ def test_one_client_per_domain_with_its_own_images_and_test_set() -> None:
             assert sorted(train) == [(d, i) for i in range(90)]
             assert test == [(d, i) for i in range(95, 120)]
         else:
-            assert sorted(train + test) == [(d, i) for i in range(n)]
+            assert sorted(train + test) == [(d, i) for i in range(MADE[client.name][0])]
 
 
-def test_marks_and_hashes_come_through() -> None:
-    fed = build(split="random-fifth")
+def test_marks_and_hashes_come_through():
+    fed, again = build(split="random-fifth"), build(split="random-fifth")
     assert fed.standins == ("standby",) and fed.subsets == ("cutdown",)
     assert fed.deviations == {"cutdown": ("cutdown: a part of the release",)}
-    assert fed.hashes["data/grey"] == "hash-of-grey"
-    assert set(fed.hashes) == {
-        *(f"data/{d}" for d in MADE),
-        *(f"split/{d}" for d in MADE),
-        "allocation",
-    }
-    again, other = build(split="random-fifth"), build(split="random-fifth", split_seed=1)
-    assert again.hashes == fed.hashes
-    assert other.hashes["split/grey"] != fed.hashes["split/grey"]
-    assert other.hashes["split/cutdown"] == fed.hashes["split/cutdown"]
-    assert other.hashes["allocation"] != fed.hashes["allocation"]
+    assert fed.hashes["data/grey"] == "hash-of-grey" and again.hashes == fed.hashes
+    parts = {f"{kind}/{domain}" for kind in ("data", "split") for domain in MADE}
+    assert set(fed.hashes) == {*parts, "allocation"}
+    other = build(split="random-fifth", split_seed=1)
+    moved = {name for name in fed.hashes if other.hashes[name] != fed.hashes[name]}
+    assert moved == {"split/grey", "split/colour", "split/standby", "allocation"}
 
 
-def test_clients_of_a_domain_share_one_validation_set_that_none_trains_on() -> None:
+def test_clients_of_a_domain_share_one_validation_set_that_none_trains_on():
     table = {"rule": "table", "clients": {"grey": 2, "colour": 1}, "per_client": 0.25}
     fed = build(allocation=table, validation=12)
     one, two, colour = fed.clients
     assert [c.name for c in fed.clients] == ["grey-1", "grey-2", "colour"]
     assert one.validation is two.validation and one.validation is not colour.validation
-    assert one.validation is not None and len(one.validation) == 12
     seen = [set(identity(s)) for s in (one.train, two.train, one.validation, fed.tests["grey"])]
-    assert sum(map(len, seen)) == len(set().union(*seen)) == 20 + 20 + 12 + 20
+    assert [len(s) for s in seen] == [20, 20, 12, 20] and len(set().union(*seen)) == 72
     assert list(fed.tests) == list(MADE)  # domains without clients are still tested
     moved = fed.to("cpu")
     assert moved.clients[0].validation is moved.clients[1].validation
-
-
-def test_counts_tell_every_class_once() -> None:
-    table = {"rule": "table", "clients": {"grey": 2}, "per_client": 0.25}
-    counts = build("one", allocation=table, validation=12).counts()
+    counts = fed.counts()  # every class once
     assert list(counts.columns) == ["domain", "client", "split", "class", "images"]
-    assert len(counts) == 4 * 3
-    totals = counts.groupby(["split", "client"])["images"].sum().to_dict()
-    assert totals == {
-        ("train", "grey-1"): 20,
-        ("train", "grey-2"): 20,
-        ("validation", ""): 12,
-        ("test", ""): 20,
-    }
-    test = counts[counts["split"] == "test"].set_index("class")["images"]
+    grey = counts[counts.domain == "grey"]
+    totals = grey.groupby(["split", "client"])["images"].sum().to_dict()
+    train = {("train", "grey-1"): 20, ("train", "grey-2"): 20}
+    assert totals == {**train, ("validation", ""): 12, ("test", ""): 20} and len(grey) == 4 * 3
+    test = grey[grey["split"] == "test"].set_index("class")["images"]
     assert list(test.index) == ["x", "y", "z"] and sorted(test) == [6, 7, 7]
 
 
-def test_label_skew_pools_the_domains_and_carries_their_marks() -> None:
+def test_label_skew_pools_the_domains_and_carries_their_marks():
     fed = build(allocation={"rule": "dirichlet", "alpha": 1.0, "count": 3, "per_client": 0.5})
     assert fed.domains == ("pooled",) and list(fed.tests) == ["pooled"]
     assert {c.domain for c in fed.clients} == {"pooled"}
     assert {p[0] for p in identity(fed.tests["pooled"])} == {0, 1, 2, 3}
-    assert fed.clients[0].validation is not None
     identity(fed.clients[0].validation)
     assert fed.standins == fed.subsets == ("pooled",)
     assert fed.deviations == {"pooled": ("cutdown: a part of the release",)}
@@ -149,28 +128,14 @@ def test_label_skew_pools_the_domains_and_carries_their_marks() -> None:
     assert alone.domains == ("grey",) and alone.clients[2].name == "grey-3"
 
 
-def test_what_cannot_be_built_is_one_clear_line() -> None:
-    with pytest.raises(FedReproError, match="'digits6'; choose one of made, one"):
+def test_what_cannot_be_built_is_one_clear_line():
+    with one_line("'digits6'; choose one of made, one"):
         build("digits6")
-    with pytest.raises(FedReproError, match="wants 81 training images of grey, which has 80"):
+    with one_line("wants 81 training images of grey, which has 80"):
         build(allocation={"per_client": 81})
 
 
-def with_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """grey's images get official parts: every fifth is in the validation list, as in PACS."""
-
-    def load(name: str, *_: Any) -> DomainArrays:
-        made = make_domain(name)
-        part = np.where(np.arange(len(made.labels)) % 5 == 0, 2, 0).astype(np.int8)
-        return DomainArrays(**{**made.__dict__, "part": part})
-
-    monkeypatch.setattr(domains, "load_domain", load)
-
-
-def test_official_lists_are_read_cleanly_or_as_the_fpl_family_reads_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with_lists(monkeypatch)
+def test_official_lists_are_read_cleanly_or_as_the_fpl_family_reads_them(with_lists):
     clean, leaky = build("one", split="official"), build("one", split="official-leaky")
     train = [i for i in range(100) if i % 5]
     for fed in (clean, leaky):
@@ -186,30 +151,25 @@ def test_official_lists_are_read_cleanly_or_as_the_fpl_family_reads_them(
     assert clause == f"grey: {len(seen)} of 30 test images are training images too"
 
 
-@pytest.mark.parametrize(
-    "split",
-    ["pooled-stratified", "official", "class-first"],
-)
+TABLE = {"rule": "table", "clients": {"grey": 3}}
+
+
+@pytest.mark.parametrize("split", ["pooled-stratified", "official", "class-first"])
 @pytest.mark.parametrize(
     "allocation",
     [
         {"rule": "domain"},
-        {"rule": "table", "clients": {"grey": 3}, "per_client": 0.3, "every_class": True},
-        {"rule": "table", "clients": {"grey": 3}, "by_class": True},
-        {"rule": "table", "clients": {"grey": 4}, "per_client": 0.3, "remainder": True},
+        {**TABLE, "per_client": 0.3, "every_class": True},
+        {**TABLE, "by_class": True},
+        {**TABLE, "clients": {"grey": 4}, "per_client": 0.3, "remainder": True},
         {"rule": "dirichlet", "alpha": 5.0, "count": 3},
     ],
 )
 @pytest.mark.parametrize("validation", [0, 10, 0.2])
-def test_no_image_is_in_two_places(
-    monkeypatch: pytest.MonkeyPatch, split: str, allocation: dict[str, Any], validation: float
-) -> None:
-    with_lists(monkeypatch)
+def test_no_image_is_in_two_places(with_lists, split, allocation, validation):
     fed = build("one", split=split, allocation=allocation, validation=validation)
-    held = [i for c in fed.clients for _, i in identity(c.train)]
-    aside = fed.clients[0].validation
-    held += [i for _, i in identity(aside)] if aside is not None else []
-    held += [i for _, i in identity(fed.tests["grey"])]
+    parts = [*(c.train for c in fed.clients), fed.clients[0].validation, fed.tests["grey"]]
+    held = [i for part in parts if part is not None for _, i in identity(part)]
     assert len(held) == len(set(held))
     assert fed.deviations == {}
 
@@ -223,7 +183,7 @@ SPLITS = {
 }
 
 
-def test_disjoint_leaves_out_what_another_domain_tests() -> None:
+def test_disjoint_leaves_out_what_another_domain_tests():
     labels = {name: np.zeros(6, dtype=np.int64) for name in SPLITS}
     plain, cut = (
         make_partition(SPLITS, labels, AllocationSpec(disjoint=on), 0, 0, SHARED)
@@ -236,17 +196,17 @@ def test_disjoint_leaves_out_what_another_domain_tests() -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_digits_are_numbered_as_in_the_release(packed: bool, tmp_path: Path) -> None:
+def test_digits_are_numbered_as_in_the_release(packed, tmp_path):
     """The test part's numbers follow MNIST's three training images."""
     place = tmp_path / "digits/mnistm"
-    place.mkdir(parents=True)
     if packed:
         numbers = {"train_index": np.array([2, 0]), "test_index": np.array([1])}
+        place.mkdir(parents=True)
         np.savez(place / "mnistm_subset_train12000_test4000.npz", **numbers)
     else:
         for part, text in (("train", "00000002.png 7\n00000000.png 5\n"), ("test", "1.png 9\n")):
+            put(place / f"mnist_m_{part}_labels.txt", text.encode())
             (place / f"mnist_m_{part}").mkdir()
-            (place / f"mnist_m_{part}_labels.txt").write_text(text)
 
     def made(labels: list[int], part: list[int]) -> Any:
         return SimpleNamespace(labels=np.array(labels), part=np.array(part, dtype=np.int8))
@@ -254,5 +214,82 @@ def test_digits_are_numbered_as_in_the_release(packed: bool, tmp_path: Path) -> 
     arrays = {"mnist": made([5, 6, 7, 8, 9], [0, 0, 0, 1, 1]), "mnistm": made([7, 5, 9], [0, 0, 1])}
     assert federation.originals(arrays, tmp_path)["mnistm"].tolist() == [2, 0, 4]
     assert federation.originals({"mnist": arrays["mnist"]}) == {}
-    with pytest.raises(FedReproError, match="not numbered"):
+    with one_line("not numbered"):
         federation.originals({**arrays, "mnistm": made([7, 5, 8], [0, 0, 1])}, tmp_path)
+
+
+# MPFT: tests on whole domains, mixed test sets, test sets cut in parts, in closed form.
+
+SHARES = {"test_share": 0.3, "validation": 0.2, "split_seed": 1}
+FILED = papers.load("mpft").filed
+assert FILED is not None
+SIZES = {name: np.array(sizes) for name, sizes in FILED.test_sizes.items()}
+
+
+def test_parts_are_of_one_size_and_the_last_ends_with_its_class():
+    """Of 7 images in 3 parts: 3, 3 and the last 3, so that two are there twice; of 4: 2, 2, 2."""
+    labels = np.array([0] * 7 + [1] * 4)
+    found = [part.tolist() for part in parts(np.arange(11), labels, 3)]
+    assert found == [[0, 1, 2, 7, 8], [3, 4, 5, 9, 10], [4, 5, 6, 9, 10]]
+
+
+def test_the_authors_parts_and_mixed_test_sets_have_the_sizes_of_the_rules():
+    """Parts are rounded up class by class: at least a domain's images in all, and less than an
+    image more a class and part. Mixed sets hold (1 - r) n_i + r n_(i+1), cyclic, up to an image a
+    class on either side."""
+    own = SIZES["subset50"]
+    for count in (3, 4, 5):
+        more = SIZES[f"split{count}"].reshape(6, count).max(axis=1) * count - own
+        assert (more >= 0).all() and (more < 50 * count).all()
+    for share in (0.3, 0.4, 0.5):
+        mixed = SIZES[f"mixed{share}"]
+        assert (abs(mixed - (1 - share) * own - share * np.roll(own, -1)) <= 50).all()
+        assert abs(mixed - (1 - share) * own - share * np.roll(own, 1)).max() > 500
+        assert mixed.sum() == own.sum()
+
+
+def test_whole_domains_are_tests_and_some_of_one():
+    """The training and validation images are those of the clean split; one domain's tests are
+    cut."""
+    clean = build(**SHARES)
+    leaky = build(split="pooled-leaky", test_limit={"grey": 40}, **SHARES)
+    for before, after in zip(clean.clients, leaky.clients, strict=True):
+        assert identity(before.train) == identity(after.train)
+        assert before.validation is not None and after.validation is not None
+        assert identity(before.validation) == identity(after.validation)
+    assert len(leaky.tests["grey"]) == 40 and len(leaky.tests["colour"]) == MADE["colour"][0]
+    shared = 200 - len(clean.tests["colour"])
+    clause = f"colour: {shared} of 200 test images are training images too"
+    assert leaky.deviations["colour"] == (clause,)
+    assert clean.hashes["allocation"] == leaky.hashes["allocation"]
+
+
+def test_mixed_test_sets_count_as_the_unmixed_ones():
+    plain = build(**SHARES)
+    fed = build(allocation={"rule": "mixed", "ratio": 0.3, "by_class": True}, **SHARES)
+    assert fed.weights == {name: len(samples) for name, samples in plain.tests.items()}
+    assert fed.weights["grey"] != len(fed.tests["grey"]) and plain.weights == {}
+    for i, name in enumerate(MADE):
+        assert {d for d, _ in identity(fed.tests[name])} == {i, (i + 1) % len(MADE)}
+
+
+CUT = {"rule": "table", "clients": {"grey": 3, "colour": 2}, "by_class": True, "cut_tests": True}
+
+
+def test_cut_domains_have_a_client_and_a_test_set_for_every_part():
+    """Each part's validation images are its own; the domains count as their training images."""
+    fed, plain = build(allocation=CUT, **SHARES), build(**SHARES)
+    names = ["grey-1", "grey-2", "grey-3", "colour-1", "colour-2"]
+    assert list(fed.tests) == list(fed.domains) == [c.domain for c in fed.clients] == names
+    assert fed.weights == {c.name: len(c.train) for c in fed.clients}
+    whole = set(identity(plain.tests["grey"]))
+    pieces = [set(identity(fed.tests[name])) for name in names[:3]]
+    assert set.union(*pieces) == whole and len({len(p) for p in pieces}) == 1
+    for client in fed.clients:
+        assert client.validation is not None
+        train, held = set(identity(client.train)), set(identity(client.validation))
+        assert not train & held and len(held) == math.ceil(0.2 * (len(train) + len(held)))
+    whole = build(allocation={**CUT, "cut_tests": False}, **SHARES)
+    assert fed.hashes["allocation"] != whole.hashes["allocation"]
+    with one_line("cut_tests needs rule table and a share"):
+        build(allocation=CUT, validation=10)

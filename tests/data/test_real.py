@@ -1,20 +1,19 @@
 """The real files, where they are at hand: counts, shapes, histograms, pixels, clients."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from fedrepro.base.protocol import AllocationSpec, DataSpec
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data import DATASETS, load_domain
 from fedrepro.data.federation import build_federation
 from fedrepro.data.manifest import default_manifest
 
-# label histograms; the sets' published or recorded ones
+# label histograms, published or recorded
 HISTOGRAMS = {
     "mnist": [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958],
     "usps": [1553, 1269, 929, 824, 852, 716, 834, 792, 708, 821],
@@ -23,11 +22,9 @@ HISTOGRAMS = {
 }
 # PACS's official lists: training and validation images
 PARTS = {
-    "photo": (1499, 171),
-    "art_painting": (1840, 208),
-    "cartoon": (2107, 237),
-    "sketch": (3531, 398),
-}
+    "photo": (1499, 171), "art_painting": (1840, 208),
+    "cartoon": (2107, 237), "sketch": (3531, 398),
+}  # fmt: skip
 
 
 def load(name: str, size: int, root: Path):
@@ -37,46 +34,46 @@ def load(name: str, size: int, root: Path):
     return load_domain(name, size, root), located.source.name
 
 
+def build(root: Path, dataset: str, **settings: Any):
+    loaded = [load(name, 32, root)[0] for name in DATASETS[dataset]]
+    if "official" in settings.get("split", "") and any((d.part == -1).all() for d in loaded):
+        pytest.skip("the split lists are not under the data root")
+    return build_federation(DataSpec(dataset=dataset, size=32, **settings), root)
+
+
 @pytest.mark.parametrize("name", list(HISTOGRAMS))
-def test_digits(real_data: Path, name: str) -> None:
-    size = 16 if name == "usps" else 28
+def test_digits(real_data, name):
+    size, channels = 16 if name == "usps" else 28, 1 if name in ("mnist", "usps") else 3
     domain, source = load(name, size, real_data)
     if name in ("svhn", "mnistm") and source == "official":
         pytest.skip("the recorded histogram is the subset's")
     assert np.bincount(domain.labels).tolist() == HISTOGRAMS[name]
-    channels = 1 if name in ("mnist", "usps") else 3
     assert domain.images.shape == (sum(HISTOGRAMS[name]), channels, size, size)
     assert isinstance(domain.images, np.memmap)
+    parts, images = np.bincount(domain.part).tolist(), domain.images
+    if name == "mnist":
+        assert parts == [60000, 10000] and domain.deviations == ()
+        assert domain.labels[:5].tolist() == [5, 0, 4, 1, 9]
+        assert domain.labels[60000:60005].tolist() == [7, 2, 1, 0, 4]
+        # the published mean and deviation of the training images
+        train = images[:60000].astype(np.float32) / 255
+        assert float(train.mean()) == pytest.approx(0.1307, abs=1e-4)
+        assert float(train.std()) == pytest.approx(0.3081, abs=1e-4)
+    if name == "usps":
+        assert parts == [7291, 2007] and domain.labels[:5].tolist() == [6, 5, 4, 7, 3]
+        # first test line: -0.999999 -0.999928 -0.997885 -0.973729 ... 0.001891
+        assert images[7291, 0, 0, :4].tolist() == [0, 0, 0, 3]
+        assert images[7291, 0, 0, 7] == int((1 + 0.001891) / 2 * 255)
+        assert bool(domain.deviations) == (source != "official")
     if name == "svhn":
         assert domain.cut == (8000, 8010) and "first 10,000" in domain.deviations[0]
         assert (domain.part == 1).all()
     if name == "mnistm":
-        assert np.bincount(domain.part).tolist() == [12000, 4000]
-
-
-def test_mnist_pixels(real_data: Path) -> None:
-    domain, _ = load("mnist", 28, real_data)
-    assert np.bincount(domain.part).tolist() == [60000, 10000] and domain.deviations == ()
-    assert domain.labels[:5].tolist() == [5, 0, 4, 1, 9]
-    assert domain.labels[60000:60005].tolist() == [7, 2, 1, 0, 4]
-    # the published mean and deviation of the training images
-    train = domain.images[:60000].astype(np.float32) / 255
-    assert float(train.mean()) == pytest.approx(0.1307, abs=1e-4)
-    assert float(train.std()) == pytest.approx(0.3081, abs=1e-4)
-
-
-def test_usps_pixels_and_parts(real_data: Path) -> None:
-    domain, source = load("usps", 16, real_data)
-    assert np.bincount(domain.part).tolist() == [7291, 2007]
-    assert domain.labels[:5].tolist() == [6, 5, 4, 7, 3]
-    # first test line: -0.999999 -0.999928 -0.997885 -0.973729 ... 0.001891
-    assert domain.images[7291, 0, 0, :4].tolist() == [0, 0, 0, 3]
-    assert domain.images[7291, 0, 0, 7] == int((1 + 0.001891) / 2 * 255)
-    assert bool(domain.deviations) == (source != "official")
+        assert parts == [12000, 4000]
 
 
 @pytest.mark.parametrize("name", [*DATASETS["office10"], *DATASETS["pacs"]])
-def test_folder_sets_have_the_published_counts_and_parts(real_data: Path, name: str) -> None:
+def test_folder_sets_have_the_published_counts_and_parts(real_data, name):
     domain, source = load(name, 32, real_data)
     collection = default_manifest().collection(name)
     assert tuple(np.bincount(domain.labels)) == collection.domains[name].counts
@@ -87,46 +84,36 @@ def test_folder_sets_have_the_published_counts_and_parts(real_data: Path, name: 
         assert tuple(np.bincount(domain.part)[[0, 2]]) == PARTS[name]
 
 
-def test_pacs_lists_cleanly_and_as_the_fpl_family_reads_them(real_data: Path) -> None:
-    for name in DATASETS["pacs"]:
-        if (load(name, 32, real_data)[0].part == -1).all():
-            pytest.skip("the split lists are not under the data root")
-    for split in ("official", "official-leaky"):
-        fed = build_federation(DataSpec(dataset="pacs", size=32, split=split), real_data)
-        for client in fed.clients:
-            train, held_out = PARTS[client.name]
-            leaky = split == "official-leaky"
-            assert len(client.train) == train
-            assert len(fed.tests[client.name]) == held_out + (train if leaky else 0)
-            clause = f"{client.name}: {train:,} of {train + held_out:,} test images are training"
-            told = any(text.startswith(clause) for text in fed.deviations[client.name])
-            assert told == leaky
+@pytest.mark.parametrize("split", ["official", "official-leaky"])
+def test_pacs_lists_cleanly_and_as_the_fpl_family_reads_them(real_data, split):
+    fed, leaky = build(real_data, "pacs", split=split), split == "official-leaky"
+    for client in fed.clients:
+        train, held_out = PARTS[client.name]
+        assert len(client.train) == train
+        assert len(fed.tests[client.name]) == held_out + (train if leaky else 0)
+        clause = f"{client.name}: {train:,} of {train + held_out:,} test images are training"
+        told = any(text.startswith(clause) for text in fed.deviations[client.name])
+        assert told == leaky
 
 
-def test_i2pfls_clients_of_office(real_data: Path) -> None:
-    for name in DATASETS["office10"]:
-        load(name, 32, real_data)
+def test_i2pfls_clients_of_office(real_data):
     table = {"caltech": 3, "amazon": 2, "webcam": 1, "dslr": 4}
-    given = AllocationSpec(rule="table", clients=table, per_client=0.2, every_class=True)
-    office = DataSpec(dataset="office10", size=32, split="every-tenth", allocation=given)
-    fed = build_federation(office, real_data)
+    given = {"rule": "table", "clients": table, "per_client": 0.2, "every_class": True}
+    fed = build(real_data, "office10", split="every-tenth", allocation=given)
     sizes = {c.domain: len(c.train) for c in fed.clients}
     assert sizes == {"amazon": 153, "caltech": 179, "dslr": 25, "webcam": 47}
     assert all(len(set(c.train.labels.tolist())) == 10 for c in fed.clients)
 
 
-def test_mpfts_pacs_has_the_size_its_printed_traffic_implies(real_data: Path) -> None:
-    for name in DATASETS["pacs"]:
-        load(name, 32, real_data)
-    spec = DataSpec(dataset="pacs", size=32, split_seed=1, test_share=0.3, validation=0.2)
-    fed = build_federation(spec, real_data)
+def test_mpfts_pacs_has_the_size_its_printed_traffic_implies(real_data):
+    fed = build(real_data, "pacs", split_seed=1, test_share=0.3, validation=0.2)
     assert 5_550 <= sum(len(c.train) for c in fed.clients) <= 5_720
     for client in fed.clients:
         parts = [len(client.train), len(client.validation or ()), len(fed.tests[client.name])]
         assert np.array(parts) / sum(parts) == pytest.approx([0.56, 0.14, 0.3], abs=0.002)
 
 
-def test_office_pixels_are_pillows_and_domains_of_one_archive_differ(real_data: Path) -> None:
+def test_office_pixels_are_pillows_and_domains_of_one_archive_differ(real_data):
     domain, source = load("amazon", 64, real_data)
     assert domain.hash != load("dslr", 64, real_data)[0].hash
     if source != "128-pixel tar":

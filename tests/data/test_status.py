@@ -1,7 +1,5 @@
 """The manifest, finding files, hashes, status, and fetching from a server of the test's own."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os
@@ -18,17 +16,17 @@ from fedrepro import cli
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
 from fedrepro.data.domains import GENERATED, all_domains, domain_names
-from fedrepro.data.manifest import Manifest, default_manifest, file_hash, parse_manifest
+from fedrepro.data.manifest import Collection, Manifest, default_manifest, file_hash, parse_manifest
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
 from tests.data.conftest import TinyMnist
-from tests.data.made import put
+from tests.data.made import one_line, put
 
 IMAGES = "train-images-idx3-ubyte.gz"
 MANIFEST = default_manifest()
 
 
-def test_the_manifest_knows_every_domain_and_every_entry_is_complete() -> None:
+def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
     kinds = {True: set[str](), False: set[str]()}
     for collection in MANIFEST.collections.values():
         kinds[collection.weights] |= set(collection.domains)
@@ -48,7 +46,7 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete() -> None:
         parse_manifest("[mnist]\n")
 
 
-def test_domainnets_classes_and_published_sizes() -> None:
+def test_domainnets_classes_and_published_sizes():
     """FedBN's ten classes, or the first of all; ADCOL, Table 3: a fifth of each domain is test."""
     net = MANIFEST.collections["domainnet"]
     assert net.classes_of("real-10") == (
@@ -57,14 +55,12 @@ def test_domainnets_classes_and_published_sizes() -> None:
     )
     for count in (50, 100, 150):
         assert net.classes_of(f"sketch-{count}") == net.classes[:count]
+    # fmt: off
     printed = {
-        "clipart-10": (2103, 526),
-        "infograph-10": (2626, 657),
-        "painting-10": (2472, 619),
-        "quickdraw-10": (4000, 1000),
-        "real-10": (4864, 1217),
-        "sketch-10": (2213, 554),
+        "clipart-10": (2103, 526), "infograph-10": (2626, 657), "painting-10": (2472, 619),
+        "quickdraw-10": (4000, 1000), "real-10": (4864, 1217), "sketch-10": (2213, 554),
     }
+    # fmt: on
     for name in DATASETS["domainnet"]:
         published = net.domains[name].published
         assert published == sum(printed[name]) and -(-published // 5) == printed[name][1]
@@ -79,7 +75,7 @@ def found(root: Path, domain: str, *files: str) -> str:
     return located.source.name if located.complete else f"{located.missing[0].role} missing"
 
 
-def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_path: Path) -> None:
+def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_path):
     assert found(tmp_path, "usps", "usps.t.bz2", "usps_train_rebuilt.bz2").startswith("rebuilt")
     assert found(tmp_path, "usps", "usps.bz2") == "official"
     assert found(tmp_path, "caltech", "office_caltech_10/caltech10/") == "folders"
@@ -97,42 +93,35 @@ def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_pa
 
 
 @pytest.mark.parametrize("place", ["mnist", "MNIST/raw", "."])
-def test_mnist_is_found_in_each_layout_packed_or_not(tmp_path: Path, place: str) -> None:
+def test_mnist_is_found_in_each_layout_packed_or_not(tmp_path, place):
     names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"]
     names += ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"]
     assert found(tmp_path, "mnist", *(f"{place}/{name}" for name in names)) == "official"
 
 
-def test_a_file_is_hashed_once_until_it_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, cache = tmp_path / "file", tmp_path / "cache"
-    path.write_bytes(b"abc")
-    assert file_hash(path, cache) == hashlib.sha256(b"abc").hexdigest()
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_file_is_hashed_again_once_it_changes(tmp_path):
+    path, cache = put(tmp_path / "file", b"abc"), tmp_path / "cache"
+    assert file_hash(path, cache) == sha256(b"abc")
     assert file_hash(path, cache, "md5") == hashlib.md5(b"abc").hexdigest()
-    opened: list[Path] = []
-    real = Path.open
-    monkeypatch.setattr(Path, "open", lambda s, *a, **k: (opened.append(s), real(s, *a, **k))[1])
-    file_hash(path, cache)
-    assert path not in opened
     before = path.stat()
     path.write_bytes(b"abd")  # same length, and the old time put back
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert file_hash(path, cache) == hashlib.sha256(b"abd").hexdigest()
+    assert file_hash(path, cache) == sha256(b"abd")
 
 
-def test_a_folder_hash_sees_names_and_contents(tmp_path: Path) -> None:
-    folder, cache = tmp_path / "f", tmp_path / "cache"
-    folder.mkdir()
-    (folder / "a.png").write_bytes(b"1")
-    first = file_hash(folder, cache)
-    assert first == file_hash(folder, cache)
-    listing = f"a.png\0{1}\0{hashlib.sha256(b'1').hexdigest()}\n".encode()
-    assert first == hashlib.sha256(listing).hexdigest()
-    (folder / "a.png").rename(folder / "b.png")
-    second = file_hash(folder, cache)
-    (folder / "b.png").write_bytes(b"2")
-    assert len({first, second, file_hash(folder, cache)}) == 3
+def test_a_folder_hash_sees_names_and_contents(tmp_path):
+    path, cache = put(tmp_path / "f" / "a.png", b"1"), tmp_path / "cache"
+    first = file_hash(path.parent, cache)
+    assert first == file_hash(path.parent, cache)
+    assert first == sha256(f"a.png\0{1}\0{sha256(b'1')}\n".encode())
+    path = path.rename(path.with_name("b.png"))
+    second = file_hash(path.parent, cache)
+    path.write_bytes(b"2")
+    assert len({first, second, file_hash(path.parent, cache)}) == 3
 
 
 def break_file(path: Path, how: str) -> None:
@@ -144,41 +133,35 @@ def break_file(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["missing", "cut", "altered"])
-def test_broken_files_are_one_line_with_both_hashes_and_the_command(
-    tiny_mnist: TinyMnist, how: str
-) -> None:
+def test_broken_files_are_one_line_with_both_hashes_and_the_command(tiny_mnist, how):
     path = tiny_mnist.root / "mnist" / IMAGES
-    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    expected = sha256(path.read_bytes())
     break_file(path, how)
-    seen = "none" if how == "missing" else hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(FedReproError) as caught:
+    seen = "none" if how == "missing" else sha256(path.read_bytes())
+    with one_line("`fedrepro data fetch mnist`") as caught:
         load_domain("mnist", 28, tiny_mnist.root, manifest=tiny_mnist.manifest)
-    text = str(caught.value)
-    for part in (IMAGES, expected, seen, "`fedrepro data fetch mnist`"):
-        assert part in text
-    assert "\n" not in text
+    assert all(part in str(caught.value) for part in (IMAGES, expected, seen))
     (row,) = status(["mnist"], tiny_mnist.root, manifest=tiny_mnist.manifest)
     assert row.hash == ("missing" if how == "missing" else "bad")
-    assert row.present == (how != "missing") and row.note == text
+    assert row.present == (how != "missing") and row.note == str(caught.value)
 
 
-def test_status_of_good_files_and_of_generated_domains(tiny_mnist: TinyMnist) -> None:
+def test_status_of_good_files_and_of_generated_domains(tiny_mnist):
     rows = status(["mnist", "mini-font"], tiny_mnist.root, manifest=tiny_mnist.manifest)
     facts = [(r.domain, r.present, r.hash, r.images) for r in rows]
     assert facts == [("mnist", True, "good", 30), ("mini-font", True, "generated", 1800)]
     assert rows[0].licence == "free"
 
 
-def test_fedbns_pickles_are_named_and_never_opened(tmp_path: Path) -> None:
+def test_fedbns_pickles_are_named_and_never_opened(tmp_path):
     put(tmp_path / "SynthDigits" / "partitions" / "train_part0.pkl", b"cos\nabort\n(tR.")
-    (row,) = status(["synthdigits"], tmp_path)
+    row, other = status(["synthdigits", "mnistm"], tmp_path)
     assert row.hash == "missing" and "train_part0.pkl is a pickle, which may run code" in row.note
     assert "get the official files" in row.note and "\n" not in row.note
-    (other,) = status(["mnistm"], tmp_path)
     assert "a pickle" not in other.note
 
 
-def test_names(tmp_path: Path) -> None:
+def test_names(tmp_path):
     with pytest.raises(FedReproError, match=r"'digit5'; choose from .*digits5"):
         status(["digit5"])
     with pytest.raises(FedReproError, match=r"'office11'; choose from .*amazon"):
@@ -186,39 +169,35 @@ def test_names(tmp_path: Path) -> None:
     everything = domain_names(())  # each file once
     assert "clipart-10" in everything and "clipart-50" not in everything
     assert "clipart-50" in domain_names(["domainnet-50"])
-    (tmp_path / "file").touch()
+    file = put(tmp_path / "file", b"")
     for call, named in ((status, ["mnist"]), (fetch, "mnist"), (prepare, ["mnist"])):
         with pytest.raises(FedReproError, match="is a file"):
-            list(call(named, root=tmp_path / "file"))
+            list(call(named, root=file))
     with pytest.raises(FedReproError, match="does not exist"):
         load_domain("mnist", 28, tmp_path / "absent")
 
 
 class Server:
-    """Serves given bytes by name; counts requests; can fail the first ones or cut the content."""
+    """Serves given bytes by name; notes requests; can fail the first ones or cut the content."""
 
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        self.failures = 0
-        self.requests: list[str] = []
-        self.ranges: list[str | None] = []
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.files, self.failures = files, 0
+        self.requests: list[tuple[str, str | None]] = []  # names and ranges
         self.cut: dict[str, int] = {}  # never send bytes from here on
         server = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                name = self.path.lstrip("/")
-                server.requests.append(name)
+                name, asked = self.path.lstrip("/"), self.headers.get("Range")
+                server.requests.append((name, asked))
                 if server.failures > 0:
                     server.failures -= 1
                     self.send_error(503)
                     return
-                content, asked = server.files[name], self.headers.get("Range")
-                begin = int(asked[len("bytes=") : -1]) if asked else 0
+                content, begin = server.files[name], int(asked[len("bytes=") : -1]) if asked else 0
                 if begin >= len(content):
                     self.send_error(416)
                     return
-                server.ranges.append(asked)
                 self.send_response(206 if asked else 200)
                 self.send_header("Content-Length", str(len(content) - begin))
                 self.end_headers()
@@ -235,8 +214,7 @@ class Server:
 def server(tiny_mnist: TinyMnist, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
-    made = Server()
-    made.files = dict(tiny_mnist.contents)
+    made = Server(dict(tiny_mnist.contents))
     thread = threading.Thread(target=made.http.serve_forever, daemon=True)
     thread.start()
     yield made
@@ -245,95 +223,73 @@ def server(tiny_mnist: TinyMnist, monkeypatch: pytest.MonkeyPatch) -> Iterator[S
     thread.join()
 
 
+def at_mirror(collection: Collection, url: str) -> Collection:
+    """A collection whose files are all downloaded from below this address."""
+    source = collection.sources[0]
+    files = [e.model_copy(update={"mirrors": (f"{url}/{e.names[0]}",)}) for e in source.files]
+    source = source.model_copy(update={"files": tuple(files)})
+    return collection.model_copy(update={"sources": (source,)})
+
+
 @pytest.fixture
 def mirrored(tiny_mnist: TinyMnist, server: Server) -> Manifest:
     """The made-up MNIST's manifest with the server as mirror."""
-    collection = tiny_mnist.manifest.collections["mnist"]
-    source = collection.sources[0]
-    files = tuple(
-        e.model_copy(update={"mirrors": (f"{server.url}/{e.names[0]}",)}) for e in source.files
-    )
-    source = source.model_copy(update={"files": files})
-    return Manifest({"mnist": collection.model_copy(update={"sources": (source,)})})
+    return Manifest({"mnist": at_mirror(tiny_mnist.manifest.collections["mnist"], server.url)})
 
 
-def test_fetch_gets_only_what_is_missing_or_wrong(
-    tiny_mnist: TinyMnist, server: Server, mirrored: Manifest
-) -> None:
+def test_fetch_gets_only_what_is_missing_or_wrong(tiny_mnist, server, mirrored):
     folder = tiny_mnist.root / "mnist"
     break_file(folder / IMAGES, "cut")
     break_file(folder / "t10k-labels-idx1-ubyte.gz", "missing")
     said = fetch("mnist", tiny_mnist.root, manifest=mirrored)
     assert said == "2 files downloaded, 2 already there"
-    assert sorted(server.requests) == ["t10k-labels-idx1-ubyte.gz", IMAGES]
+    assert sorted(name for name, _ in server.requests) == ["t10k-labels-idx1-ubyte.gz", IMAGES]
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == tiny_mnist.contents
     again = fetch("mnist", tiny_mnist.root, manifest=mirrored)
     assert again == "0 files downloaded, 4 already there" and len(server.requests) == 2
 
 
-def test_fetch_makes_the_root_tries_again_and_throws_a_wrong_beginning_away(
-    server: Server, mirrored: Manifest, tmp_path: Path
-) -> None:
+def test_fetch_makes_the_root_tries_again_and_keeps_no_wrong_bytes(server, mirrored, tmp_path):
     server.failures = 2
     fetch("mnist", tmp_path / "new", manifest=mirrored)
     assert len(server.requests) == 6  # four files, two of the requests failed
     assert load_domain("mnist", 28, tmp_path / "new", manifest=mirrored).images.shape[0] == 30
-    place = tmp_path / "newer" / "mnist"
-    place.mkdir(parents=True)
-    (place / f".{IMAGES}.part").write_bytes(b"not the beginning of it")
+    wrong = put(tmp_path / "newer/mnist" / f".{IMAGES}.part", b"not the beginning of it")
     fetch("mnist", tmp_path / "newer", manifest=mirrored)
-    assert (place / IMAGES).read_bytes() == server.files[IMAGES]
+    assert wrong.with_name(IMAGES).read_bytes() == server.files[IMAGES]
+    server.files[IMAGES] = b"an error page"
+    with one_line(f"{IMAGES} could not be fetched"):
+        fetch("mnist", tmp_path / "newest", manifest=mirrored)
+    assert list((tmp_path / "newest/mnist").iterdir()) == []
 
 
-def test_a_download_that_broke_off_goes_on(
-    server: Server, mirrored: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = importlib.import_module("fedrepro.data.status")
-    monkeypatch.setattr(module, "BLOCK", 1)  # what is less than a block is lost
+def test_a_download_that_broke_off_goes_on(server, mirrored, tmp_path, monkeypatch):
+    # what is less than a block is lost
+    monkeypatch.setattr(importlib.import_module("fedrepro.data.status"), "BLOCK", 1)
     whole, cut = server.files[IMAGES], len(server.files[IMAGES]) // 3
     server.cut = {IMAGES: cut}
     with pytest.raises(FedReproError, match="what has come is kept"):
         fetch("mnist", tmp_path, manifest=mirrored)
     assert next(tmp_path.rglob(f".{IMAGES}.part")).read_bytes() == whole[:cut]
-    server.cut, server.ranges = {}, []
-    said = fetch("mnist", tmp_path, manifest=mirrored)
-    assert "files downloaded" in said and f"bytes={cut}-" in server.ranges
-    assert next((tmp_path / "mnist").glob(IMAGES)).read_bytes() == whole
+    server.cut, server.requests = {}, []
+    fetch("mnist", tmp_path, manifest=mirrored)
+    assert (IMAGES, f"bytes={cut}-") in server.requests
+    assert (tmp_path / "mnist" / IMAGES).read_bytes() == whole
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_fetch_keeps_nothing_of_wrong_bytes(
-    server: Server, mirrored: Manifest, tmp_path: Path
-) -> None:
-    server.files[IMAGES] = b"an error page"
-    with pytest.raises(FedReproError, match=rf"{IMAGES} could not be fetched") as caught:
-        fetch("mnist", tmp_path / "new", manifest=mirrored)
-    assert "\n" not in str(caught.value)
-    assert list((tmp_path / "new/mnist").iterdir()) == []
-
-
-def test_a_failed_download_is_one_line_and_the_others_go_on(
-    server: Server, mirrored: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_is_one_line_and_the_others_go_on(mirrored, tmp_path, monkeypatch):
     module = importlib.import_module("fedrepro.data.status")
     monkeypatch.setattr(module, "default_manifest", lambda: MANIFEST)
-    usps = MANIFEST.collections["usps"]
+    usps = at_mirror(MANIFEST.collections["usps"], "http://127.0.0.1:9")
+    monkeypatch.setitem(MANIFEST.collections, "usps", usps)
     monkeypatch.setitem(MANIFEST.collections, "mnist", mirrored.collections["mnist"])
-    dead = [
-        e.model_copy(update={"mirrors": ("http://127.0.0.1:9/x",)}) for e in usps.sources[0].files
-    ]
-    source = usps.sources[0].model_copy(update={"files": tuple(dead)})
-    monkeypatch.setitem(
-        MANIFEST.collections, "usps", usps.model_copy(update={"sources": (source,)})
-    )
     words = ["data", "fetch", "usps", "mnist", "mini-font", "--root", str(tmp_path)]
     result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
-    assert line.startswith(
-        "usps: usps.bz2 could not be fetched (http://127.0.0.1:9/x: no connection"
-    )
-    assert "try again" in line and str(tmp_path) in line and line.count("usps: ") == 1
+    assert line.startswith("usps: usps.bz2 could not be fetched (http://127.0.0.1:9/")
+    assert "no connection" in line and str(tmp_path) in line and line.count("usps: ") == 1
     assert result.stdout.splitlines() == [
         "mnist: 4 files downloaded, 0 already there",
         "mini-font: made by the generator, nothing to fetch",
@@ -342,21 +298,19 @@ def test_a_failed_download_is_one_line_and_the_others_go_on(
     assert done.exit_code == 0 and not done.stderr
 
 
-def test_fetch_without_a_mirror_says_what_to_do(tmp_path: Path) -> None:
+def test_fetch_without_a_mirror_says_what_to_do(tmp_path):
     said = fetch("synthdigits", tmp_path)
-    assert "synth_train_32x32.mat" in said
-    assert str(tmp_path) in said and "\n" not in said
+    assert "synth_train_32x32.mat" in said and str(tmp_path) in said and "\n" not in said
     said = fetch("mini-font", tmp_path / "not-made")
     assert "nothing to fetch" in said and not (tmp_path / "not-made").exists()
 
 
-def test_fetch_into_a_read_only_root(mirrored: Manifest, tmp_path: Path) -> None:
+def test_fetch_into_a_read_only_root(mirrored, tmp_path):
     folder = Path("/sys/kernel")  # even an administrator cannot write there
     if os.geteuid() != 0:
         folder = tmp_path / "closed"
         folder.mkdir(mode=0o555)
     elif not folder.is_dir():
         pytest.skip("an administrator can write everywhere here")
-    with pytest.raises(FedReproError, match="cannot be written") as caught:
+    with one_line("cannot be written"):
         fetch("mnist", folder, manifest=mirrored)
-    assert "\n" not in str(caught.value)

@@ -1,27 +1,17 @@
 """Augmentation and normalisation of whole batches."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.stats import ks_2samp
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.protocol import DataSpec
-from fedrepro.data.transforms import (
-    Augmentation,
-    Draws,
-    augment,
-    draw,
-    erase,
-    prepare_batch,
-    rotate,
-    shift,
-    together,
-)
+from fedrepro.data import transforms
+from fedrepro.data.transforms import Augmentation, Draws, augment, draw, erase, rotate, shift
 
 
 def spec(**changes: Any) -> DataSpec:
@@ -36,36 +26,32 @@ def images(n: int = 6, size: int = 28) -> torch.Tensor:
     return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=seeded())
 
 
-CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # as published
+MEANS = {
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "none": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
+}  # as published
 
 
-@pytest.mark.parametrize(
-    ("how", "mean", "deviation"),
-    [
-        ("half", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
-        ("none", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-        ("imagenet", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ("clip", *CLIP),
-    ],
-)
+@pytest.mark.parametrize("how", MEANS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_normalisation_in_closed_form(how: Any, mean: Any, deviation: Any, dtype: Any) -> None:
+def test_normalisation_in_closed_form(how, dtype):
     x = torch.stack([torch.zeros(3, 2, 2), torch.full((3, 2, 2), 255.0)]).to(torch.uint8)
-    out = prepare_batch(x, spec(normalise=how), None, dtype)
+    out = transforms.prepare_batch(x, spec(normalise=how), None, dtype)
+    mean, deviation = (torch.tensor(values, dtype=dtype) for values in MEANS[how])
     assert out.dtype == dtype
-    for pixel, found in ((0.0, out[0]), (1.0, out[1])):
-        expected = (pixel - torch.tensor(mean, dtype=dtype)) / torch.tensor(deviation, dtype=dtype)
+    for pixel, found in enumerate(out):
+        expected = (pixel - mean) / deviation
         torch.testing.assert_close(found, expected[:, None, None].expand(3, 2, 2))
 
 
-def test_evaluation_ignores_augmentation_and_training_without_it_is_evaluation() -> None:
-    x = images()
-    plain = prepare_batch(x, spec(), None)
-    assert torch.equal(prepare_batch(x, spec(flip=True, rotate=30), None), plain)
-    generator = seeded()
-    before = generator.get_state()
-    assert torch.equal(prepare_batch(x, spec(), generator), plain)
-    assert torch.equal(generator.get_state(), before)
+def test_evaluation_ignores_augmentation_and_training_without_it_is_evaluation():
+    x, generator = images(), seeded()
+    plain = transforms.prepare_batch(x, spec(), None)
+    assert torch.equal(transforms.prepare_batch(x, spec(flip=True, rotate=30), None), plain)
+    assert torch.equal(transforms.prepare_batch(x, spec(), generator), plain)
+    assert torch.equal(generator.get_state(), seeded().get_state())
 
 
 def shape_image(size: int) -> np.ndarray:
@@ -78,18 +64,18 @@ def shape_image(size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [28, 64])
 @pytest.mark.parametrize("degrees", [-30.0, -7.3, 12.0, 30.0, 75.0])
-def test_rotation_is_pils_up_to_pixels_on_an_edge(size: int, degrees: float) -> None:
+def test_rotation_is_pils_up_to_pixels_on_an_edge(size, degrees):
     image = shape_image(size)
-    expected = np.asarray(Image.fromarray(image).rotate(degrees, Image.Resampling.NEAREST))
-    x = torch.from_numpy(image)[None, None].float()
-    found = rotate(x, torch.tensor([degrees]))[0, 0].numpy()
-    differing = np.count_nonzero(np.abs(found - expected.astype(float)) > 2)
-    assert differing <= 0.005 * size**2
-    wrong_way = rotate(x, torch.tensor([-degrees]))[0, 0].numpy()
-    assert np.count_nonzero(np.abs(wrong_way - expected.astype(float)) > 2) > 0.05 * size**2
+    expected = np.asarray(Image.fromarray(image).rotate(degrees, Image.Resampling.NEAREST), float)
+
+    def differing(angle):
+        found = rotate(torch.from_numpy(image)[None, None].float(), torch.tensor([angle]))
+        return np.count_nonzero(np.abs(found[0, 0].numpy() - expected) > 2) / size**2
+
+    assert differing(degrees) <= 0.005 and differing(-degrees) > 0.05
 
 
-def test_quarter_turns_are_exact_and_each_image_turns_by_its_own_angle() -> None:
+def test_quarter_turns_are_exact_and_each_image_turns_by_its_own_angle():
     x = images(4).float()
     turned = rotate(x, torch.tensor([0.0, 90.0, 180.0, -90.0]))
     for i, quarters in enumerate([0, 1, 2, -1]):
@@ -103,7 +89,7 @@ def functional() -> Any:
     return load_torchvision().transforms.functional
 
 
-def test_flip_and_rotation_alone_draw_what_they_always_drew() -> None:
+def test_flip_and_rotation_alone_draw_what_they_always_drew():
     """Runs recorded before crop and erase came must train on the very same images."""
     generator, n = seeded(3), 50
     flips = torch.rand(n, generator=generator) < 0.5
@@ -114,7 +100,7 @@ def test_flip_and_rotation_alone_draw_what_they_always_drew() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_a_shift_is_torchvisions_padded_crop(dtype: torch.dtype) -> None:
+def test_a_shift_is_torchvisions_padded_crop(dtype):
     x = images(81, 9).to(dtype)
     by = torch.cartesian_prod(torch.arange(-4, 5), torch.arange(-4, 5))
     found = shift(x, by)
@@ -124,44 +110,39 @@ def test_a_shift_is_torchvisions_padded_crop(dtype: torch.dtype) -> None:
         assert torch.equal(got, functional().crop(padded, down + 4, right + 4, 9, 9))
 
 
-def boxes(x: torch.Tensor, erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
-    """(top, left, height, width) of the black rectangle of white images."""
-    assert bool((x == 255).all())
+def boxes(erased: torch.Tensor) -> list[tuple[int, int, int, int] | None]:
+    """(top, left, height, width) of the black rectangle of images that were white."""
     found: list[tuple[int, int, int, int] | None] = []
     for image in erased:
         black = (image == 0).all(0)
         assert set(image.unique().tolist()) <= {0, 255}
-        rows, columns = black.any(1).nonzero()[:, 0], black.any(0).nonzero()[:, 0]
-        if not len(rows):
+        rows, columns = (black.any(side).nonzero()[:, 0].tolist() for side in (1, 0))
+        if not rows:
             found.append(None)
             continue
-        top, left = int(rows[0]), int(columns[0])
-        height, width = int(rows[-1]) + 1 - top, int(columns[-1]) + 1 - left
+        height, width = rows[-1] + 1 - rows[0], columns[-1] + 1 - columns[0]
         assert int(black.sum()) == height * width, "the hole is no rectangle"
-        found.append((top, left, height, width))
+        found.append((rows[0], columns[0], height, width))
     return found
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
-def test_erasing_is_torchvisions_once_the_rectangle_is_known(dtype: torch.dtype) -> None:
-    white = torch.full((60, 3, 32, 32), 255).to(dtype)
+def test_erasing_is_torchvisions_once_the_rectangle_is_known(dtype):
     drawn = draw(60, Augmentation(erase=0.5), seeded())
-    rectangles = boxes(white, erase(white, drawn.patches, drawn.corners))
+    white = torch.full((60, 3, 32, 32), 255).to(dtype)
+    rectangles = boxes(erase(white, drawn.patches, drawn.corners))
     assert 15 < sum(box is None for box in rectangles) < 45
     x = images(60, 32).to(dtype)
     for one, got, box in zip(x, augment(x, drawn), rectangles, strict=True):
         assert torch.equal(got, one if box is None else functional().erase(one, *box, v=0))
 
 
-def test_erased_rectangles_are_distributed_as_torchvisions() -> None:
+def test_erased_rectangles_are_distributed_as_torchvisions():
     """Heights, widths and places of 3,000 rectangles each, by a two-sample Kolmogorov-Smirnov
     test, and the share of images that get one."""
-    from scipy.stats import ks_2samp
-
-    n, side = 3_000, 32
-    white = torch.full((n, 3, side, side), 255, dtype=torch.uint8)
-    drawn = draw(n, Augmentation(erase=1.0), seeded(1))
-    ours = boxes(white, augment(white, drawn))
+    n = 3_000
+    white = torch.full((n, 3, 32, 32), 255, dtype=torch.uint8)
+    ours = boxes(augment(white, draw(n, Augmentation(erase=1.0), seeded(1))))
     assert None not in ours
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -169,15 +150,18 @@ def test_erased_rectangles_are_distributed_as_torchvisions() -> None:
         assert (erasing.p, erasing.scale, erasing.ratio) == (0.5, (0.02, 0.33), (0.3, 3.3))
         settings = (erasing.scale, erasing.ratio, [0.0])
         theirs = [erasing.get_params(white[0], *settings)[:4] for _ in range(n)]
-    (i, j, h, w), (top, left, height, width) = np.array(ours).T, np.array(theirs).T
-    pairs = [(i, top), (j, left), (h, height), (w, width), (h * w, height * width)]
-    for one, other in [*pairs, (h / w, height / width)]:
+    for one, other in zip(*(measured(np.array(all).T) for all in (ours, theirs)), strict=True):
         assert ks_2samp(one, other).pvalue > 0.001
     rate = draw(20_000, Augmentation(erase=0.25), seeded()).patches[:, 0, 0].lt(2).float().mean()
     assert abs(float(rate) - 0.25) < 0.012  # four standard errors
 
 
-def test_a_rectangle_that_fits_nowhere_erases_nothing_and_the_first_that_fits_counts() -> None:
+def measured(columns: np.ndarray) -> tuple[np.ndarray, ...]:
+    top, left, height, width = columns
+    return top, left, height, width, height * width, height / width
+
+
+def test_a_rectangle_that_fits_nowhere_erases_nothing_and_the_first_that_fits_counts():
     x = torch.full((3, 1, 4, 4), 9, dtype=torch.uint8)
     patches = torch.full((3, 3, 2), 2.0)
     patches[1, 1], patches[1, 2] = torch.tensor([0.5, 0.25]), torch.tensor([0.25, 0.25])
@@ -190,21 +174,17 @@ def test_a_rectangle_that_fits_nowhere_erases_nothing_and_the_first_that_fits_co
     assert erased[2].tolist() == [[0, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]]
 
 
-def test_the_order_is_crop_flip_rotate_erase() -> None:
-    x = images(40, 16)
-    drawn = draw(40, FULL, seeded())
+def test_the_order_is_crop_flip_rotate_erase_also_of_batches_drawn_apart():
+    x, generator = images(40, 16), seeded()
+    parts = [draw(n, FULL, generator) for n in (7, 3, 30)]
+    places = (slice(0, 7), slice(7, 10), slice(10, 40))
+    drawn = transforms.together(parts)
     step = shift(x, drawn.shifts)
     step = torch.where(drawn.flips[:, None, None, None], step.flip(-1), step)
     step = erase(rotate(step.float(), drawn.degrees), drawn.patches, drawn.corners)
-    assert torch.equal(augment(x, drawn), step)
+    apart = torch.cat([augment(x[at], d) for at, d in zip(places, parts, strict=True)])
+    assert torch.equal(augment(x, drawn), step) and torch.equal(apart, step)
     other = shift(rotate(x.float(), drawn.degrees), drawn.shifts)
     assert not torch.equal(augment(x, Draws(drawn.shifts, None, drawn.degrees)), other)
-
-
-def test_batches_drawn_apart_are_augmented_together() -> None:
-    x, generator = images(30, 16), seeded()
-    parts = [draw(n, FULL, generator) for n in (7, 3, 20)]
-    places = (slice(0, 7), slice(7, 10), slice(10, 30))
-    apart = torch.cat([augment(x[at], d) for at, d in zip(places, parts, strict=True)])
-    assert torch.equal(augment(x, together(parts)), apart)
-    assert together([draw(4, spec(), generator)] * 2) == Draws() == together([])
+    nothing = [draw(4, spec(), generator)] * 2
+    assert transforms.together(nothing) == Draws() == transforms.together([])

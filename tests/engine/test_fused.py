@@ -10,7 +10,6 @@ import torch
 
 from fedrepro import engine as engines
 from fedrepro import methods
-from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.engine import LoopEngine, StackedEngine, stacked
@@ -19,16 +18,14 @@ from fedrepro.methods.base import BN_POLICIES, Method, Phase
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import Network, network_of, tensor_of, tensors_of
 from tests import toys
+from tests.data.made import one_line
 
 # Batches of 8 cut these into full ones, rests of 5, and a 9 whose last sample joins the one before.
 SIZES = (21, 13, 9, 13, 16)
 # Of toy batches of 4 at a large step the plain loop itself turns 1e-16 into 1e-6 within 3 rounds;
 # here it keeps within 1e-14, so that what is compared is the engines and not chaos.
-CALM = {
-    "batch_size": 8,
-    "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3},
-    "precision": "float64",
-}
+STEP = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3}
+CALM = {"batch_size": 8, "optimizer": STEP, "precision": "float64"}
 
 
 def start(name="FedAvg", engine="fused", sizes=SIZES, **settings):
@@ -82,9 +79,8 @@ def assert_same_run(a, b, tolerance=1e-8):
 
 
 def assert_engines_agree(tolerance=1e-8, **settings):
-    assert_same_run(
-        start(engine="reference", **settings), start(engine="fused", **settings), tolerance
-    )
+    one, two = (start(engine=engine, **settings) for engine in ("reference", "fused"))
+    assert_same_run(one, two, tolerance)
 
 
 # The same numbers as the plain loop.
@@ -163,11 +159,9 @@ class Odd(Method):
 
     def download(self, server, client):
         centre = torch.full((server.feature_size,), 0.1 * client, dtype=server.dtype)
-        return {
-            "centre": centre,
-            "judge": Network(server.modules["judge"], training=True),
-            "anchors": {"points": centre.expand(1 + client % 2, -1).clone()},
-        }
+        anchors = {"points": centre.expand(1 + client % 2, -1).clone()}
+        judge = Network(server.modules["judge"], training=True)
+        return {"centre": centre, "judge": judge, "anchors": anchors}
 
     def client_loss(self, model, batch, received):
         features = model(batch.x).features
@@ -196,7 +190,7 @@ class Forgetful(Method):
         return Phase("one", 1), Phase("two", 1)
 
 
-@pytest.mark.parametrize("optimizer", [CALM["optimizer"], ADAMW | {"kept": True}])
+@pytest.mark.parametrize("optimizer", [STEP, ADAMW | {"kept": True}])
 @pytest.mark.parametrize("method", [Odd(), Forgetful()], ids=["Odd", "Forgetful"])
 def test_an_odd_method_equals_the_reference(method, optimizer):
     assert_engines_agree(method=method, optimizer=optimizer)
@@ -211,30 +205,14 @@ def test_parameters_without_a_gradient_are_not_decayed():
             assert torch.equal(result.state[name], job.state[name]), name
 
 
-# Equal bits.
-
-
-@pytest.mark.parametrize("engine", ["reference", "fused"])
-@pytest.mark.parametrize(
-    ("name", "setting"), [("FedRep", "plain sgd"), ("ADCOL", "sgd, kept"), ("SOLO", "adamw, kept")]
-)
-def test_resumed_equals_uninterrupted_bit_for_bit(name, setting, engine, tmp_path):
-    def begin():
-        changes = {"rounds": 4, "precision": "float32", "model": "small-cnn", "local_epochs": 1}
-        return start(name, engine, optimizer=OPTIMIZERS[setting], **changes)
-
-    toys.assert_resumes(begin, tmp_path)
-
-
 # Which engine runs.
 
 
 def test_auto_is_the_plain_loop():
-    assert engines.resolve("auto") == engines.resolve("reference") == "reference"
-    assert engines.resolve("loop") == "reference"
-    assert engines.resolve("stacked") == engines.resolve("fused") == "fused"
-    assert {"reference": LoopEngine, "fused": StackedEngine} == engines.ENGINES
-    with pytest.raises(FedReproError, match="choose from auto, loop, stacked, reference, fused"):
+    names = {"auto": LoopEngine, "loop": LoopEngine, "reference": LoopEngine}
+    names |= {"stacked": StackedEngine, "fused": StackedEngine}
+    assert {name: engines.ENGINES[engines.resolve(name)] for name in names} == names
+    with one_line("choose from auto, loop, stacked, reference, fused"):
         engines.resolve("warp")
 
 

@@ -5,22 +5,16 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 import torch
 
-from fedrepro.base.threads import cores, one_thread, recorded, side_by_side
 from fedrepro.methods.fedavg import FedAvg
 from tests.engine.test_fused import assert_same_run, start
 
 
-def plain(**settings):
-    return start(engine="reference", **settings)  # tests have one thread
-
-
 def several(**settings):
-    """Three clients at once, on that thread's core."""
+    """Three clients at once, on that thread's core; otherwise tests have one thread."""
     run = start(engine="reference", **settings)
     run.engine.lanes = 3
     return run
@@ -30,7 +24,7 @@ def several(**settings):
 @pytest.mark.parametrize("name", ["ADCOL", "MOON", "FedRep"])
 def test_clients_at_once_have_the_plain_loops_bits(name, precision):
     settings = {"name": name, "precision": precision, "rounds": 2}
-    assert_same_run(plain(**settings), several(**settings), tolerance=0)
+    assert_same_run(start(engine="reference", **settings), several(**settings), tolerance=0)
 
 
 class Broken(FedAvg):
@@ -47,34 +41,6 @@ def test_clients_under_way_end_after_their_batch():
     with pytest.raises(RuntimeError, match="broken"):
         run.one_round()
     assert not any(thread.name.startswith("client_") for thread in threading.enumerate())
-
-
-def test_inside_an_operation_has_one_thread_and_the_cores_are_told():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    with recorded(torch.device("cpu")), one_thread():
-        assert (torch.get_num_threads(), cores()) == (1, 2)
-    assert torch.get_num_threads() == cores() == 2
-    torch.set_num_threads(before)
-
-
-def test_tasks_end_in_order_and_few_results_wait():
-    begun = []
-
-    def do(task):
-        begun.append(task)
-        time.sleep(0.0 if task % 3 else 0.02)
-        return task * 10
-
-    assert list(side_by_side(do, range(9), 3)) == [(i, 10 * i) for i in range(9)]
-    begun.clear()
-    results, stopped = None, threading.Event()
-    results = side_by_side(do, range(100), 2, stopped.set)
-    next(results)
-    time.sleep(0.1)
-    assert len(begun) <= 5 and not stopped.is_set()
-    results.close()
-    assert stopped.is_set() and len(begun) <= 5
 
 
 def test_a_step_is_torchs_own():

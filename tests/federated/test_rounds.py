@@ -12,29 +12,40 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
 from fedrepro.federated.metrics import Curve
+from fedrepro.federated.server import participants, turns_of
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
 from tests.toys import numbers, start
 
-ALL = toys.ON_IMAGES
+SMALL = {"model": "small-cnn", "local_epochs": 1}
+KEPT = {"lr": 0.01, "momentum": 0.9, "kept": True, "cosine": 4}
+ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5, "kept": True}
+CASES = [(name, {}) for name in toys.ON_IMAGES]
+CASES += [("FedProx", SMALL), ("FedRep", {**SMALL, "optimizer": {"lr": 0.02}})]
+CASES += [("ADCOL", {**SMALL, "optimizer": KEPT}), ("SOLO", {**SMALL, "optimizer": ADAMW})]
 
 
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [(name, "tiny-cnn") for name in ALL] + [("FedProx", "small-cnn"), ("SOLO", "small-cnn")],
-)
-def test_resumed_equals_uninterrupted_bit_for_bit(name, model, tmp_path):
-    toys.assert_resumes(lambda: start(name, model=model), tmp_path)
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+@pytest.mark.parametrize(("name", "settings"), CASES)
+def test_resumed_equals_uninterrupted_bit_for_bit(name, engine, settings, tmp_path):
+    toys.assert_resumes(lambda: start(name, engine=engine, **settings), tmp_path)
 
 
-@pytest.mark.parametrize("moment", ["train", "evaluate", "server_step"])
+def of_tests(curve, measure="accuracy", number=3):
+    """The rows of a round's tests."""
+    rows = curve[(curve.measure == measure) & (curve.split == "test")]
+    return rows[rows["round"] == number]
+
+
+MOMENTS = {"train": "engine", "evaluate": "engine", "fit": "server"}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_an_interrupt_in_a_round_keeps_the_last_whole_round(moment, tmp_path, monkeypatch):
-    """Ctrl-C while clients train, while the discriminator has just been trained, while testing."""
-    expected = start("ADCOL").run(Silent())
-    run = start("ADCOL")
-    owner = run.server if moment == "server_step" else run.engine
-    attribute = {"train": "train", "evaluate": "evaluate", "server_step": "fit"}[moment]
-    original = getattr(owner, attribute)
+    """Ctrl-C while clients train, while testing, while the discriminator has just been trained."""
+    expected, run = start("ADCOL").run(Silent()), start("ADCOL")
+    owner = getattr(run, MOMENTS[moment])
+    original = getattr(owner, moment)
 
     def interrupted(*args, **kwargs):
         result = original(*args, **kwargs)
@@ -42,11 +53,10 @@ def test_an_interrupt_in_a_round_keeps_the_last_whole_round(moment, tmp_path, mo
             raise KeyboardInterrupt
         return result
 
-    monkeypatch.setattr(owner, attribute, interrupted)
+    monkeypatch.setattr(owner, moment, interrupted)
     with pytest.raises(KeyboardInterrupt):
         run.run(Silent(), FileCheckpoint(tmp_path))
-    resumed = start("ADCOL")
-    curve = resumed.run(Silent(), FileCheckpoint(tmp_path))
+    curve = start("ADCOL").run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
 
 
@@ -62,33 +72,19 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
         training.run(Silent(), FileCheckpoint(tmp_path))
     assert training.round == 1
     assert all(torch.equal(value, before[name]) for name, value in training.server.state().items())
-    kept = FileCheckpoint(tmp_path).load()
-    assert kept is not None and kept[1]["round"] == 1
+    assert FileCheckpoint(tmp_path).load()[1]["round"] == 1
 
 
-def test_seeds_matter_and_the_global_generators_do_not():
+def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():
     first = numbers(start(seed=0).run(Silent()))
     torch.manual_seed(99), np.random.seed(99)
-    again = numbers(start(seed=0).run(Silent()))
-    other = numbers(start(seed=1).run(Silent()))
-    pd.testing.assert_frame_equal(first, again, check_exact=True)
-    assert not np.allclose(first.value, other.value)
-
-
-def test_a_clients_numbers_do_not_depend_on_the_others():
-    alone = start("SOLO", sizes=(21,)).run(Silent())
-    beside = start("SOLO", sizes=(21, 13)).run(Silent())
-    one = alone[(alone.measure == "accuracy") & (alone.domain == "domain0")]
-    two = beside[(beside.measure == "accuracy") & (beside.domain == "domain0")]
-    assert one.value.tolist() == two.value.tolist()
-
-
-def test_bytes_are_those_of_the_shared_tensors():
-    run = start("FedAvg")
-    curve = run.run(Silent())
-    size = sum(v.numel() * 4 for n, v in run.server.model.items() if not run.layout[n].is_counter)
-    rows = curve[(curve.measure == "bytes") & (curve["round"] == 1)].set_index("subject").value
-    assert rows.to_dict() == {"down/model": 3 * size, "up/model": 3 * size}
+    pd.testing.assert_frame_equal(first, numbers(start(seed=0).run(Silent())), check_exact=True)
+    assert not np.allclose(first.value, numbers(start(seed=1).run(Silent())).value)
+    one, two = (start("SOLO", sizes=sizes).run(Silent()) for sizes in ((21,), (21, 13)))
+    for number in (1, 2, 3):
+        assert (
+            of_tests(one, number=number).value.item() == of_tests(two, number=number).value.iloc[0]
+        )
 
 
 def test_several_clients_of_a_domain_count_as_their_mean():
@@ -98,12 +94,9 @@ def test_several_clients_of_a_domain_count_as_their_mean():
     tests = {first.domain: given.tests[first.domain]}
     twins = replace(given, clients=clients, domains=(first.domain,), tests=tests)
     run = start("SOLO", given=twins)
-    curve = run.run(Silent())
-    rows = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
-    values = [
-        run.engine.evaluate(c.personal(run.server.model), twins.tests[first.domain])[0]
-        for c in run.clients
-    ]
+    rows = of_tests(run.run(Silent()))
+    networks = [c.personal(run.server.model) for c in run.clients]
+    values = [run.engine.evaluate(network, tests[first.domain])[0] for network in networks]
     assert rows.value.tolist() == [pytest.approx(np.mean(values))]
 
 
@@ -112,25 +105,16 @@ def test_participation_trains_a_share_and_leaves_the_rest():
     before = [dict(client.kept) for client in run.clients]
     run.one_round()
     name = next(iter(before[0]))
-    moved = [
-        not torch.equal(b[name], c.kept[name]) for b, c in zip(before, run.clients, strict=True)
-    ]
-    assert sum(moved) == 1
-
-
-def losses_of(*means):
-    """Rows of two domains whose validation losses have these means, by round from 0 on."""
-    return [
-        (number, "loss", "global", domain, "validation", mean + shift)
-        for number, mean in enumerate(means)
-        for domain, shift in (("a", -0.5), ("b", 0.5))
-    ]
+    pairs = zip(before, run.clients, strict=True)
+    assert sum(not torch.equal(b[name], c.kept[name]) for b, c in pairs) == 1
 
 
 def test_patience_counts_rounds_since_the_lowest_mean_loss():
     watched = Curve("global", EarlyStop(patience=2))
     assert not watched.stopped(5), "nothing is held out"
-    watched.add(losses_of(9.0, 3.0, 4.0, 3.0))
+    for number, mean in enumerate((9.0, 3.0, 4.0, 3.0)):  # of two domains
+        for domain, shift in (("a", -0.5), ("b", 0.5)):
+            watched.add([(number, "loss", "global", domain, "validation", mean + shift)])
     # round 1 is the best, and no later one as low is better
     assert [watched.stopped(number) for number in (1, 2, 3)] == [False, False, True]
     watched.add([(4, "loss", "global", "a", "validation", 2.9)])
@@ -140,32 +124,72 @@ def test_patience_counts_rounds_since_the_lowest_mean_loss():
 
 def test_the_untrained_network_is_tested_and_may_be_the_best():
     """At a step of 2.5 every round makes it worse."""
-    stop = {"patience": 2, "untrained": True}
-    run = start("FedAvg", rounds=10, early_stop=stop, optimizer={"lr": 2.5})
+    worse = {"rounds": 10, "optimizer": {"lr": 2.5}}
+    run = start("FedAvg", early_stop={"patience": 2, "untrained": True}, **worse)
     before = [run.engine.evaluate(run.server.model, t) for t in run.federation.tests.values()]
     curve = run.run(Silent())
-    first = curve[(curve["round"] == 0) & (curve.split == "test")]
-    assert first[first.measure == "accuracy"].value.tolist() == [a for a, *_ in before]
-    assert first[first.measure == "loss"].value.tolist() == [loss for _, loss, _ in before]
+    assert of_tests(curve, number=0).value.tolist() == [a for a, *_ in before]
+    assert of_tests(curve, "loss", 0).value.tolist() == [loss for _, loss, _ in before]
     assert set(curve[curve["round"] == 0].measure) == {"accuracy", "loss"}, "nothing was sent"
     assert metrics.best_round(curve) == 0 and curve["round"].max() == 2
-    later = start("FedAvg", rounds=10, early_stop={"patience": 2}, optimizer={"lr": 2.5})
+    later = start("FedAvg", early_stop={"patience": 2}, **worse)
     assert later.run(Silent())["round"].min() == 1
 
 
 def test_tested_everywhere_is_each_clients_network_on_every_domain():
     run = start("SOLO", tested_on="everywhere")
     curve = run.run(Silent())
-    cross = curve[curve.measure == "cross-accuracy"]
-    assert len(cross) == 3 * 3 * 3
-    last = cross[cross["round"] == 3].pivot(index="subject", columns="domain", values="value")
+    assert (curve.measure == "cross-accuracy").sum() == 3 * 3 * 3
+    last = of_tests(curve, "cross-accuracy").pivot(
+        index="subject", columns="domain", values="value"
+    )
     for client in run.clients:
         for domain, samples in run.federation.tests.items():
             accuracy, *_ = run.engine.evaluate(client.personal(run.server.model), samples)
             assert last.loc[client.data.name, domain] == accuracy
-    home = curve[(curve.measure == "accuracy") & (curve.split == "test") & (curve["round"] == 3)]
-    assert home.value.tolist() == np.diag(last).tolist()
+            predicted = run.predicted[f"3/personal/{client.data.name}/{domain}"]
+            hits = (predicted == samples.labels).double().mean()
+            assert 100 * float(hits) == pytest.approx(accuracy)
+    assert of_tests(curve).value.tolist() == np.diag(last).tolist()
     clients = [{"name": c.data.name, "domain": c.data.domain} for c in run.clients]
     found = metrics.in_and_out(curve, clients, dict.fromkeys(last.columns, 12)).loc[3]
     assert found.ind == pytest.approx(np.trace(last) / 3)
     assert found.ood == pytest.approx((last.to_numpy().sum() - np.trace(last)) / 6)
+
+
+# Who takes part: drawn afresh, in turns, and for several rounds.
+
+
+def drawn(rounds: int, clients: int, **settings: object) -> list[list[int]]:
+    protocol = toys.protocol(**settings)
+    return [participants(protocol, 0, number, clients) for number in range(1, rounds + 1)]
+
+
+def test_draws_are_afresh_sorted_and_of_one_size():
+    assert drawn(2, 4) == [[0, 1, 2, 3]] * 2  # no share is asked for
+    rounds = drawn(40, 10, participation=0.3)
+    assert all(len(set(r)) == 3 and r == sorted(r) for r in rounds)
+    assert len({tuple(r) for r in rounds}) > 10
+    assert len({sum(i in r for r in rounds) for i in range(10)}) > 1  # chance gives no turns
+    assert drawn(10, 10, participation=0.3, stay=2) == [r for r in rounds[:5] for _ in range(2)]
+
+
+def test_turns_give_every_client_one_before_any_has_another():
+    rounds = drawn(20, 5, participation=0.2, turns=True)
+    cycles = [[i for r in rounds[start : start + 5] for i in r] for start in range(0, 20, 5)]
+    assert all(sorted(cycle) == [0, 1, 2, 3, 4] for cycle in cycles)
+    assert len({tuple(cycle) for cycle in cycles}) > 1
+
+
+@pytest.mark.parametrize(
+    ("rounds", "settings", "most"),
+    [
+        (100, {}, 100),
+        (100, {"participation": 0.2}, 100),
+        (100, {"participation": 0.2, "turns": True}, 20),
+        (101, {"participation": 0.2, "turns": True}, 21),
+        (10, {"participation": 0.2, "turns": True, "stay": 2}, 2),
+    ],
+)
+def test_most_rounds_of_one_client(rounds, settings, most):
+    assert turns_of(toys.protocol(rounds=rounds, **settings), 5) == most

@@ -13,7 +13,7 @@ import pytest
 from fedrepro.base.progress import Silent
 from fedrepro.quantities.paper_run import study
 from fedrepro.report.results import finished
-from tests.federated.test_rounds import numbers
+from tests.toys import numbers
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["sweep", "adcol", "--experiment", "table-1", "--methods", "ADCOL,FedAvg", "--seeds", "3"]

@@ -9,16 +9,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedrepro import methods
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.progress import Silent
 from fedrepro.data import cache, embeddings
 from fedrepro.data.readers.common import Decoded
-from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import Record
 from fedrepro.records import checkpoint as checkpoints
 from fedrepro.records import store as store_module
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests import toys
+from tests.records.conftest import obtain
 
 TRIES = 20
 
@@ -51,11 +50,6 @@ def must_fail(path: Path, read: Callable[[], object]) -> None:
 # Records.
 
 
-def obtain(place: Path, seed: int = 0) -> Record:
-    spec = RunSpec(methods.create("FedAvg"), toys.protocol(), seed, "reference")
-    return Store(place).obtain(spec, device="cpu", progress=Silent())
-
-
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
     with pytest.MonkeyPatch.context() as patch:
@@ -63,108 +57,87 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Record]:
         yield obtain(tmp_path_factory.mktemp("runs"))
 
 
-def everything(folder: Path) -> None:
-    record = Record(folder)
-    for path in folder.iterdir():
-        if path.name != "done" and not path.name.startswith("."):
-            record.read(path.name)
+KINDS = ["config.json", "data.json", "curve.parquet", "features.safetensors"]
 
 
-@pytest.mark.parametrize(
-    "file", ["config.json", "data.json", "curve.parquet", "features.safetensors"]
-)
-def test_a_file_of_a_record(record: Record, file: str) -> None:
+@pytest.mark.parametrize("file", KINDS)
+def test_a_file_of_a_record(record, file):
     name = file.partition(".")[0]
     must_fail(record.folder / file, lambda: getattr(Record(record.folder), name))
 
 
-def test_the_list_itself(record: Record) -> None:
+def test_the_list_itself(record):
+    def everything() -> None:
+        again = Record(record.folder)
+        for file in (*KINDS, "environment.json", "predictions.safetensors"):
+            again.read(file)
+
     for place in flips(record.folder / "done"):
         with pytest.raises(FedReproError, match="delete its folder and run again"):
-            everything(record.folder)
+            everything()
             pytest.fail(f"byte {place}")
-    everything(record.folder)
+    everything()
 
 
 # Checkpoints.
 
+TENSORS = {
+    "a": torch.arange(6.0).reshape(2, 3).T,
+    "b": torch.tensor([True, False]),
+    "c": torch.tensor(7),
+    "empty": torch.zeros(0, 4, dtype=torch.float64),
+}
+FACTS = {"round": 2, "rows": [[1, "a", 0.5]]}
+
 
 def saved(folder: Path) -> FileCheckpoint:
-    checkpoint = FileCheckpoint(folder)
-    tensors = {
-        "a": torch.rand(9, 3),
-        "b": torch.arange(4),
-        "c": torch.zeros(()),
-        "d": torch.ones(0),
-    }
-    checkpoint.save(tensors, {"round": 2, "rows": [[1, "a", 0.5]]})
-    return checkpoint
+    FileCheckpoint(folder).save(TENSORS, FACTS)
+    return FileCheckpoint(folder)
 
 
-def test_a_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_is_what_the_library_reads_and_whole_or_refused(tmp_path):
     checkpoint = saved(tmp_path / "0")
     must_fail(checkpoint.path, checkpoint.load)
-    for length in (0, 5, checkpoint.path.stat().st_size - 1):
-        whole = checkpoint.path.read_bytes()
+    whole = checkpoint.path.read_bytes()
+    for length in (0, 5, len(whole) - 1):
         checkpoint.path.write_bytes(whole[:length])
         with pytest.raises(FedReproError, match="is damaged"):
             checkpoint.load()
-        checkpoint.path.write_bytes(whole)
-    found = checkpoint.load()
-    assert found is not None and found[0]["b"].tolist() == [0, 1, 2, 3]
+    checkpoint.path.write_bytes(whole)
+    stored, facts = checkpoint.load()
+    for read in (load_file(checkpoint.path), stored):
+        assert read.keys() == TENSORS.keys() and facts == FACTS
+        assert all(torch.equal(read[n], v) and read[n].dtype == v.dtype for n, v in TENSORS.items())
 
 
-def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_another_runs_checkpoint_is_refused(tmp_path):
     one, other = saved(tmp_path / "seed0"), saved(tmp_path / "seed1")
     one.path.write_bytes(other.path.read_bytes())
     with pytest.raises(FedReproError, match=r"seed0.* is of another run, seed1; delete it"):
         one.load()
 
 
-def test_a_checkpoint_is_what_the_library_reads(tmp_path: Path) -> None:
-    tensors = {
-        "a": torch.arange(6.0).reshape(2, 3).T,
-        "b": torch.tensor([True, False]),
-        "c": torch.tensor(7),
-        "empty": torch.zeros(0, 4, dtype=torch.float64),
-    }
-    FileCheckpoint(tmp_path).save(tensors, {"round": 3, "rows": []})
-    read = load_file(tmp_path / checkpoints.NAME)
-    assert read.keys() == tensors.keys()
-    assert all(torch.equal(read[n], v) and read[n].dtype == v.dtype for n, v in tensors.items())
-    stored, facts = FileCheckpoint(tmp_path).load()  # type: ignore[misc]
-    assert facts == {"round": 3, "rows": []} and torch.equal(stored["a"], tensors["a"])
-
-
-def test_a_checkpoint_the_disk_has_no_room_for_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint = FileCheckpoint(tmp_path)
-    checkpoint.save({"a": torch.ones(2)}, {"round": 1})
+def test_a_checkpoint_the_disk_has_no_room_for_is_a_warning(tmp_path, monkeypatch):
+    checkpoint = saved(tmp_path)
     free = type("Usage", (), {"free": 10})
     monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: free)
     with pytest.warns(UserWarning, match="not saved; make room"):
-        checkpoint.save({"a": torch.zeros(99)}, {"round": 2})
-    found = checkpoint.load()
-    assert found is not None and found[1] == {"round": 1}
+        checkpoint.save({"a": torch.zeros(99)}, {"round": 3})
+    assert checkpoint.load()[1] == FACTS
 
 
 # Caches.
 
 
-def test_an_image_cache(tmp_path: Path) -> None:
+def test_a_cache_of_images_or_embeddings(tmp_path):
     images = np.arange(6 * 3 * 64, dtype=np.uint8).reshape(6, 3, 8, 8)
     arrays = Decoded(images, np.arange(6), np.zeros(6, dtype=np.int8))
     path = tmp_path / "a.safetensors"
-    facts = {"hash": "h", "deviations": '["a \\"word\\""]'}
-    cache.write_signed(path, vars(arrays), facts)
+    cache.write_signed(path, vars(arrays), {"hash": "h", "deviations": '["a \\"word\\""]'})
     for place in flips(path):
         assert cache.open_arrays(path, "h") is None, place
-    found = cache.open_arrays(path, "h")
-    assert found is not None and np.array_equal(found[0].images, images)
+    assert np.array_equal(cache.open_arrays(path, "h")[0].images, images)
 
-
-def test_an_embedding_cache(tmp_path: Path) -> None:
     path = tmp_path / "e.safetensors"
     values = np.random.default_rng(0).random((5, 4), dtype=np.float32)
     cache.write_signed(path, {"rows": np.arange(5), "embeddings": values}, {"domain": "d"})

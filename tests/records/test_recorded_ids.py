@@ -13,13 +13,13 @@ from fedrepro.records.record import run_id
 RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "runs")
 
 
-def test_the_packed_records_are_whole() -> None:
+def test_the_packed_records_are_whole():
     assert len(RECORDED.runs) > 1000
     assert check(RECORDED.root) == []
 
 
 @pytest.mark.parametrize("file", sorted({line["file"] for line in RECORDED.runs.values()}))
-def test_recorded_runs_have_their_ids(file: str) -> None:
+def test_recorded_runs_have_their_ids(file):
     """Worked out anew from the method and the protocol as they are defined today."""
     moved = []
     for run, line in RECORDED.runs.items():

@@ -18,63 +18,41 @@ from scipy.spatial.distance import pdist
 
 from fedrepro import methods
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.records import RunSpec, Store, embedding, run_id
+from fedrepro.records import RunSpec, embedding, run_id
 from fedrepro.records import store as store_module
 from tests import toys
+from tests.data.made import one_line
+from tests.records.conftest import obtain, spec
 from tests.toys import numbers
 
 REPO = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def toy_data(monkeypatch):
-    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: toys.federation())
+pytestmark = pytest.mark.usefixtures("toy_data")
 
 
-def spec(name="FedAvg", seed=0, **changes):
-    return RunSpec(methods.create(name), toys.protocol(**changes), seed, "reference")
-
-
-def obtain(place, wanted=None):
-    return Store(place).obtain(wanted or spec(), device="cpu", progress=Silent())
-
-
-def test_a_record_holds_what_the_design_promises(tmp_path):
+def test_a_record_holds_what_the_design_promises(tmp_path, monkeypatch):
+    federation = replace(toys.federation(), subsets=("a",))
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
     record = obtain(tmp_path)
     stamp = (record.folder / "done").stat().st_mtime_ns
     assert obtain(tmp_path).folder == record.folder
     assert (record.folder / "done").stat().st_mtime_ns == stamp
     names = {p.name for p in record.folder.iterdir() if not p.name.startswith(".")}
     assert names == {
-        "config.json",
-        "environment.json",
-        "data.json",
-        "curve.parquet",
-        "features.safetensors",
-        "predictions.safetensors",
-        "done",
-    }
-    assert record.config["method"]["name"] == "FedAvg"
+        "config.json", "environment.json", "data.json", "curve.parquet", "features.safetensors",
+        "predictions.safetensors", "done",
+    }  # fmt: skip
+    assert record.config["method"]["name"] == "FedAvg" and record.protocol == toys.protocol()
     assert record.environment["threads"] >= 1 and "commit" in record.environment
-    assert record.data["hashes"] and record.data["counts"]
+    assert record.data["hashes"] and record.data["counts"] and record.data["subsets"] == ["a"]
     assert record.features["features"].shape[0] == len(record.features["labels"]) == 36
-    assert record.protocol == toys.protocol()
-
-
-def test_subsets_are_recorded(tmp_path, monkeypatch):
-    federation = replace(toys.federation(), subsets=("a",))
-    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
-    assert obtain(tmp_path).data["subsets"] == ["a"]
 
 
 def test_kept_features_are_the_networks_own(tmp_path):
     """PCA keeps distances: what is read back must lie as far apart as what the network gave."""
-    record = obtain(tmp_path)
-    training = store_module.Training(
-        methods.create("FedAvg"), toys.protocol(), toys.federation(), 0
-    )
+    record, training = obtain(tmp_path), toys.start()
     training.run(Silent())
     features, labels, _ = training.embed()
     assert record.features["labels"].tolist() == labels.tolist()
@@ -90,27 +68,21 @@ def test_kept_features_are_the_networks_own(tmp_path):
 
 
 def test_the_id_follows_everything_that_changes_numbers():
-    base = spec().config()
-    hashes = toys.federation().hashes
-    assert replace(spec(), engine="auto").config() == base and "code" not in base["method"]
-    ids = {
-        run_id(base, hashes),
-        run_id(spec(seed=1).config(), hashes),
-        run_id(spec("FedBN").config(), hashes),
-        run_id(spec(rounds=4).config(), hashes),
-        run_id(base, {**hashes, "allocation": "other"}),
-        run_id(RunSpec(methods.create("FedProx", mu=1.0), toys.protocol(), 0).config(), hashes),
-        run_id(RunSpec(methods.create("FedProx"), toys.protocol(), 0).config(), hashes),
-    }
+    base, hashes = spec().config(), toys.federation().hashes
+    assert spec(engine="auto").config() == base and "code" not in base["method"]
+    stronger = RunSpec(methods.create("FedProx", mu=1.0), toys.protocol(), 0)
+    others = spec(seed=1), spec("FedBN"), spec(rounds=4), spec("FedProx"), stronger
+    ids = {run_id(other.config(), hashes) for other in others}
+    ids |= {run_id(base, hashes), run_id(base, {**hashes, "allocation": "other"})}
     assert len(ids) == 7
     assert run_id(base, dict(reversed(hashes.items()))) == run_id(base, hashes)
 
 
 def test_auto_takes_any_engines_record_and_a_named_engine_only_its_own(tmp_path):
-    fused = obtain(tmp_path, replace(spec(), engine="fused"))
-    assert obtain(tmp_path, replace(spec(), engine="auto")).run_id == fused.run_id
+    fused = obtain(tmp_path, spec(engine="fused"))
+    assert obtain(tmp_path, spec(engine="auto")).run_id == fused.run_id
     assert obtain(tmp_path).run_id != fused.run_id
-    assert obtain(tmp_path, replace(spec(), engine="auto")).config["engine"] == "reference"
+    assert obtain(tmp_path, spec(engine="auto")).config["engine"] == "reference"
 
 
 def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
@@ -119,9 +91,8 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
-    with pytest.raises(FedReproError, match="No space left on device") as caught:
+    with one_line("No space left on device"):
         obtain(tmp_path)
-    assert "\n" not in str(caught.value)
     folder = next(tmp_path.iterdir())
     assert not (folder / "curve.parquet").exists() and not list(folder.glob(".*.part"))
     assert (folder / "checkpoint.safetensors").exists() or not (folder / "done").exists()
@@ -129,12 +100,12 @@ def test_a_full_disk_is_one_line_and_leaves_no_half_file(tmp_path, monkeypatch):
 
 CHILD = """
 import sys
-from pathlib import Path
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import Protocol
 from fedrepro.records import store as s
 from tests import toys
-from tests.records.test_store import spec
+from tests.data.made import one_line
+from tests.records.conftest import obtain, spec
+from tests.records.conftest import spec
 s.federation_of = lambda *_: toys.federation()
 s.FileCheckpoint.due = lambda self: True
 class Telling(Silent):
@@ -144,14 +115,10 @@ s.Store(sys.argv[1]).obtain(spec(rounds=400), device="cpu", progress=Telling())
 """
 
 
-def test_kill_nine_in_a_round_then_resume_is_bit_identical(tmp_path, monkeypatch):
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(tmp_path / "cut")],
-        stdout=subprocess.PIPE,
-        cwd=REPO,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-    )
+def test_kill_nine_in_a_round_then_resume_is_bit_identical(tmp_path):
+    words = [sys.executable, "-c", CHILD, str(tmp_path / "cut")]
+    place = {**os.environ, "OMP_NUM_THREADS": "1"}
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=REPO, env=place, text=True)
     for line in child.stdout:
         if int(line) >= 5:
             break
@@ -160,14 +127,39 @@ def test_kill_nine_in_a_round_then_resume_is_bit_identical(tmp_path, monkeypatch
     child.wait()
     folder = next((tmp_path / "cut").iterdir())
     assert not (folder / "done").exists()
-    saved = store_module.FileCheckpoint(folder).load()
-    assert saved is not None and 0 < saved[1]["round"] < 400
-    done = int(saved[1]["round"])
+    checkpoint = store_module.FileCheckpoint(folder)
+    done = int(checkpoint.load()[1]["round"])
+    assert 0 < done < 400
     # Compare with an uninterrupted run up to a few rounds past the kill.
-    short = toys.protocol(rounds=done + 3)
-    whole = store_module.Training(methods.create("FedAvg"), short, toys.federation(), 0)
-    cut = store_module.Training(methods.create("FedAvg"), short, toys.federation(), 0)
-    a = whole.run(Silent())
-    b = cut.run(Silent(), store_module.FileCheckpoint(folder))
+    whole, cut = toys.start(rounds=done + 3), toys.start(rounds=done + 3)
+    a, b = whole.run(Silent()), cut.run(Silent(), checkpoint)
     pd.testing.assert_frame_equal(numbers(a), numbers(b), check_exact=True)
     assert json.loads((folder / "config.json").read_text())["seed"] == 0
+
+
+# Points for a figure.
+
+
+def points(m: int, d: int) -> pd.DataFrame:
+    domain = np.arange(m) % 2
+    values = np.random.default_rng(0).normal(size=(m, d)) + 20 * domain[:, None]
+    features = {"features": values.astype(np.float16), "labels": np.arange(m) % 3, "domain": domain}
+    return embedding.tsne(features, ("left", "right"), ("x", "y", "z"), seed=3)
+
+
+@pytest.mark.parametrize(("m", "d"), [(60, 5), (40, 1), (5, 3)])
+def test_tsne_names_its_points_and_keeps_far_groups_apart(m, d):
+    frame = points(m, d)
+    assert list(frame.columns) == ["x", "y", "domain", "cls"] and len(frame) == m
+    assert list(frame.domain[:2]) == ["left", "right"] and list(frame.cls[:4]) == list("xyzx")
+    pd.testing.assert_frame_equal(frame, points(m, d))
+    if m == 60:
+        place, right = frame[["x", "y"]].to_numpy(), frame.domain == "right"
+        centres = np.array([place[~right].mean(0), place[right].mean(0)])
+        near = np.linalg.norm(place[:, None] - centres, axis=2).argmin(1)
+        assert (near == right).all()
+
+
+def test_tsne_refuses_too_few_points():
+    with one_line("at least 5"):
+        points(4, 2)

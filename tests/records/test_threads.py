@@ -1,19 +1,16 @@
 """A recorded run has the same numbers on any number of threads."""
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 
-from fedrepro import methods
-from fedrepro.base.progress import Silent
-from fedrepro.engine import loop
-from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import Record
 from fedrepro.records import store as store_module
 from tests import toys
+from tests.records.conftest import obtain, spec
 from tests.toys import numbers
 
 
@@ -26,13 +23,11 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def obtain(place: Path, threads: int, name: str, engine: str = "reference") -> Record:
+def obtained(place: Path, threads: int, name: str, engine: str = "reference") -> Record:
     torch.set_num_threads(threads)
     # A network large enough that two threads share a product of its, and sum it otherwise.
-    protocol = toys.protocol(model="digit-cnn", batch_size=32, local_epochs=1, rounds=2)
-    record = Store(place).obtain(
-        RunSpec(methods.create(name), protocol, 0, engine), device="cpu", progress=Silent()
-    )
+    large = {"model": "digit-cnn", "batch_size": 32, "local_epochs": 1, "rounds": 2}
+    record = obtain(place, spec(name, engine=engine, **large))
     assert torch.get_num_threads() == threads
     return record
 
@@ -47,17 +42,15 @@ def same(one: Record, other: Record) -> None:
 @pytest.mark.parametrize(
     ("name", "engine"), [("FedAvg", "reference"), ("ADCOL", "reference"), ("FedAvg", "fused")]
 )
-def test_one_thread_and_two(name: str, engine: str, tmp_path: Path) -> None:
-    one, two = (obtain(tmp_path / str(threads), threads, name, engine) for threads in (1, 2))
+def test_one_thread_and_two(name, engine, tmp_path):
+    one, two = (obtained(tmp_path / str(threads), threads, name, engine) for threads in (1, 2))
     same(one, two)
     assert one.environment["threads"] == two.environment["threads"] == 1
     assert (one.environment["at_once"], two.environment["at_once"]) == (1, 2)
 
 
-def test_begun_with_one_and_resumed_with_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = obtain(tmp_path / "whole", 1, "FedAvg")
+def test_begun_with_one_and_resumed_with_two(tmp_path, monkeypatch):
+    whole = obtained(tmp_path / "whole", 1, "FedAvg")
     one_round = store_module.Training.one_round
 
     def cut(self: store_module.Training) -> None:
@@ -65,21 +58,9 @@ def test_begun_with_one_and_resumed_with_two(
             raise KeyboardInterrupt
         one_round(self)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(store_module.Training, "one_round", cut)
-        with pytest.raises(KeyboardInterrupt):
-            obtain(tmp_path / "cut", 1, "FedAvg")
+        obtained(tmp_path / "cut", 1, "FedAvg")
     assert list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
-    same(whole, obtain(tmp_path / "cut", 2, "FedAvg"))
+    same(whole, obtained(tmp_path / "cut", 2, "FedAvg"))
     assert not list((tmp_path / "cut").glob("*/checkpoint.safetensors"))
-
-
-def test_without_all_that_two_threads_have_other_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that the tests above can fail."""
-    monkeypatch.setattr(store_module, "recorded", nullcontext)
-    monkeypatch.setattr(loop, "lanes", lambda *_: 1)
-    one, two = (obtain(tmp_path / str(threads), threads, "FedAvg") for threads in (1, 2))
-    assert not numbers(one.curve).equals(numbers(two.curve))
-    assert (one.environment["threads"], two.environment["threads"]) == (1, 2)

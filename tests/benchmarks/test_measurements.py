@@ -1,0 +1,128 @@
+"""Growth, phases of a round, clients at once, precisions: what is timed and counted and written."""
+
+import json
+
+import pytest
+import torch
+
+from fedrepro import methods
+from fedrepro.base.progress import Silent
+from fedrepro.engine import LoopEngine
+from fedrepro.federated import metrics
+from fedrepro.federated.rounds import Training
+from fedrepro.methods.server import Server
+from fedrepro.records import Store
+from tests.benchmarks.conftest import script
+
+growth, phases, at_once, precision = map(script, ("growth", "phases", "at_once", "precision"))
+CPU = torch.device("cpu")
+
+
+@pytest.mark.slow
+def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monkeypatch):
+    """The memory is of the fresh process, not of this one, which holds more."""
+    monkeypatch.setattr(growth, "METHODS", ("ADCOL",))
+    ballast = torch.ones(96, 1024, 1024)  # 384 MiB
+    words = "--axis clients --values 4 2 --images 6 --batch 4 --rounds 1 --repeat 2 --threads 1"
+    growth.main([*words.split(), "--results", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    assert path.name == "growth-clients-reference-cpu.json"
+    file = json.loads(path.read_text())
+    assert file["command"] == f"python benchmarks/growth.py {words}"
+    assert file["environment"]["threads"] == file["settings"]["threads"] == 1
+    ((method, points),) = file["results"].items()
+    assert [point["x"] for point in points] == [2, 4]
+    for point in points:
+        assert point["point"]["method"] == method == "ADCOL"
+        first, second = point["processes"]
+        assert first["operations"] > 0 and second["operations"] is None
+        assert len(first["seconds"]) == 2
+        assert 0 < first["before"] <= first["peak"] < growth.peak_mib(CPU)
+    assert "slope" in capsys.readouterr().out
+    assert ballast.shape == (96, 1024, 1024)
+
+
+TINY = phases.Settings(model="tiny-cnn", clients=2, images=18, size=16, batch=8, repeat=2)
+PARTS = {"reading", "forward", "backward", "step"}
+
+
+def test_watching_changes_nothing_and_ends():
+    method = methods.create("ADCOL")
+    torch.optim.SGD([torch.zeros(1)])  # with the first one torch wraps every SGD's step
+    owners = [LoopEngine, type(method), torch.Tensor, torch.optim.SGD, Server]
+    names = ["_batch", "client_loss", "backward", "step", "fit"]
+    before = [getattr(owner, name) for owner, name in zip(owners, names, strict=True)]
+    runs = [Training(method, TINY.protocol(2), phases.made_federation(TINY), 0, CPU) for _ in "ab"]
+    watch = phases.Watch(CPU)
+    watch.on = True
+    with watch.around(type(method)):
+        runs[0].run(Silent())
+    assert set(watch.seconds) == PARTS
+    seen = dict(watch.seconds)
+    runs[1].run(Silent())
+    assert watch.seconds == seen
+    assert [getattr(o, n) for o, n in zip(owners, names, strict=True)] == before
+    for one, other in zip(*(run.clients for run in runs), strict=True):
+        assert all(torch.equal(one.kept[name], other.kept[name]) for name in one.kept)
+
+
+def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
+    words = "--model tiny-cnn --clients 2 --images 18 --size 16 --batch 8 --repeat 2 --threads 1"
+    path = tmp_path / "phases-cpu.json"
+    phases.main([*words.split(), "--json", str(path)])
+    file = json.loads(path.read_text())
+    assert set(file) == {"command", "settings", "environment", "load_average", "results"}
+    assert file["command"] == f"python benchmarks/phases.py {words}"
+    for found in file["results"]["tiny-cnn"].values():
+        assert len(found["watched"]) == len(found["plain"]) == 2 and min(found["plain"]) > 0
+        for row in found["watched"]:
+            assert set(row) == set(phases.report.PARTS)
+            assert all(row[part] > 0 for part in PARTS)
+            assert row["rest"] > 0  # the parts are no more than the library's own clock says
+    assert "tiny-cnn, ADCOL" in capsys.readouterr().out
+    assert "tiny-cnn, FedAvg" in phases.report.phase_table(tmp_path).html
+    bars = phases.report.phases_picture(file).axes[0].patches  # shares of two methods' rounds
+    assert len(bars) == 2 * len(phases.report.PARTS)
+    assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
+
+
+def test_clients_at_once_and_in_turn_train_alike(monkeypatch):
+    done: list[Training] = []
+    one_round = Training.one_round
+    monkeypatch.setattr(Training, "one_round", lambda self: (one_round(self), done.append(self)))
+    asked = {"clients": 4, "images": 12, "batch": 6, "threads": 2, "repeat": 2}
+    found = at_once.measure(at_once.Settings(model="small-cnn", **asked))
+    in_turn, at_the_same_time = done[:2]
+    assert done == [in_turn, at_the_same_time] * 3
+    assert (in_turn.engine.lanes, at_the_same_time.engine.lanes) == (1, 2)
+    one, other = (run.curve().query("measure == 'term'").value for run in done[:2])
+    assert len(one) == 3 * 4
+    # Not to the bit: a client's sums are split among one thread or two.
+    assert one.to_numpy() == pytest.approx(other.to_numpy(), rel=0.01)
+    assert len(found["in turn"]) == len(found["at once"]) == 2
+    assert min(*found["in turn"], *found["at once"]) > 0
+
+
+def test_the_page_shows_ratios_of_clients_at_once():
+    asked = {"clients": 4, "images": 12, "size": 28, "batch": 6, "precision": "bf16"}
+    results = [
+        {"settings": {"model": "a", **asked}, "parameters": 1, "in turn": turn, "at once": once}
+        for turn, once in (([3.0, 2.0, 4.0], [1.0, 2.0, 2.0]), ([1.0], [2.0]))
+    ]
+    found = {"environment": {"device": "C", "threads": 2}, "results": results}
+    ratios = [row["in turn / at once"] for row in at_once.report.at_once_rows(found)]
+    assert ratios[0] == "2.00 (1.00 to 3.00)" and ratios[1].startswith("0.50")
+
+
+@pytest.mark.slow
+def test_the_stored_accuracies_of_precisions_are_those_of_the_runs(tmp_path):
+    path, folder = tmp_path / "precision.json", tmp_path / "runs"
+    words = f"--dataset minidigits --scale smoke --methods FedAvg --seeds 0,1 --json {path}"
+    precision.main([*words.split(), "--runs", str(folder)])
+    stored = json.loads(path.read_text())
+    assert stored["settings"]["seeds"] == [0, 1] and str(tmp_path) not in stored["command"]
+    runs = {(r.protocol.precision, r.config["seed"]): r for r in Store(folder).records()}
+    assert sorted(runs) == [("bf16", 0), ("bf16", 1), ("float32", 0), ("float32", 1)]
+    for (name, seed), record in runs.items():
+        accuracy = metrics.scores(record.curve, "last5")["avg"]
+        assert stored["results"]["FedAvg"][name][seed] == accuracy
