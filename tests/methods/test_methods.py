@@ -47,7 +47,7 @@ def only(run, job, method=None):
 @pytest.mark.parametrize("name", methods.names())
 def test_every_field_has_a_source(name):
     for row in methods.get(name).describe():
-        assert row["source"] and row["source"] != "base class", row["name"]
+        assert row["source"] not in ("", "base class"), row["name"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -65,25 +65,21 @@ def test_a_round_learns_and_is_logged(name):
 def test_without_any_one_term_the_update_is_another(name):
     run = training(name)
     run.one_round()  # where prototypes and memories come from
-    client = run.clients[0]
-    job = run._job(client, run._download(client), 2)
-    whole = only(run, job)
+    job = run._job(run.clients[0], run._download(run.clients[0]), 2)
+    whole, losses = only(run, job), {phase.loss for phase in run.method.phases(run.protocol)}
 
-    def without(term):
-        def lacking(loss):
-            def client_loss(self, model, batch, received):
-                terms = getattr(run.method, loss)(model, batch, received)
-                return {key: 0 * value if key == term else value for key, value in terms.items()}
+    def lacking(loss, term):
+        def client_loss(self, model, batch, received):
+            terms = getattr(run.method, loss)(model, batch, received)
+            return {key: 0 * value if key == term else value for key, value in terms.items()}
 
-            return client_loss
-
-        losses = {phase.loss for phase in run.method.phases(run.protocol)}
-        changed = type("Lacking", (type(run.method),), {loss: lacking(loss) for loss in losses})
-        return changed(**run.method.fields())
+        return client_loss
 
     for term in whole.terms:
-        lacking = only(run, job, without(term))
-        assert any(not torch.equal(lacking.state[n], whole.state[n]) for n in whole.state), term
+        body = {loss: lacking(loss, term) for loss in losses}
+        method = type("Lacking", (type(run.method),), body)(**run.method.fields())
+        other = only(run, job, method).state
+        assert any(not torch.equal(other[n], whole.state[n]) for n in whole.state), term
 
 
 def test_bn_first_takes_the_first_clients_statistics():
@@ -139,14 +135,19 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
         assert not torch.allclose(z, other, atol=0.1)
 
 
-def test_fedbn_keeps_every_bn_tensor_shortcuts_included():
-    run = training("FedBN", model="resnet10")
+@pytest.mark.parametrize("name", ["FedBN", "PartialFed"])
+def test_what_is_sent_and_what_is_kept(name):
+    """FedBN sends all but BatchNorm, shortcuts' too; PartialFed sends all and loads a part."""
+    run = training(name, model="resnet10" if name == "FedBN" else "tiny-cnn")
     downs, ups = record_messages(run)
-    bn = {n for n, info in run.layout.items() if info.is_bn and not info.is_counter}
-    assert any("shortcut" in n or "downsample" in n for n in bn)
+    everything = {n for n, info in run.layout.items() if not info.is_counter}
+    bn = {n for n in everything if run.layout[n].is_bn}
+    head = {n for n in everything if run.layout[n].part == "predictor"}
+    sent, kept = (everything - bn, bn) if name == "FedBN" else (everything, bn | head)
     for client, down, up in zip(run.clients, downs, ups, strict=True):
-        assert not bn & set(down["model"]) and not bn & set(up.message["model"])
-        assert set(client.kept) == bn
+        assert set(down["model"]) == sent == set(up.message["model"])
+        assert set(client.kept) == kept
+    assert any("shortcut" in n or "downsample" in n for n in bn) or name != "FedBN"
     assert run.judged == ("personal",)
 
 
@@ -161,15 +162,6 @@ def test_fedrep_shares_the_representation_and_trains_the_head_first():
         if not info.is_buffer:
             same = torch.equal(result.state[name], job.state[name])
             assert same == (info.part != "predictor"), name
-
-
-def test_partialfed_sends_all_and_loads_a_part():
-    run = training("PartialFed")
-    downs, ups = record_messages(run)
-    everything = {n for n, info in run.layout.items() if not info.is_counter}
-    assert set(downs[0]["model"]) == everything == set(ups[0].message["model"])
-    own = {n for n, info in run.layout.items() if info.is_bn or info.part == "predictor"}
-    assert set(run.clients[0].kept) == everything & own
 
 
 def test_feddyn_leaves_local_batch_norm_alone():
@@ -275,11 +267,8 @@ def test_register_says_what_is_wrong_with_a_class(registry, method, said):
 def test_a_broken_entry_point_is_named_and_stops_no_other(registry, monkeypatch, tmp_path):
     (tmp_path / "leaves.py").write_text("raise SystemExit('not here')")
     monkeypatch.syspath_prepend(tmp_path)
-    entries = [
-        EntryPoint("broken", "no_such_module:Mine", methods.ENTRY_POINTS),
-        EntryPoint("gone", "leaves:Mine", methods.ENTRY_POINTS),
-        EntryPoint("lazy", "good:Lazy", methods.ENTRY_POINTS),
-    ]
+    named = {"broken": "no_such_module:Mine", "gone": "leaves:Mine", "lazy": "good:Lazy"}
+    entries = [EntryPoint(name, place, methods.ENTRY_POINTS) for name, place in named.items()]
     monkeypatch.setitem(sys.modules, "good", SimpleNamespace(Lazy=Lazy))
     monkeypatch.setattr(methods, "entry_points", lambda group: entries)
     monkeypatch.setattr(methods, "_discovered", False)
