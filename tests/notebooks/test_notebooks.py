@@ -5,12 +5,10 @@ import re
 from pathlib import Path
 
 import nbformat
-import pandas as pd
 import papermill
 import pytest
 
-from fedrepro.report import views
-from fedrepro.report.results import collect, finished
+from fedrepro.report.results import finished
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -68,34 +66,12 @@ def test_notebooks_are_kept_without_outputs(path):
     assert all(not cell.get("outputs") for cell in read(path).cells)
 
 
-def execute(place, **given):
-    """ADCOL's notebook run with these parameters."""
-    source, out = ROOT / "notebooks" / "adcol.ipynb", place / "out.ipynb"
-    how = {"kernel_name": "python3", "progress_bar": False}
-    papermill.execute_notebook(str(source), str(out), given, **how)
-    return out
-
-
-@pytest.mark.slow
-def test_papermill_by_hand_glues_runs_and_the_sentinel(tmp_path):
-    given = {"seed": 1, "experiment": "table-1", "methods": ["SOLO", "ADCOL"]}
-    out = execute(tmp_path, runs_dir=str(tmp_path / "runs"), **given)
-    assert finished(out)
-    found = collect(tmp_path, "adcol", tmp_path / "runs")
-    ((kept, names),) = found.studies
-    assert kept.seed == 1 and list(names) == ["table-1"]
-    cells = pd.DataFrame(found.cells("table-1"))
-    assert set(cells.method) == {"SOLO", "ADCOL"} and cells.value.between(0, 100).all()
-    curve = found.curves("table-1")
-    assert set(curve.label) == {"SOLO", "ADCOL"} and (curve["bytes"] >= 0).all()
-    assert views.picture(found, "minidigits", "samples").html.startswith("<img")
-
-
 @pytest.mark.slow
 def test_a_wrong_parameter_is_one_line_in_the_notebook(tmp_path):
+    source, out = ROOT / "notebooks" / "adcol.ipynb", tmp_path / "out.ipynb"
+    given, how = {"changes": {"local_epochs": -1}}, {"kernel_name": "python3"}
     with pytest.raises(papermill.PapermillExecutionError):
-        execute(tmp_path, changes={"local_epochs": -1})
-    out = tmp_path / "out.ipynb"
+        papermill.execute_notebook(str(source), str(out), given, progress_bar=False, **how)
     outputs = [one for cell in read(out).cells for one in cell.get("outputs", [])]
     (error,) = [one for one in outputs if one.output_type == "error"]
     (line,) = error.traceback

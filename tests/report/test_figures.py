@@ -299,19 +299,3 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     assert ticks(ax.xaxis) == list(domains)
     assert ax.get_ylim() == (40.0, 100.0)
     assert figure.png()
-
-
-def test_a_picture_says_in_words_what_it_shows() -> None:
-    def described(figure: Picture) -> str:
-        with Image.open(io.BytesIO(figure.png())) as image:
-            return str(image.info["Description"])
-
-    curves = figures.curves(curve_frame())
-    curves.caption = "ADCOL, table-1: accuracy; on digits5"
-    assert described(curves) == (
-        "ADCOL, table-1: accuracy; on digits5; mean test accuracy (%) over communication round; "
-        "at the end, highest ADCOL with 20.50, lowest FedAvg with 10.50; series: FedAvg, ADCOL"
-    )
-    beside = figures.beside(built("table-1", {("ADCOL", "mnist"): [94.7, 95.7]}))
-    said = described(beside)
-    assert "MNIST" in said and "Per-FedAvg" in said and "series: paper" in said

@@ -158,15 +158,6 @@ def test_smoke_says_that_it_is_no_result() -> None:
     assert "80.2" not in text
 
 
-def test_each_data_set_and_scale_has_a_table_of_its_own() -> None:
-    both = rows({("ADCOL", "mnist"): [94.0] * 3})
-    both += rows({("ADCOL", "mnist"): [80.0] * 3}, scale="reduced")
-    html = tables.beside_table(build_table(ADCOL, "table-1", both)).html
-    first, second = re.findall("<details>.*?</details>", html, re.DOTALL)
-    assert "94.0 ± 0.0" in first and "80.0 ± 0.0" in second and "80.0 ± 0.0" not in first
-    assert row_of(second, "SOLO")[1] == "87.9 ± 0.4"
-
-
 def test_a_target_that_no_seed_reached_is_no_number() -> None:
     cells = rows({("FedAvg", "mnist"): [float("nan")] * 3, ("FedBN", "mnist"): [11.0, 12.0, 12.5]})
     _, html = parts(tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html)
