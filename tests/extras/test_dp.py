@@ -1,8 +1,8 @@
 """Noise, clipping, and DP-SGD at the server."""
 
-import builtins
 import copy
 import math
+import sys
 
 import pytest
 import torch
@@ -69,9 +69,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch, clip: float) -> tuple[Training, list
     return run, before, [x, y]
 
 
-def test_without_noise_and_clipping_a_private_step_is_an_sgd_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_noise_and_clipping_a_private_step_is_an_sgd_step(monkeypatch) -> None:
     run, before, (x, y) = fitted(monkeypatch, clip=1e6)
     after = list(run.server.modules["discriminator"].parameters())
     loss = torch.nn.functional.cross_entropy(x @ before[0].T + before[1], y)
@@ -81,9 +79,7 @@ def test_without_noise_and_clipping_a_private_step_is_an_sgd_step(
     assert run.server.log["discriminator_loss"] == pytest.approx(loss.item(), rel=1e-4)
 
 
-def test_no_sample_moves_the_network_by_more_than_the_clipping_norm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_sample_moves_the_network_by_more_than_the_clipping_norm(monkeypatch) -> None:
     run, before, _ = fitted(monkeypatch, clip=1e-3)
     after = run.server.modules["discriminator"].parameters()
     moved = torch.cat([(a - b).flatten() for a, b in zip(after, before, strict=True)]).norm()
@@ -102,14 +98,8 @@ def test_a_run_spends_its_budget_and_says_how_much() -> None:
 
 
 def test_without_opacus_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *args: object, **more: object) -> object:
-        if name.startswith("opacus"):
-            raise ImportError(name)
-        return real(name, *args, **more)
-
     dp.noise_multiplier.cache_clear()
-    monkeypatch.setattr(builtins, "__import__", without)
+    for name in ("opacus", *(name for name in sys.modules if name.startswith("opacus."))):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(FedReproError, match=r"opacus is not installed.*fedrepro\[privacy\]"):
         dp.noise_multiplier(1.0, 0.01, 0.1, 7)

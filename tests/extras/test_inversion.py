@@ -22,13 +22,16 @@ def linear(weights: torch.Tensor) -> Embedder:
     return Embedder("linear", len(weights), "hash", lambda x: x.flatten(1) @ weights.T)
 
 
+TURNED = 2 * torch.eye(12) + torch.eye(12).roll(1, 0)  # invertible
+
+
 def generator(seed: int = 0) -> torch.Generator:
     return torch_stream(seed, "figure")
 
 
 def test_an_invertible_encoder_gives_the_image_away() -> None:
     """W = 2 I + a permutation: x = W^-1 p is the one image behind a prototype."""
-    encoder = linear(2 * torch.eye(12) + torch.eye(12).roll(1, 0))
+    encoder = linear(TURNED)
     truth = torch.linspace(0.1, 0.9, 24).reshape(2, 3, 2, 2)
     found = invert(encoder, encoder.images(truth), 2, 800, 0.01, generator())
     torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
@@ -50,38 +53,35 @@ def test_a_prototype_of_no_image_ends_at_the_nearest_one() -> None:
     assert torch.equal(found, torch.ones(1, 3, 2, 2))
 
 
+class Kept(FileCheckpoint):
+    """Of every step."""
+
+    def due(self) -> bool:
+        return True
+
+
 def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     """Cut after 7 of 20 steps, and again after 12: the same bits as in one go."""
-    weights = 2 * torch.eye(12) + torch.eye(12).roll(1, 0)
     prototypes = torch.linspace(0.5, 2.5, 24).reshape(2, 12)
-    whole = invert(linear(weights), prototypes, 2, 20, 0.01, generator())
+    whole = invert(linear(TURNED), prototypes, 2, 20, 0.01, generator())
     for last in (7, 12):
         calls = iter(range(last))
 
         def cut(x: torch.Tensor, calls: Iterator[int] = calls) -> torch.Tensor:
             next(calls)
-            return x.flatten(1) @ weights.T
+            return x.flatten(1) @ TURNED.T
 
         breaking = Embedder("linear", 12, "hash", cut)
         with pytest.raises(StopIteration):
-            invert(breaking, prototypes, 2, 20, 0.01, generator(), kept(tmp_path))
-    assert kept(tmp_path).load()[1] == {"steps": 19}
-    again = invert(linear(weights), prototypes, 2, 20, 0.01, generator(), kept(tmp_path))
+            invert(breaking, prototypes, 2, 20, 0.01, generator(), Kept(tmp_path))
+    assert Kept(tmp_path).load()[1] == {"steps": 19}
+    again = invert(linear(TURNED), prototypes, 2, 20, 0.01, generator(), Kept(tmp_path))
     assert torch.equal(again, whole)
-
-
-class Always(FileCheckpoint):
-    def due(self) -> bool:
-        return True
-
-
-def kept(folder: Path) -> FileCheckpoint:
-    return Always(folder / "search")
 
 
 def test_images_of_a_batch_know_nothing_of_each_other() -> None:
     """The second of two is what it is beside another first one."""
-    encoder = linear(2 * torch.eye(12) + torch.eye(12).roll(1, 0))
+    encoder = linear(TURNED)
     a, b, c = torch.linspace(0.5, 2.5, 36).reshape(3, 12)
     one, other = (
         invert(encoder, torch.stack(pair), 2, 50, 0.01, generator()) for pair in ((a, b), (c, b))

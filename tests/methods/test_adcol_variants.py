@@ -100,13 +100,11 @@ def test_noisy_representations_lie_around_the_unit_range():
 
 def test_the_discriminator_is_shown_what_it_was_taught():
     """The term of a scaled representation is that of the representation."""
-    method = methods.create("ADCOL", local_epsilon=2.0)
     run = training(local_epsilon=2.0)
     received = run._download(run.clients[0])
-
     batch = Batch(torch.randn(4, run.server.feature_size), torch.arange(4) % 3)
     one, ten = (
-        method.client_loss(lambda x, f=f: Output(f * x, x[:, :3]), batch, received)["kl"]
+        run.method.client_loss(lambda x, f=f: Output(f * x, x[:, :3]), batch, received)["kl"]
         for f in (1.0, 10.0)
     )
     torch.testing.assert_close(one, ten)
@@ -125,9 +123,9 @@ FEDPALL = {
 
 @pytest.mark.parametrize("name", ["ADCOL", "FedPall"])
 def test_the_closing_pass_moves_batch_statistics_and_nothing_else(name):
-    runs = [toys.start(name, fields={"closing_pass": value}) for value in (True, False)]
     states = []
-    for run in runs:
+    for closing in (True, False):
+        run = toys.start(name, fields={"closing_pass": closing})
         run.one_round()
         model = run.server.model
         states.append([client.network(run.judged[0], model) for client in run.clients])
@@ -139,12 +137,9 @@ def test_the_closing_pass_moves_batch_statistics_and_nothing_else(name):
 
 @pytest.mark.parametrize("closing", [True, False])
 def test_features_are_sent_of_augmented_images_after_the_closing_pass(closing):
-    asked = []
-    client = SimpleNamespace(
-        received={},
-        augmentation="as in training",
-        features=lambda *how: asked.append(how) or torch.zeros(2, 3),
-    )
+    asked, given = [], {"received": {}, "augmentation": "as in training"}
+    features = lambda *how: asked.append(how) or torch.zeros(2, 3)  # noqa: E731
+    client = SimpleNamespace(**given, features=features)
     methods.create("ADCOL", closing_pass=closing).upload(client)
     assert asked == [(True, "as in training" if closing else None)]
 

@@ -40,15 +40,6 @@ def test_the_client_mean_stays_and_is_trained_from_round_two_on():
     assert run.judged == ("personal",)
 
 
-def test_the_running_mean_begins_each_round_at_zero():
-    run = start()
-    run.one_round(), run.one_round()
-    for client in run.clients:
-        state = client.personal(run.server.model)
-        assert (state["running_mean"] == 0).all() and state["started"] == 1
-        assert torch.equal(state["client_mean"], client.kept["client_mean"])
-
-
 def test_who_joins_late_is_told_once_and_remembers():
     run = start(participation=0.34, rounds=9)
     curve = run.run(Silent())

@@ -17,12 +17,8 @@ def test_views():
     assert make(augmented=False) == [None]
 
 
-def start(**fields):
-    return toys.start("FedAPC", fields=fields)
-
-
 def sent_prototypes(**fields):
-    run = start(**fields)
+    run = toys.start("FedAPC", fields=fields)
     heard, upload = [], run._upload
 
     def up(client, trained, view):

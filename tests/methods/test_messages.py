@@ -21,96 +21,87 @@ def test_bytes_follow_number_and_width_of_values():
     assert payload_bytes(torch.zeros(3, 5)) == 60
     assert payload_bytes({"a": torch.zeros(2), "b": torch.zeros(2, dtype=torch.float64)}) == 24
     assert payload_bytes(Network(nn.Linear(4, 2))) == 4 * (4 * 2 + 2)
+    assert payload_bytes(Network(nn.BatchNorm1d(4))) == 4 * 4 * 4, "its counter stays"
 
 
-def test_batch_counters_do_not_travel():
-    assert payload_bytes(Network(nn.BatchNorm1d(4))) == 4 * 4 * 4
-
-
-def test_count_sums_by_kind_over_messages():
+def test_counted_is_what_travels_and_holds_something():
     messages = [{"model": {"w": torch.zeros(2)}, "z": torch.zeros(1)}, {"z": torch.zeros(3)}]
     assert count_bytes(messages) == {"model": 8, "z": 16}
+    own = {"memory": {"w": torch.zeros(5)}, "schedule": torch.zeros(()), "model": torch.zeros(2)}
+    assert count_bytes([own]) == {"model": 8}
+    table, present = torch.zeros(4, 3), torch.tensor([True, False, True, False])
+    for sent in (table, table[:2]):  # rows that hold nothing are not counted
+        found = count_bytes([{"prototypes": sent, "present": present}])
+        assert found == {"prototypes": 2 * 3 * 4, "present": 4}
 
 
-def test_a_network_passes_gradients_to_its_inputs_only():
+def test_a_sent_network_gives_gradients_to_its_inputs_only_and_stays_as_it_was():
     module = nn.Linear(3, 2)
-    network = Network(module)
-    x = torch.ones(1, 3, requires_grad=True)
-    network(x).sum().backward()
+    network, x = Network(module), torch.ones(1, 3, requires_grad=True)
+    before = network(x)
+    before.sum().backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
     assert module.weight.grad is None
-
-
-def test_a_sent_network_does_not_follow_later_training():
-    module = nn.Linear(2, 1)
-    network = Network(module)
-    before = network(torch.ones(1, 2))
     with torch.no_grad():
         module.weight += 1
-    assert torch.equal(network(torch.ones(1, 2)), before)
+    assert torch.equal(network(x), before)
 
 
 def test_asking_for_the_wrong_form_is_refused():
     message = {"z": torch.zeros(1), "model": {"w": torch.zeros(1)}}
-    with pytest.raises(TypeError):
-        tensors_of(message, "z")
-    with pytest.raises(TypeError):
-        network_of(message, "z")
-    with pytest.raises(TypeError):
-        tensor_of(message, "model")
+    for asked, key in ((tensors_of, "z"), (network_of, "z"), (tensor_of, "model")):
+        with pytest.raises(TypeError):
+            asked(message, key)
 
 
-def test_rows_that_hold_nothing_are_not_counted():
-    table, present = torch.zeros(4, 3), torch.tensor([True, False, True, False])
-    assert count_bytes([{"prototypes": table, "present": present}]) == {
-        "prototypes": 2 * 3 * 4,
-        "present": 4,
-    }
-    assert count_bytes([{"prototypes": table[:2], "present": present}])["prototypes"] == 24
-
-
-def test_what_a_client_has_by_itself_does_not_travel():
-    own = {"memory": {"w": torch.zeros(5)}, "schedule": torch.zeros(()), "model": torch.zeros(2)}
-    assert count_bytes([own]) == {"model": 8}
-
-
-@pytest.mark.parametrize("name", ["FedAPC", "FedProc", "I2PFL"])
-def test_traffic_is_fedavgs_and_one_prototype_a_class(name: str) -> None:
-    run = toys.start(name)
-    curve = run.run(Silent())
-    k, d, n = toys.CLASSES, run.server.feature_size, 3
+def expected_traffic(run):
+    """Bytes of a round: FedAvg's and one prototype a class, and what a method does otherwise."""
+    n, k, d, name = len(run.clients), toys.CLASSES, run.server.feature_size, run.method.name
     network = n * 4 * sum(run.server.model[name].numel() for name in run.travelling)
-    way = {"model": network, "prototypes": n * k * d * 4, "present": n * k}
-    both = {f"{w}/{kind}": size for w in ("down", "up") for kind, size in way.items()}
-    if run.method.tells == "counts":
-        both["up/counts"] = 4 * both.pop("up/present")
-    assert toys.logged(curve, "bytes", 3) == both
-    assert run.judged == ("global",)
+    down = {"model": network, "prototypes": n * k * d * 4, "present": n * k}
+    told = {"counts": n * k * 4, "present": n * k}
+    tells = "counts" if name in ("FedPall", "RUCR") else run.method.tells
+    up = {"model": network, "prototypes": n * k * d * 4, tells: told[tells]}
+    if name == "FedProto":
+        del down["model"], up["model"]
+    if name == "RUCR":
+        down |= {"shares": n * 4 * k}
+        down |= {"anchors": n * k * d * 4} if run.method.anchors == "raw" else {}
+    if name == "FedPall":  # an amplifier without biases; BatchNorm's four
+        del up["model"]
+        amplifier, images = d * 512 + 512 * 512 + 512 * n + 2 * 4 * 512, 21 + 13 + 9
+        down |= {"model": n * 4 * (d * k + k), "amplifier": n * 4 * amplifier}
+        up |= {"features": 4 * images * d, "labels": 8 * images}
+    ways = (("down", down), ("up", up))
+    return {f"{way}/{kind}": size for way, sent in ways for kind, size in sent.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [*((name, {}) for name in ("FedAPC", "FedProc", "I2PFL", "FedProto", "FedPall", "RUCR")),
+     ("RUCR", {"anchors": "raw"})],
+)  # fmt: skip
+def test_traffic(name, fields):
+    run = toys.start(name, fields=fields)
+    assert toys.logged(run.run(Silent()), "bytes", 3) == expected_traffic(run)
+    local = {"FedProto": "personal", "FedPall": "trained"}
+    assert run.judged == (local.get(name, "global"),)
 
 
 def test_traffic_of_fpls_clusters():
     """Five clients: of a table of two places a class the filled ones go down, one mean a class
-    comes up."""
+    comes up. The table keeps its shape when a part takes part."""
     run = training("FPL", toys.federation((21, 13, 9, 12, 16)))
     record_messages(run)
     downs, ups = record_messages(run)
-    network = sum(v.numel() * 4 for v in run.server.model.values())
-    row = 4 * run.server.feature_size
-    assert count_bytes(downs) == {
-        "model": 5 * network,
-        "prototypes": 5 * int(downs[0]["present"].sum()) * row,
-        "present": 5 * 2 * toys.CLASSES,
-    }
-    assert count_bytes([u.message for u in ups]) == {
-        "model": 5 * network,
-        "prototypes": 5 * toys.CLASSES * row,
-        "present": 5 * toys.CLASSES,
-    }
-    assert toys.CLASSES <= run.server.log["cluster_prototypes"] <= 2 * toys.CLASSES
-
-
-def test_fpls_table_keeps_its_shape_when_a_part_takes_part():
+    model = 5 * sum(v.numel() * 4 for v in run.server.model.values())
+    k, row, filled = toys.CLASSES, 4 * run.server.feature_size, int(downs[0]["present"].sum())
+    down = {"model": model, "prototypes": 5 * filled * row, "present": 5 * 2 * k}
+    assert count_bytes(downs) == down
+    up = {"model": model, "prototypes": 5 * k * row, "present": 5 * k}
+    assert count_bytes([u.message for u in ups]) == up
+    assert k <= run.server.log["cluster_prototypes"] <= 2 * k
     run = toys.start("FPL", (9, 9, 9, 9), participation=0.5)
     start = run.server.tensors["prototypes"].shape
     run.run(Silent())
-    assert run.server.tensors["prototypes"].shape == start == (2 * toys.CLASSES, 16)
+    assert run.server.tensors["prototypes"].shape == start == (2 * k, 16)

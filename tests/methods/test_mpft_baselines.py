@@ -14,6 +14,7 @@ from tests import embedded
 from tests.engine.test_fused import assert_same_run
 from tests.methods.test_methods import record_messages
 
+ENGINES = "reference", "fused"
 PLAIN = {"kind": "sgd", "lr": 0.5, "clip": 0.01}
 FIELDS = {
     "Ditto": {"personal_clip": 1.0, "stops_by": "common"},
@@ -46,7 +47,7 @@ def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
     return v, w, dict(zip(params, found, strict=True)), after
 
 
-@pytest.mark.parametrize("engine", ["reference", "fused"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("name", "fields", "phases", "pull"),
     [
@@ -64,7 +65,7 @@ def test_only_the_gradient_of_ce_is_shortened(engine, name, fields, phases, pull
         torch.testing.assert_close(after[key], expected, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.parametrize("engine", ["reference", "fused"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_dbes_client_mean_has_an_adamw_of_its_own(engine):
     """AdamW's first step is the rate itself towards each entry's sign, whatever its length: 0.001
     for m at once, a tenth of the protocol's rate for the adapter, less decay."""
@@ -94,16 +95,14 @@ def test_the_watched_networks_stop_the_run_and_pick_its_round(name, watched):
     losses = held[held.measure == "loss"].groupby("round").value.mean()
     assert metrics.best_round(curve) == losses.idxmin()
     assert run.log.stopped(run.round) == (run.round - losses.idxmin() >= 2)
-    now = []
-    for client in run.clients:
-        state = (
-            run.server.model if watched == "global" else client.network(watched, run.server.model)
-        )
-        now.append(run.engine.evaluate(state, client.data.validation)[1])
+    model = run.server.model
+    common = watched == "global"
+    states = [model if common else client.network(watched, model) for client in run.clients]
+    held = [client.data.validation for client in run.clients]
+    now = [run.engine.evaluate(*given)[1] for given in zip(states, held, strict=True)]
     assert losses[run.round] == pytest.approx(sum(now) / len(now))
-    assert metrics.scores(curve, "validation")["avg"] == pytest.approx(
-        metrics.accuracies(curve, subject=run.judged[0])["avg"][losses.idxmin()]
-    )
+    tested = metrics.accuracies(curve, subject=run.judged[0])["avg"][losses.idxmin()]
+    assert metrics.scores(curve, "validation")["avg"] == pytest.approx(tested)
 
 
 def test_dbes_validation_leaves_the_client_mean_out():
@@ -134,8 +133,6 @@ def test_weights_that_meet_tensors_and_not_clients():
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_both_engines_agree(name):
-    settings = {"fields": FIELDS[name], "precision": "float64", "sizes": (21, 13, 9, 13)}
-    settings |= {"weighting": "tensors"}
-    assert_same_run(
-        embedded.start(name, "reference", **settings), embedded.start(name, "fused", **settings)
-    )
+    settings = {"fields": FIELDS[name], "precision": "float64", "weighting": "tensors"}
+    runs = (embedded.start(name, engine, sizes=(21, 13, 9, 13), **settings) for engine in ENGINES)
+    assert_same_run(*runs)

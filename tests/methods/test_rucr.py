@@ -1,4 +1,4 @@
-"""RUCR: rectification, and what travels."""
+"""RUCR: rectification."""
 
 from dataclasses import replace
 
@@ -7,41 +7,19 @@ import torch
 
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.progress import Silent
 from tests import toys
-
-D = 16  # tiny-cnn's features
+from tests.methods.test_methods import only
 
 
 def training(model="tiny-cnn", **fields):
     return toys.start("RUCR", (8, 6), fields=fields, model=model)
 
 
-@pytest.mark.parametrize("anchors", ["unit", "raw"])
-def test_bytes(anchors):
-    run = training(anchors=anchors)
-    curve = run.run(Silent())
-    clients, k = 2, toys.CLASSES
-    network = clients * sum(v.numel() * 4 for v in run.server.model.values())
-    prototypes = clients * 4 * k * D
-    rows = curve[(curve.measure == "bytes") & (curve["round"] == 2)].set_index("subject").value
-    assert rows.to_dict() == {
-        "down/model": network,
-        "down/prototypes": prototypes,
-        "down/present": clients * k,
-        "down/shares": clients * 4 * k,
-        "up/model": network,
-        "up/prototypes": prototypes,
-        "up/counts": clients * 4 * k,
-    } | ({"down/anchors": prototypes} if anchors == "raw" else {})
-
-
-def trained(run, phases, round=2, method=None):
+def trained(run, phases, round=2, client=None):
     """A client's network at the start and after some phases."""
-    client = run.clients[0]
-    job = run._job(client, run._download(client), round)
-    job = replace(job, phases=phases)
-    return job.state, dict(run.engine.train(method or run.method, [job]))[0]
+    client = client or run.clients[0]
+    job = replace(run._job(client, run._download(client), round), phases=phases)
+    return job.state, only(run, job)
 
 
 def test_rectification_comes_first_or_last():
@@ -58,12 +36,9 @@ def test_rectification_moves_the_predictor_and_no_statistics(model):
     before, result = trained(run, run.method.phases(run.protocol)[:1])
     assert result.terms["rectify"] > 0
     for name, info in run.layout.items():
-        if not info.is_counter:
-            moved = not torch.equal(result.state[name], before[name])
-            if info.part != "predictor" or info.is_buffer:
-                assert not moved, name
-            elif "weight" in name:
-                assert moved, name
+        moves = info.part == "predictor" and not info.is_buffer
+        if not info.is_counter and ("weight" in name or not moves):
+            assert torch.equal(result.state[name], before[name]) != moves, name
 
 
 def test_it_waits_for_the_last_rounds():
@@ -99,9 +74,8 @@ def test_rectification_takes_a_number_of_steps(engine):
         method = Sum(rectify_steps=5, rectify_epochs=2, rectify_lr=0.5)
         run = toys.start(sizes=(images, 11), method=method, engine=engine)
         for client in run.clients:
-            job = run._job(client, run._download(client), 1)
-            job = replace(job, phases=method.phases(run.protocol)[:1])
-            state = dict(run.engine.train(method, [job]))[0].state
+            before, result = trained(run, method.phases(run.protocol)[:1], 1, client)
             weight = next(n for n, i in run.layout.items() if i.part == "predictor")
-            torch.testing.assert_close(job.state[weight] - state[weight], 0 * state[weight] + 5)
+            moved = before[weight] - result.state[weight]
+            torch.testing.assert_close(moved, torch.full_like(moved, 5))
         assert set(sizes) == {min(images, 4), 4}

@@ -39,6 +39,12 @@ notebook.scoreboard([study.trial("Loud"), study.trial("Loud", gain=0.5)])
 """
 
 
+def fedrepro(place, *words):
+    """The command, as a reader gives it in that folder."""
+    command = [sys.executable, "-m", "fedrepro.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, cwd=place)
+
+
 @pytest.fixture
 def folder(tmp_path):
     """What `pip install` of a one-file package leaves: the file, and its entry point."""
@@ -53,13 +59,7 @@ def folder(tmp_path):
 @pytest.mark.slow
 def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    said = subprocess.run(
-        [sys.executable, "-m", "fedrepro.cli", "methods", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=folder,
-    )
+    said = fedrepro(folder, "methods", "--json")
     (loud,) = [row for row in json.loads(said.stdout) if row["name"] == "Loud"]
     assert {field["name"]: field["default"] for field in loud["fields"]}["gain"] == 2.0
 
@@ -68,14 +68,9 @@ def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     cells, metadata = [parameters, new_code_cell(CELL)], {"kernelspec": kernel}
     nbformat.write(new_notebook(cells=cells, metadata=metadata), source)
-    papermill.execute_notebook(
-        str(source),
-        str(out),
-        {"runs_dir": str(folder / "runs")},
-        kernel_name="python3",
-        progress_bar=False,
-        cwd=str(folder),
-    )
+    given = {"runs_dir": str(folder / "runs")}
+    how = {"kernel_name": "python3", "progress_bar": False, "cwd": str(folder)}
+    papermill.execute_notebook(str(source), str(out), given, **how)
     shown = nbformat.read(out, as_version=4).cells[-1].outputs[-1]["data"]["text/plain"]
     assert "Loud " in shown and "Loud (gain=0.5)" in shown
     configs = [json.loads(p.read_text()) for p in (folder / "runs").glob("*/config.json")]
@@ -89,13 +84,8 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path, monkeypatch):
     told of the runs, too."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     (tmp_path / "mine.py").write_text(METHOD)
-    common = ["--load", str(tmp_path / "mine.py"), "--methods", "FedAvg;Loud"]
-    common += ["--runs", str(tmp_path / "runs")]
-
-    def call(*words):
-        command = [sys.executable, "-m", "fedrepro.cli", *words, *common]
-        return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-
+    common = ["--load", "mine.py", "--methods", "FedAvg;Loud", "--runs", "runs"]
+    call = lambda *words: fedrepro(tmp_path, *words, *common)  # noqa: E731
     ran = call("run", "adcol", "table-1")
     rows = [line.split()[0] for line in ran.stdout.splitlines() if "(n=1)" in line]
     assert rows == ["FedAvg", "Loud"], ran.stderr

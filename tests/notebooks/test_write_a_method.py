@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,11 @@ def test_recall_has_something_to_hold_on_to_from_round_two() -> None:
 def images(place: Path) -> None:
     """Ten pictures of each of three digits, as two domains."""
     digits = fedrepro.federation("minidigits")
-    for domain in digits.domains[:2]:
-        samples = digits.tests[domain]
-        for label in range(3):
-            for n, image in enumerate(samples.images[samples.labels == label][:10]):
-                file = place / domain / str(label) / f"{n}.png"
-                file.parent.mkdir(parents=True, exist_ok=True)
-                Image.fromarray(image.permute(1, 2, 0).numpy()).save(file)
+    for domain, label in product(digits.domains[:2], range(3)):
+        samples, folder = digits.tests[domain], place / domain / str(label)
+        folder.mkdir(parents=True)
+        for n, image in enumerate(samples.images[samples.labels == label][:10]):
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{n}.png")
 
 
 @pytest.mark.slow

@@ -28,12 +28,11 @@ def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table: str) ->
     kept, printed = FILED.domains[table], MPFT.table(table)
     sizes = dict(zip(kept.columns, FILED.test_sizes[SIZES[table]], strict=True))
     clients = [{"name": name, "domain": name} for name in kept.columns]
+    columns = ["round", "measure", "subject", "domain", "split", "value"]
     for row in ("FedAvg", "MOON", "MPFT (Average)", "MPFT (Cluster, rate=0.3)"):
-        curve = pd.DataFrame(
-            [(1, "accuracy", "global", c, "test", v)
-             for c, v in zip(kept.columns, kept.rows[row], strict=True)],
-            columns=["round", "measure", "subject", "domain", "split", "value"],
-        )  # fmt: skip
+        pairs = zip(kept.columns, kept.rows[row], strict=True)
+        rows = [(1, "accuracy", "global", domain, "test", value) for domain, value in pairs]
+        curve = pd.DataFrame(rows, columns=columns)
         found = metrics.in_and_out(curve, clients, sizes).loc[1] / 100
         for ours, column in (("ind", "ind_acc"), ("ood", "ood_acc")):
             cell = printed.cell(row, column)
@@ -52,15 +51,15 @@ def test_in_domain_needs_each_clients_own_network_alone() -> None:
 
 def test_every_filed_number_has_a_printed_cell_and_three_contradict_theirs() -> None:
     assert FILED is not None
-    apart = set()
-    for table, rows in FILED.values.items():
-        for row, columns in rows.items():
-            for column, value in columns.items():
-                cell = MPFT.table(table).cell(row, column)
-                assert cell is not None, (table, row, column)
-                if contradicts(value, cell.printed):
-                    apart.add((table, row, column))
-    assert apart == {
+    cells = {
+        (table, row, column): value
+        for table, rows in FILED.values.items()
+        for row, columns in rows.items()
+        for column, value in columns.items()
+    }
+    printed = {place: MPFT.table(place[0]).cell(*place[1:]) for place in cells}
+    assert all(printed.values())
+    assert {place for place in cells if contradicts(cells[place], printed[place].printed)} == {
         ("table-1-pacs", "Ditto", "ood_acc"),
         ("table-1-pacs", "FedProx", "ind_acc"),
         ("table-3-computation", "FedAvg", "Subset-100"),

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from fedrepro.sweep import default_datasets
 
 NAMES = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 SHORT = {"rounds": 2, "local_epochs": 1, "data.validation": 0, "model": "tiny-cnn"}
-PRINTED = ["Clipart", "Infograph", "Painting", "Quickdraw", "Real", "Sketch"]
 
 
 @pytest.fixture(scope="module")
@@ -58,12 +58,11 @@ def test_domainnet_from_pictures_to_the_table(domainnet: Path, tmp_path: Path) -
     given.only = ["FedAvg", "FedBN", "PartialFed", "FedProx", "ADCOL"]
     table = beside(given, "table-5")
     ours = table[table.method == "ADCOL"].set_index("column")
-    assert list(ours.index) == [*PRINTED, "avg"]
+    assert list(ours.index) == [*map(str.capitalize, NAMES), "avg"]
     assert ours.ours.between(0, 100).all() and (ours.seeds == 1).all()
     assert ours.published.tolist()[:2] == [39.9, 21.9]
     for name in ("table-7-rounds", "table-7-size", "table-7-speedup"):
-        cells = beside(given, name)
-        assert cells.ours.notna().any(), name
+        assert beside(given, name).ours.notna().any(), name
     sizes = {(r["method"], r["column"]): r["value"] for r in given.cells("table-3-sizes-domainnet")}
     assert sizes["DomainNet / Clipart", "train"] == 40 and sizes["DomainNet / Real", "test"] == 10
     given.only = ["SOLO", "ADCOL"]
@@ -97,9 +96,7 @@ def test_label_shares_of_domainnets_clients(plain: Path, tmp_path: Path) -> None
         assert [found[owner, name] for name in classes] == [100.0 * (k == i) for k in range(10)]
 
 
-def test_distances_of_domainnets_sources(
-    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distances_of_domainnets_sources(plain: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """With pixels for features a source is one point of 8 x 8 x 3 equal values, 50 i of 255. Its
     distance is the square of that from the mean, 125, and the trace of all sources' covariance: the
     squares 2 (125^2 + 75^2 + 25^2) five times, over 30 - 1."""

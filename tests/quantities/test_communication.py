@@ -29,14 +29,9 @@ def made(clients: int, classes: int) -> Federation:
         return Samples(torch.zeros(n, 3), torch.arange(n))
 
     names = tuple(f"domain{i}" for i in range(clients))
-    return Federation(
-        dataset="made",
-        size=3,
-        classes=tuple(str(k) for k in range(classes)),
-        domains=names,
-        clients=tuple(ClientData(n, n, samples(classes), samples(2)) for n in names),
-        tests={name: samples(2) for name in names},
-    )
+    own = tuple(ClientData(name, name, samples(classes), samples(2)) for name in names)
+    tests = {name: samples(2) for name in names}
+    return Federation("made", 3, tuple(str(k) for k in range(classes)), names, own, tests)
 
 
 def a_round(experiment: str, label: str) -> float:

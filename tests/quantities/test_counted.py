@@ -31,13 +31,7 @@ def test_as_with_the_square_root_of_the_product() -> None:
     assert np.isfinite(few) and few > 0
 
 
-def found(
-    experiment: str,
-    dataset: str = "minidigits",
-    scale: str = "smoke",
-    paper: str = "adcol",
-    **more: object,
-):
+def found(experiment, dataset="minidigits", scale="smoke", paper="adcol", **more):
     rows = study(paper, dataset, scale, **more).cells(experiment)
     return {(row["method"], row["column"]): row for row in rows}
 

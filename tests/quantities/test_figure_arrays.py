@@ -29,20 +29,15 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 def values(of: Study, experiment: str) -> pd.DataFrame:
-    return pd.DataFrame(of.cells(experiment)).pivot(
-        index="method", columns="column", values="value"
-    )
+    return pd.DataFrame(of.cells(experiment)).set_index(["method", "column"]).value.unstack()
 
 
 def test_one_image_of_each_client_is_attacked_and_what_stands_for_a_class(smoke: Study) -> None:
     figure, federation = smoke.figure("figure-9"), smoke.federation()
     arrays, names = figure.arrays, [client.name for client in federation.clients]
-    assert figure.facts["rows"] == [
-        f"{names[0]}, one image",
-        f"{names[0]}, a k-means centre",
-        f"{names[0]}, the class mean",
-        *(f"{name}, one image" for name in names[1:]),
-    ]
+    attacked = [(names[0], what) for what in ("one image", "a k-means centre", "the class mean")]
+    attacked += [(name, "one image") for name in names[1:]]
+    assert figure.facts["rows"] == [f"{name}, {what}" for name, what in attacked]
     assert figure.facts["settings"]["steps"] == 30
     data = smoke.protocol().data.model_copy(update={"encoder": None})
     images = federation_of(data).clients[0].train
@@ -63,10 +58,9 @@ def test_numbers_of_the_attack_are_those_of_its_images(smoke: Study) -> None:
     table = values(smoke, "figure-9")
     assert set(table.index) == set(rows)
     for index, name in enumerate(rows):
-        ratio, alike = likeness(arrays["found"][index], arrays["behind"][index])
-        assert table.loc[name, ["PSNR after", "SSIM after"]].tolist() == [ratio, alike]
-        ratio, alike = likeness(arrays["another"][index], arrays["behind"][index])
-        assert table.loc[name, ["PSNR of another", "SSIM of another"]].tolist() == [ratio, alike]
+        for which, when in (("found", "after"), ("another", "of another")):
+            expected = likeness(arrays[which][index], arrays["behind"][index])
+            assert tuple(table.loc[name, [f"PSNR {when}", f"SSIM {when}"]]) == expected
     assert (table["MSE after"] < table["MSE before"]).all()
     row = smoke.cells("figure-9")[0]
     assert row["marks"][0] == "30 steps of Adam at rate 0.01"
@@ -98,10 +92,7 @@ def test_the_plane_holds_images_prototypes_and_their_means(smoke: Study) -> None
     sent = torch.stack([class_means(c.train.images, c.train.labels, 10)[0] for c in clients])
     kept = clients[1].train.labels < 5
     z, labels = clients[1].train.images[kept], clients[1].train.labels[kept]
-    expected = [
-        torch.stack([(x - of[k]).norm() for x, k in zip(z, labels, strict=True)]).mean()
-        for of in (sent[1], sent.mean(dim=0))
-    ]
+    expected = [(z - of[labels]).norm(dim=1).mean() for of in (sent[1], sent.mean(dim=0))]
     table = values(smoke, "figure-5")
     found = table.loc[clients[1].name, ["to own prototype", "to mean of prototypes"]]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
@@ -109,11 +100,9 @@ def test_the_plane_holds_images_prototypes_and_their_means(smoke: Study) -> None
 
 def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
     figure = smoke.figure("figure-5")
-    points = with_prototypes(figure, 0)
-    roles = np.bincount(figure.arrays["role"])
-    assert points.role.value_counts().to_dict() == dict(
-        zip(figure.facts["roles"], roles.tolist(), strict=True)
-    )
+    points, roles = with_prototypes(figure, 0), np.bincount(figure.arrays["role"]).tolist()
+    drawn_roles = dict(zip(figure.facts["roles"], roles, strict=True))
+    assert points.role.value_counts().to_dict() == drawn_roles
     assert images.plane(points).png() == images.plane(points).png()
     figure = smoke.figure("figure-9")
     drawn = images.inversions(figure, smoke.cells("figure-9"))

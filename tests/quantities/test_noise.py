@@ -51,20 +51,17 @@ def test_hits_are_shares_of_the_scored_rounds() -> None:
 def test_paired_variance_is_what_a_bootstrap_over_images_gives() -> None:
     ours = [guesses(0.7) for _ in range(3)]
     theirs = [np.where(RNG.random(200) < 0.8, one, guesses(0.5)) for one in ours]
-    rows = [
-        [run(f"{s}{i}", [g]) for i, g in enumerate(side)]
-        for s, side in (("a", ours), ("b", theirs))
-    ]
-    found = Noise("last").variance(rows, "here")
+
+    def rows(**how: bool) -> list[list[Any]]:
+        sides = (("a", ours), ("b", theirs))
+        return [[run(f"{s}{i}", [g], **how) for i, g in enumerate(side)] for s, side in sides]
+
+    found = Noise("last").variance(rows(), "here")
     right = [np.mean([g == LABELS for g in side], axis=0) for side in (ours, theirs)]
     draws = RNG.integers(0, 200, (4000, 200))
     again = (right[0] - right[1])[draws].mean(axis=1)
     assert found == pytest.approx(again.var(), rel=0.1)
-    apart = [
-        [run(r.run_id, [r.predictions["predicted/1/global/server/here"]], keep=False) for r in row]
-        for row in rows
-    ]
-    bound = Noise("last").variance(apart, "here")
+    bound = Noise("last").variance(rows(keep=False), "here")
     assert bound == pytest.approx(sum(binomial(float(r.mean()), 200) for r in right))
     assert bound > found
 
@@ -95,9 +92,7 @@ def test_confusion_counts_pairs_and_leaves_out_a_method_without_predictions() ->
     assert set(found.method) == {"ours"}
     table = found.pivot(index="cls", columns="predicted", values="images").fillna(0)
     seen = [one.predictions["predicted/1/global/server/here"] for one in runs]
-    pairs = [
-        [sum(((i == LABELS) & (s == j)).sum() for s in seen) for j in range(3)] for i in range(3)
-    ]
+    pairs = sum(np.histogram2d(LABELS, s, bins=3)[0] for s in seen).tolist()
     assert table.loc[list("xyz"), list("xyz")].to_numpy().tolist() == pairs
     assert found.groupby("cls").percent.sum().tolist() == pytest.approx([100, 100, 100])
     assert confusion([("theirs", lost)], "last").empty

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedrepro.data.federation import Samples
 from fedrepro.report import figures, images, verdicts
 from fedrepro.report.picture import Picture
 from tests import toys
+from tests.report.test_tables import rows as table_rows
 
 ADCOL = papers.load("adcol")
 
@@ -26,49 +28,49 @@ ADCOL = papers.load("adcol")
 def curve_frame(labels: tuple[str, ...] = ("FedAvg", "ADCOL"), seeds: int = 2) -> pd.DataFrame:
     """Ten rounds; a label's accuracy is its number times ten plus the seed plus the round."""
     rows = [
-        {
-            "label": label,
-            "seed": seed,
-            "dataset": "digits5",
-            "round": round,
-            "avg": 10.0 * index + seed + round,
-            "mnist": 50.0,
-            "bytes": 0.0 if label == "SOLO" else 2e6 * round,
-        }
+        (label, seed, number, 10.0 * index + seed + number, 2e6 * number * (label != "SOLO"))
         for index, label in enumerate(labels)
         for seed in range(seeds)
-        for round in range(1, 11)
+        for number in range(1, 11)
     ]
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=["label", "seed", "round", "avg", "bytes"])
+    return frame.assign(dataset="digits5", mnist=50.0)
+
+
+def seeded(values: dict[Any, list[float]], *keys: str) -> list[dict[str, Any]]:
+    """A row for each seed of each value; a key of `values` holds what stands under `keys`."""
+    return [
+        {**dict(zip(keys, key, strict=True)), "seed": seed, "value": value}
+        for key, seeds in values.items()
+        for seed, value in enumerate(seeds)
+    ]
+
+
+def labelled(values: dict[str, list[float]]) -> pd.DataFrame:
+    return pd.DataFrame(seeded({(label,): seeds for label, seeds in values.items()}, "label"))
 
 
 def built(table: str, values: dict[tuple[str, str], list[float]], **facts: Any) -> pd.DataFrame:
     """A `build_table` frame from values by (method, column)."""
-    base = {"dataset": "digits5", "scale": "paper", "standin": False, "marks": ()} | facts
-    rows = [
-        {**base, "method": method, "column": column, "seed": seed, "value": value}
-        for (method, column), seeds in values.items()
-        for seed, value in enumerate(seeds)
-    ]
-    return verdicts.build_table(ADCOL, table, rows)
+    return verdicts.build_table(ADCOL, table, table_rows(values, **facts))
+
+
+def words(texts: Any) -> list[str]:
+    return [text.get_text() for text in texts]
 
 
 def legend(figure: Picture) -> list[str]:
     """The texts of the one legend above the axes."""
     (found,) = figure.legends
-    return [text.get_text() for text in found.get_texts()]
+    return words(found.get_texts())
 
 
-def lines(figure: Picture, panel: int = 0) -> dict[str, Any]:
-    return {str(line.get_label()): line for line in figure.axes[panel].lines}
+def lines(figure: Picture) -> dict[str, Any]:
+    return {str(line.get_label()): line for line in figure.axes[0].lines}
 
 
 def ticks(axis: Any) -> list[str]:
-    return [text.get_text() for text in axis.get_ticklabels()]
-
-
-def texts(figure: Picture, panel: int = 0) -> list[str]:
-    return [text.get_text() for text in figure.axes[panel].texts]
+    return words(axis.get_ticklabels())
 
 
 def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
@@ -94,6 +96,9 @@ def test_curves_are_means_in_a_band_over_seeds() -> None:
     assert found["FedAvg"].get_linestyle() != found["ADCOL"].get_linestyle()
     assert found["FedAvg"].get_marker() != found["ADCOL"].get_marker()
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("communication round", figures.ACCURACY)
+    frame = curve_frame()  # a mean ends with its shortest seed
+    frame = frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] <= 4)]
+    assert list(lines(figures.curves(frame))["ADCOL"].get_xdata()) == [1, 2, 3, 4]
 
 
 def test_a_method_has_one_look_in_all_figures() -> None:
@@ -102,12 +107,6 @@ def test_a_method_has_one_look_in_all_figures() -> None:
     one, two = ({k: v.get_color() for k, v in lines(f).items()} for f in (first, second))
     assert one["FedAvg"] == two["FedAvg"] and one["SOLO"] == two["SingleSet"]
     assert len(set(one.values())) == len(set(two.values())) == 3
-
-
-def test_a_mean_ends_with_its_shortest_seed() -> None:
-    frame = curve_frame()
-    frame = frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] <= 4)]
-    assert list(lines(figures.curves(frame))["ADCOL"].get_xdata()) == [1, 2, 3, 4]
 
 
 def test_curves_over_traffic_are_logarithmic_in_megabytes() -> None:
@@ -121,12 +120,7 @@ def test_curves_over_traffic_are_logarithmic_in_megabytes() -> None:
 
 def test_sweep_keeps_the_order_given() -> None:
     values = {"mu=10": [50.0, 54.0], "mu=0": [70.0, 70.0], "mu=1": [80.0, np.nan]}
-    rows = [
-        {"label": label, "seed": seed, "value": value}
-        for label, seeds in values.items()
-        for seed, value in enumerate(seeds)
-    ]
-    figure = figures.sweep(pd.DataFrame(rows), "weight")
+    figure = figures.sweep(labelled(values), "weight")
     ax = figure.axes[0]
     assert ticks(ax.xaxis) == ["10", "0", "1"]
     container = ax.containers[0]
@@ -135,10 +129,19 @@ def test_sweep_keeps_the_order_given() -> None:
     assert ends[0] == pytest.approx([52 - 8**0.5, 52 + 8**0.5]) and ends[2] == [80.0, 80.0]
 
 
+def test_a_sweep_of_several_methods_is_a_line_each() -> None:
+    values = {
+        f"{m}, N={n}": [b + n, b + n + 1] for m, b in (("A", 10), ("B", 20)) for n in (10, 20)
+    }
+    ax = figures.sweep(labelled(values), "number of clients").axes[0]
+    assert ticks(ax.xaxis) == ["10", "20"]
+    found = {c.get_label(): c.lines[0].get_ydata().tolist() for c in ax.containers}
+    assert found == {"A": [20.5, 30.5], "B": [30.5, 40.5]}
+
+
 def points() -> pd.DataFrame:
-    base = pd.DataFrame(
-        {"x": [0.0, 1, 2, 3], "y": [0.0, 1, 0, 1], "domain": ["a", "a", "b", "b"]}
-    ).assign(cls=["0", "1", "0", "1"])
+    base = pd.DataFrame({"x": [0.0, 1, 2, 3], "y": [0.0, 1, 0, 1]})
+    base = base.assign(domain=list("aabb"), cls=list("0101"))
     return pd.concat([base.assign(label=name) for name in ("SOLO", "FedAvg", "ADCOL")])
 
 
@@ -150,7 +153,7 @@ def test_embedding_has_a_panel_an_arm(by: Any, groups: list[str]) -> None:
     assert [str(c.get_label()) for c in shown[0].collections] == groups
     assert [len(c.get_offsets()) for c in shown[0].collections] == [2, 2]
     free = figure.axes[-1].get_legend()
-    assert free is not None and [t.get_text() for t in free.get_texts()] == groups
+    assert free is not None and words(free.get_texts()) == groups
 
 
 def test_sample_grid_draws_each_class_of_each_client() -> None:
@@ -175,28 +178,20 @@ def test_sample_grid_draws_each_class_of_each_client() -> None:
 
 def test_counts_are_written_with_their_sums() -> None:
     federation = toys.federation((21, 13, 9))
-    figure = images.counts_chart(federation)
-    titles = [ax.get_title().split()[0] for ax in figure.axes]
+    train, validation, test = images.counts_chart(federation).axes
+    titles = [ax.get_title().split()[0] for ax in (train, validation, test)]
     assert titles == ["train", "validation", "test"]
-    train = texts(figure, 0)
-    assert train[:9] == ["7", "7", "7", "5", "4", "4", "3", "3", "3"]
-    assert train[9:] == ["21", "13", "9"]
-    assert ticks(figure.axes[0].yaxis) == list(federation.domains)
-    assert texts(figure, 2)[-3:] == ["12", "12", "12"]
-
-
-def traffic_frame() -> pd.DataFrame:
-    rows = [
-        ("FedAvg", "down/model", 3e6),
-        ("FedAvg", "up/model", 3e6),
-        ("ADCOL", "down/discriminator", 4e5),
-        ("ADCOL", "up/representations", 1e5),
-    ]
-    return pd.DataFrame(rows, columns=["label", "kind", "bytes"])
+    assert words(train.texts) == [*"777544333", "21", "13", "9"]
+    assert ticks(train.yaxis) == list(federation.domains)
+    assert words(test.texts)[-3:] == ["12", "12", "12"]
 
 
 def test_traffic_has_a_mark_for_each_kind_that_travelled() -> None:
-    one = traffic_frame()
+    rows = [
+        *(("FedAvg", "down/model", 3e6), ("FedAvg", "up/model", 3e6)),
+        *(("ADCOL", "down/discriminator", 4e5), ("ADCOL", "up/representations", 1e5)),
+    ]
+    one = pd.DataFrame(rows, columns=["label", "kind", "bytes"])
     twice = pd.concat([one.assign(seed=0), one.assign(seed=1, bytes=3 * one.bytes)])
     figure = figures.traffic(twice)
     ax = figure.axes[0]
@@ -209,13 +204,8 @@ def test_traffic_has_a_mark_for_each_kind_that_travelled() -> None:
 
 
 def test_beside_draws_both_sides_of_every_cell() -> None:
-    frame = built(
-        "table-1",
-        {("ADCOL", "mnist"): [94.0, 95.0, 96.0], ("ADCOL", "synthdigits-standin"): [70.0] * 3},
-    )
-    frame.loc[(frame.column == "SynthDigit") & (frame.seeds > 0), "why"] = "a stand-in"
-    frame.loc[(frame.column == "SynthDigit") & (frame.seeds > 0), "standin"] = True
-    figure = figures.beside(frame)
+    values = {("ADCOL", "mnist"): [94.0, 95, 96], ("ADCOL", "synthdigits-standin"): [70.0] * 3}
+    figure = figures.beside(built("table-1", values))
     titles = [ax.get_title() for ax in figure.axes]
     assert titles == ["MNIST", "SVHN", "USPS", "SynthDigit (stand-in)", "MNIST_M", "avg"]
     ax = figure.axes[0]
@@ -238,24 +228,17 @@ def test_order_joins_the_ranks() -> None:
     ax = figure.axes[0]
     found = {name: list(line.get_ydata()) for name, line in lines(figure).items()}
     assert found == {"ADCOL": [1.0, 2.0], "FedBN": [2.0, 1.0], "SOLO": [3.0, 3.0]}
-    styles = [line.get_linestyle() for line in ax.lines]
-    assert len(set(styles)) == 3
+    assert len({line.get_linestyle() for line in ax.lines}) == 3
     assert "0.33" in ax.get_title() and ticks(ax.xaxis) == ["paper", "ours (reduced)"]
     with pytest.raises(FedReproError, match="choose from avg"):
         figures.order(verdicts.order(frame), column="MNIST")
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        figures.curves,
-        lambda frame: figures.sweep(frame, "x"),
-        images.embedding,
-        figures.traffic,
-        figures.beside,
-        figures.order,
-    ],
-)
+SWEEP = partial(figures.sweep, xlabel="x")
+DRAWN = [figures.curves, SWEEP, images.embedding, figures.traffic, figures.beside, figures.order]
+
+
+@pytest.mark.parametrize("draw", DRAWN)
 @pytest.mark.parametrize("frame", [pd.DataFrame(), pd.DataFrame({"label": ["FedAvg"]})])
 def test_nothing_to_draw_is_one_clear_line(
     draw: Callable[[pd.DataFrame], Picture], frame: pd.DataFrame
@@ -275,94 +258,44 @@ def test_wrong_choices_are_refused() -> None:
     mixed = pd.concat([curve_frame(), curve_frame().assign(dataset="office10")])
     with pytest.raises(FedReproError, match="digits5, office10"):
         figures.curves(mixed)
-    both = pd.concat(
-        [built("table-1", {("SOLO", "mnist"): [1.0]}, scale=s) for s in ("paper", "reduced")]
-    )
+    scales = [built("table-1", {("SOLO", "mnist"): [1.0]}, scale=s) for s in ("paper", "reduced")]
     with pytest.raises(FedReproError, match="give the cells of one"):
-        figures.beside(both)
-
-
-def test_a_sweep_of_several_methods_is_a_line_each() -> None:
-    rows = [
-        {"label": f"{method}, N={n}", "seed": seed, "value": base + n + seed}
-        for method, base in (("FedAvg", 10.0), ("ADCOL", 20.0))
-        for n in (10, 20)
-        for seed in (0, 1)
-    ]
-    figure = figures.sweep(pd.DataFrame(rows), "number of clients")
-    ax = figure.axes[0]
-    assert ticks(ax.xaxis) == ["10", "20"]
-    lines = {c.get_label(): c.lines[0].get_ydata().tolist() for c in ax.containers}
-    assert lines == {"FedAvg": [20.5, 30.5], "ADCOL": [30.5, 40.5]}
-
-
-def grid(places: dict[tuple[float, float], list[float]]) -> pd.DataFrame:
-    rows = [
-        {"label": f"mu={mu}, delta={delta}", "seed": seed, "value": value}
-        for (mu, delta), values in places.items()
-        for seed, value in enumerate(values)
-    ]
-    return pd.DataFrame(rows)
+        figures.beside(pd.concat(scales))
 
 
 def test_a_heat_map_has_the_mean_of_the_seeds_in_each_place() -> None:
     places = {(0.1, 0.1): [60.0, 62.0], (0.1, 1.0): [50.0], (1.0, 0.1): [70.0], (0.5, 1.0): [40.0]}
-    figure = figures.heat_map(grid(places), {"mu=1.0, delta=0.1": 68.62})
-    ax = figure.axes[0]
+    named = {f"mu={mu}, delta={delta}": values for (mu, delta), values in places.items()}
+    ax = figures.heat_map(labelled(named), {"mu=1.0, delta=0.1": 68.62}).axes[0]
     table = ax.collections[0].get_array()  # the largest first setting in the first row
     assert table.shape == (3, 2) and float(table[2, 0]) == 61.0 and float(table[0, 0]) == 70.0
     assert bool(table.mask[1, 0]) and float(table[1, 1]) == 40.0
-    assert [t.get_text() for t in ax.get_yticklabels()] == ["1", "0.5", "0.1"]
-    assert [t.get_text() for t in ax.get_xticklabels()] == ["0.1", "1"]
+    assert (ticks(ax.yaxis), ticks(ax.xaxis)) == (["1", "0.5", "0.1"], ["0.1", "1"])
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("delta", "mu")
-    assert set(texts(figure)) == {"61.0", "50.0", "70.0\n(paper 68.6)", "40.0"}
+    assert set(words(ax.texts)) == {"61.0", "50.0", "70.0\n(paper 68.6)", "40.0"}
 
 
 def test_variants_by_domain_stand_side_by_side() -> None:
-    cells = [
-        {"method": method, "column": column, "seed": seed, "value": value + seed}
-        for method, values in {"without": (30.0, 50.0), "with": (40.0, 60.0)}.items()
-        for column, value in zip(("caltech", "avg"), values, strict=True)
-        for seed in (0, 1)
-    ]
-    figure = figures.by_domain(cells)
+    values = {("without", "caltech"): [30.0, 31.0], ("without", "avg"): [50.0, 51.0]}
+    values |= {("with", "caltech"): [40.0, 41.0], ("with", "avg"): [60.0, 61.0]}
+    figure = figures.by_domain(seeded(values, "method", "column"))
     ax = figure.axes[0]
     marks = [line for line in ax.lines if len(line.get_ydata()) == 2 and line.get_marker() in "os"]
     assert [list(line.get_ydata()) for line in marks] == [[30.5, 50.5], [40.5, 60.5]]
     assert marks[0].get_xdata()[0] < 0 < marks[1].get_xdata()[0]
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["without", "with"]
-    assert [text.get_text() for text in ax.get_xticklabels()] == ["caltech", "avg"]
+    assert legend(figure) == ["without", "with"] and ticks(ax.xaxis) == ["caltech", "avg"]
     spans = [list(line.get_ydata()) for line in ax.lines]
     assert [30.0, 31.0] in spans and [50.0, 51.0] in spans
 
 
 def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
-    rows = [
-        {"method": name, "column": column, "seed": seed, "value": value + seed}
-        for name, values in {"A": (60.0, 70.0, 80.0), "B": (41.0, 50.0, 90.0)}.items()
-        for column, value in zip(("photo", "cartoon", "sketch"), values, strict=True)
-        for seed in (0, 2)
-    ] + [{"method": "A", "column": "avg", "seed": 0, "value": 99.0}]
-    figure = figures.radar(rows)
+    domains = "photo", "cartoon", "sketch"
+    means = {"A": (61.0, 71.0, 81.0), "B": (42.0, 51.0, 91.0)}
+    values = {(m, d): [v - 1, v + 1] for m in means for d, v in zip(domains, means[m], strict=True)}
+    figure = figures.radar(seeded(values | {("A", "avg"): [99.0]}, "method", "column"))
     ax = figure.axes[0]
-    lines = {line.get_label(): list(line.get_ydata()) for line in ax.lines}
-    assert lines == {"A": [61.0, 71.0, 81.0, 61.0], "B": [42.0, 51.0, 91.0, 42.0]}
-    assert [tick.get_text() for tick in ax.get_xticklabels()] == ["photo", "cartoon", "sketch"]
+    found = {name: list(line.get_ydata()) for name, line in lines(figure).items()}
+    assert found == {name: [*three, three[0]] for name, three in means.items()}
+    assert ticks(ax.xaxis) == list(domains)
     assert ax.get_ylim() == (40.0, 100.0)
     assert figure.png()
-
-
-def test_a_picture_says_in_words_what_it_shows() -> None:
-    def described(figure: Picture) -> str:
-        with Image.open(io.BytesIO(figure.png())) as image:
-            return str(image.info["Description"])
-
-    curves = figures.curves(curve_frame())
-    curves.caption = "ADCOL, table-1: accuracy; on digits5"
-    assert described(curves) == (
-        "ADCOL, table-1: accuracy; on digits5; mean test accuracy (%) over communication round; "
-        "at the end, highest ADCOL with 20.50, lowest FedAvg with 10.50; series: FedAvg, ADCOL"
-    )
-    beside = figures.beside(built("table-1", {("ADCOL", "mnist"): [94.7, 95.7]}))
-    words = described(beside)
-    assert "MNIST" in words and "Per-FedAvg" in words and "series: paper" in words

@@ -65,6 +65,7 @@ def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
     assert spec["description"] == info["Description"]
     assert "A caption < &" in spec["description"]
     assert "highest ADCOL with 20.50, lowest FedAvg with 10.50" in spec["description"]
+    assert spec["description"].endswith("series: FedAvg, ADCOL")
     assert len(data(spec)) == 20
 
 

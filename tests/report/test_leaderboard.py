@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,12 +19,12 @@ from tests.report.made import Made
 def scores(values: dict[str, list[list[float]]]) -> pd.DataFrame:
     """By method: seeds, and in each the accuracy on domains a, b, ..."""
     rows = [
-        {"method": name, "seed": seed, "column": "ab"[d], "value": value}
+        (name, seed, "ab"[d], value)
         for name, table in values.items()
         for seed, row in enumerate(table)
         for d, value in enumerate(row)
     ]
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=["method", "seed", "column", "value"])
 
 
 def test_ranks_by_the_mean_and_ties_share() -> None:
@@ -40,8 +40,6 @@ def test_draws_of_domains_are_those_of_the_whole_enumeration() -> None:
     domains x wins aa, ab and ba: three quarters."""
     found = leaderboard.ranks(scores({"x": [[5, 0]], "y": [[2, 2]]}))
     assert found.loc["x", ["rank", "low", "high"]].tolist() == [1, 1, 2]
-    outcomes = [(3 * draw.count(0) - 2 * draw.count(1)) > 0 for draw in product((0, 1), repeat=2)]
-    assert sum(outcomes) == 3
 
 
 def test_missing_seed_is_one_line() -> None:
@@ -51,26 +49,23 @@ def test_missing_seed_is_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_printed_order_is_the_papers_own() -> None:
-    printed = leaderboard.printed(papers.load("fedapc"), "table-1-office10")
-    assert printed["FedAPC"] == 66.39 and set(printed) == {"FedAvg", "MOON", "FedProto", "FedAPC"}
-
-
 def test_agreement_by_hand() -> None:
     """FedAPC's Office: FedAPC 66.39 > FedProto 64.41 > ... ; ours reversed gives tau -1."""
     common = papers.load("common").experiment("methods")
     theirs = leaderboard.printed(papers.load("fedapc"), "table-1-office10")
-    same = leaderboard.compared(common, "office10", theirs).set_index("paper")
-    assert same.loc["FedAPC", "tau"] == pytest.approx(1) and same.loc["FedAPC", "methods"] == 4
-    turned = {method: -value for method, value in theirs.items()}
-    other = leaderboard.compared(common, "office10", turned).set_index("paper")
-    assert other.loc["FedAPC", "tau"] == pytest.approx(-1)
-    assert other.loc["FedAPC", "best there"] == "FedAPC" != other.loc["FedAPC", "best here"]
+    assert theirs["FedAPC"] == 66.39 and set(theirs) == {"FedAvg", "MOON", "FedProto", "FedAPC"}
+
+    def beside(ours: dict[str, float]) -> Any:
+        return leaderboard.compared(common, "office10", ours).set_index("paper").loc["FedAPC"]
+
+    assert beside(theirs).tau == pytest.approx(1) and beside(theirs).methods == 4
+    other = beside({method: -value for method, value in theirs.items()})
+    assert other.tau == pytest.approx(-1)
+    assert other["best there"] == "FedAPC" != other["best here"]
     # Orders of four with one neighbouring pair exchanged: 5 pairs agree, 1 does not.
-    ranked = sorted(theirs, key=theirs.__getitem__)
-    ranked[0], ranked[1] = ranked[1], ranked[0]
-    near = leaderboard.compared(common, "office10", {m: i for i, m in enumerate(ranked)})
-    assert near.set_index("paper").loc["FedAPC", "tau"] == pytest.approx(4 / 6)
+    first, second, *rest = sorted(theirs, key=theirs.__getitem__)
+    near = beside({m: float(i) for i, m in enumerate((second, first, *rest))})
+    assert near.tau == pytest.approx(4 / 6)
 
 
 def test_every_compared_table_is_printed() -> None:
@@ -112,15 +107,12 @@ def test_the_tables_of_one_and_of_all_data_sets() -> None:
     assert overall.loc["FedProx"].tolist() == [4, 4, 4]
     agreement = leaderboard.agreement(found(), "methods")
     assert {"ADCOL", "FedPall", "I2PFL", "FedAPC"} == set(agreement.loc["office10"].index.levels[0])
+    chosen = leaderboard.chosen(found(), "methods")  # by the best validation accuracy
+    assert chosen.loc["ADCOL", ("office10", "chosen")] == "0.01"
+    assert chosen.loc["ADCOL", ("pacs", "0.03")] == 17.5
     figure = leaderboard.figure(found(), "methods", "office10")
     labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert isinstance(figure, Picture) and labels == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
-
-
-def test_the_choice_is_the_value_of_the_best_validation_accuracy() -> None:
-    table = leaderboard.chosen(found(), "methods")
-    assert table.loc["ADCOL", ("office10", "chosen")] == "0.01"
-    assert table.loc["ADCOL", ("pacs", "0.03")] == 17.5
 
 
 def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank() -> None:

@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 from fedrepro import papers
-from fedrepro.report.printed import (
-    average_fits,
-    averages,
-    by_chance,
-    checked,
-    mean_fits,
-    std_fits,
-)
+from fedrepro.report.printed import average_fits, averages, by_chance, checked, mean_fits, std_fits
 
 
 def test_a_mean_of_accuracies_fits_and_its_neighbour_does_not() -> None:

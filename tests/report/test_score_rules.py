@@ -39,10 +39,8 @@ def test_ranks_and_who_is_first_are_computed_under_each_rule() -> None:
     assert row_of(html, "FedAvg") == ["FedAvg", "50.0", "2", "70.0", "1", "90.0", "1"]
     assert row_of(html, "FedBN") == ["FedBN", "60.0", "1", "60.0", "2", "60.0", "2"]
     assert "last round, as above" in Reader(html).rows[0]
-    assert (
-        "Who is first depends on the rule: FedBN (last round); FedAvg (mean of the last five, best "
-        "on the test images (optimistic)). 2 of 2 ranks change, by 1 at most." in html
-    )
+    assert "depends on the rule: FedBN (last round); FedAvg (mean of the last five, best " in html
+    assert "2 of 2 ranks change, by 1 at most." in html
     assert "ADCOL" not in html  # a seed of it diverged
     html = each("reduced", FedBN=60.0, ADCOL=99.0)
     assert "does not change who is first: ADCOL. No rank changes." in html

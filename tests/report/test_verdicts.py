@@ -12,8 +12,9 @@ from scipy import stats
 from fedrepro import papers
 from fedrepro.report.comparison import Compared, compared
 from fedrepro.report.verdicts import BESIDE_STANDIN, COLUMNS, build_table, order
+from tests.report.test_tables import rows as made
 
-ADCOL = papers.load("adcol")
+ADCOL, FEDPALL = papers.load("adcol"), papers.load("fedpall")
 
 
 @pytest.mark.parametrize(
@@ -47,18 +48,13 @@ def test_test_images_widen_the_interval_of_both_sides() -> None:
     assert found.interval(0.9)[0] == pytest.approx(2 - 1.644854 * 3.0)
 
 
-@pytest.mark.parametrize(
-    ("difference", "error", "word"),
-    [
-        (1.0, 0.1, "agrees"),
-        (2.0, 0.0, "agrees"),
-        (2.0, 0.1, "close"),
-        (-1.9, 5.0, "close"),
-        (2.1, 0.01, "higher"),
-        (-2.1, 0.01, "lower"),
-        (9.0, 9.0, "open"),
-    ],
-)
+WORDS = [
+    (1.0, 0.1, "agrees"), (2.0, 0.0, "agrees"), (2.0, 0.1, "close"), (-1.9, 5.0, "close"),
+    (2.1, 0.01, "higher"), (-2.1, 0.01, "lower"), (9.0, 9.0, "open"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("difference", "error", "word"), WORDS)
 def test_each_word_has_its_place(difference: float, error: float, word: str) -> None:
     found = Compared(difference, error, 20.0, 2.0)
     assert found.word(found.p)[0] == word
@@ -87,40 +83,34 @@ def test_the_table_is_corrected_for_its_many_cells() -> None:
     assert words == ["lower", "open"]
 
 
+def rows(method: str, values: dict[str, list[float]], **extra: Any) -> list[dict[str, Any]]:
+    return made({(method, column): seeds for column, seeds in values.items()}, **extra)
+
+
+def cell_of(paper: Any, table: str, given: list[dict[str, Any]]) -> Any:
+    """The one cell with numbers of ours."""
+    built = build_table(paper, table, given)
+    (cell,) = built[built.seeds > 0].itertuples()
+    return cell
+
+
 def test_a_seed_without_a_value_leaves_the_cell_open() -> None:
-    table = build_table(ADCOL, "table-2-rounds", rows("FedAvg", {"mnist": [11.0, 12.0, math.nan]}))
-    cell = table[table.seeds > 0].iloc[0]
+    cell = cell_of(ADCOL, "table-2-rounds", rows("FedAvg", {"mnist": [11.0, 12.0, math.nan]}))
     assert cell.verdict == "open" and "1 of 3" in cell.why
 
 
 def test_an_unusable_deviation_is_shown_and_not_used() -> None:
     """ADCOL's: three equal seeds give an interval of no width beside a printed +-0.6."""
-    table = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}))
-    cell = table[table.seeds > 0].iloc[0]
+    cell = cell_of(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}))
     assert cell.published_std == 0.6 and cell.low == cell.high
-    fedpall = build_table(
-        papers.load("fedpall"), "table-1-digits", rows("FedPall", {"mnist": [95.0] * 3})
-    )
-    cell = fedpall[fedpall.seeds > 0].iloc[0]
+    cell = cell_of(FEDPALL, "table-1-digits", rows("FedPall", {"mnist": [95.0] * 3}))
     assert cell.low < cell.high
 
 
 def test_what_is_put_in_or_cut_has_no_verdict() -> None:
     for fact, said in (("given", "input"), ("subset", "subset")):
-        table = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}, **{fact: True}))
-        cell = table[table.seeds > 0].iloc[0]
+        cell = cell_of(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}, **{fact: True}))
         assert cell.verdict == "no verdict" and said in cell.why
-
-
-def rows(method: str, values: dict[str, list[float | None]], **extra: Any) -> list[dict[str, Any]]:
-    """Rows as a run gives them: one a column and seed."""
-    base = {"dataset": "digits5", "scale": "paper", "standin": False, "marks": ()} | extra
-    return [
-        {**base, "method": method, "column": column, "seed": seed, "value": value}
-        | {"standin": column == "synthdigits-standin"}
-        for column, seeds in values.items()
-        for seed, value in enumerate(seeds)
-    ]
 
 
 def test_table_follows_the_contract_and_lists_what_was_not_run() -> None:
@@ -138,39 +128,33 @@ def test_table_follows_the_contract_and_lists_what_was_not_run() -> None:
 
 
 def test_standin_column_its_average_and_its_neighbours() -> None:
-    values: dict[str, list[float | None]] = {
-        "mnist": [94.7] * 3,
-        "synthdigits-standin": [76.0] * 3,
-        "avg": [80.2] * 3,
-    }
+    values = {"mnist": [94.7] * 3, "synthdigits-standin": [76.0] * 3, "avg": [80.2] * 3}
     mine = rows("ADCOL", values, dataset="digits5-standin", marks=("subset",))
+    mine += rows("SOLO", values, dataset="digits5-standin", alone=True)
     table = build_table(ADCOL, "table-1", mine).set_index(["method", "column"])
-    assert table.loc[("ADCOL", "SynthDigit"), "verdict"] == "no verdict"
-    assert table.loc[("ADCOL", "avg"), "verdict"] == "no verdict"
-    assert table.loc[("ADCOL", "MNIST"), "verdict"] == "agrees"
-    assert table.loc[("ADCOL", "MNIST"), "marks"] == ("subset", BESIDE_STANDIN)
-    assert table.loc[("ADCOL", "SynthDigit"), "marks"] == ("subset",)
+    assert table.verdict["ADCOL", "MNIST"] == "agrees"
+    for method in ("ADCOL", "SOLO"):
+        assert set(table.verdict[method][["SynthDigit", "avg"]]) == {"no verdict"}
+    assert table.marks["ADCOL", "MNIST"] == ("subset", BESIDE_STANDIN)
+    assert table.marks["ADCOL", "SynthDigit"] == ("subset",)
+    assert table.marks["SOLO", "MNIST"] == (), "a client that trains alone"
     assert {column for (_, column), flag in table.standin.items() if flag} == {"SynthDigit", "avg"}
 
 
-@pytest.mark.parametrize(
-    ("value", "changed", "word"),
-    [
-        (1.3249, {}, "counted unequal"),  # printed 1.33
-        (1.3251, {}, "counted equal"),
-        (1.3349, {}, "counted equal"),
-        (1.3351, {}, "counted unequal"),
-        (1.33, {"counted": False}, "open"),
-        (1.33, {"scale": "reduced"}, "no verdict"),
-        (1.33, {"scale": "smoke"}, "no verdict"),
-    ],
-)
+COUNTED = [  # printed: 1.33
+    (1.3249, {}, "counted unequal"), (1.3251, {}, "counted equal"),
+    (1.3349, {}, "counted equal"), (1.3351, {}, "counted unequal"),
+    (1.33, {"counted": False}, "open"), (1.33, {"scale": "reduced"}, "no verdict"),
+    (1.33, {"scale": "smoke"}, "no verdict"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "changed", "word"), COUNTED)
 def test_what_is_counted_needs_one_seed_and_the_printed_digits(value, changed, word) -> None:
-    fedpall, row = papers.load("fedpall"), "amplifier parameters (millions)"
     given = {"dataset": "office10", "counted": True} | changed
-    table = build_table(fedpall, "prose-cost", rows(row, {"value": [value]}, **given))
-    (cell,) = table[table.ours.notna()].to_dict("records")
-    assert cell["verdict"] == word and cell["low"] is None
+    mine = rows("amplifier parameters (millions)", {"value": [value]}, **given)
+    cell = cell_of(FEDPALL, "prose-cost", mine)
+    assert cell.verdict == word and cell.low is None
 
 
 def test_average_over_domains_the_paper_does_not_print_has_no_verdict() -> None:
@@ -182,9 +166,8 @@ def test_average_over_domains_the_paper_does_not_print_has_no_verdict() -> None:
 
 
 def test_scales_and_data_sets_are_never_pooled() -> None:
-    mixed = rows("ADCOL", {"mnist": [94.0] * 3}) + rows(
-        "ADCOL", {"mnist": [80.0] * 3}, scale="reduced"
-    )
+    mixed = rows("ADCOL", {"mnist": [94.0] * 3})
+    mixed += rows("ADCOL", {"mnist": [80.0] * 3}, scale="reduced")
     table = build_table(ADCOL, "table-1", mixed)
     ran = table[table.seeds > 0].set_index("scale")
     assert ran.loc["paper", "ours"] == pytest.approx(94.0)
@@ -194,29 +177,9 @@ def test_scales_and_data_sets_are_never_pooled() -> None:
 def test_order_ranks_and_kendalls_tau() -> None:
     # Published MNIST: ADCOL 94.7, FedBN 94.1, SOLO 87.9. Ours swaps the first two: of three pairs
     # two agree and one does not, tau = (2 - 1) / 3.
-    mine = [
-        row
-        for method, value in {"ADCOL": 70.0, "FedBN": 75.0, "SOLO": 60.0}.items()
-        for row in rows(method, {"mnist": [value] * 3}, scale="reduced")
-    ]
+    ours = {("ADCOL", "mnist"): [70.0], ("FedBN", "mnist"): [75.0], ("SOLO", "mnist"): [60.0]}
+    mine = made(ours, scale="reduced")
     ranked = order(build_table(ADCOL, "table-1", mine)).set_index("method")
     assert ranked.loc["FedBN", ["rank_ours", "rank_published"]].tolist() == [1.0, 2.0]
     assert ranked.loc["SOLO", ["rank_ours", "rank_published"]].tolist() == [3.0, 3.0]
     assert ranked.tau.tolist() == pytest.approx([1 / 3] * 3)
-
-
-def test_a_client_that_trains_alone_is_not_marked_beside_a_standin() -> None:
-    rows = [
-        {
-            "dataset": "digits5-standin", "method": method, "column": column, "seed": 0,
-            "value": 50.0, "scale": "paper", "standin": column == "synthdigits-standin",
-            "marks": (), "alone": method == "SOLO",
-        }
-        for method in ("SOLO", "FedAvg")
-        for column in ("mnist", "synthdigits-standin", "avg")
-    ]  # fmt: skip
-    table = build_table(papers.load("adcol"), "table-1", rows)
-    marks = table[table.seeds > 0].set_index(["method", "column"]).marks
-    assert marks["SOLO", "MNIST"] == () and marks["FedAvg", "MNIST"] == (BESIDE_STANDIN,)
-    words = table[table.seeds > 0].set_index(["method", "column"]).verdict
-    assert words["SOLO", "avg"] == words["SOLO", "SynthDigit"] == "no verdict"
