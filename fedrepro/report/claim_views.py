@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from html import escape
 
@@ -13,7 +13,7 @@ import scrapbook
 from fedrepro import papers
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
-from fedrepro.report.claims import LEVEL, Answer, Part, answered, of_recorded
+from fedrepro.report.claims import LEVEL, Answer, Difference, Part, answered, of_recorded
 from fedrepro.report.results import FLAT, Results
 from fedrepro.report.sections import MINUS
 from fedrepro.report.tables import Html, prose, styled
@@ -137,8 +137,8 @@ def main_claims(page: str) -> str:
         for one in (one for one in of_recorded(name) if one.claim.main):
             answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
             said = f"{paper.short} | {one.claim.main} | {answer}"
-            for part in one.parts:
-                lines.append(f"| {said} | {' | '.join(_lead(paper, part))} |")
+            for lead in _leads(paper, one.parts):
+                lines.append(f"| {said} | {' | '.join(lead)} |")
                 said = " |  | "
     return "\n".join(lines) + "\n"
 
@@ -148,21 +148,30 @@ def glue_main() -> None:
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
 
 
-def _lead(paper: Paper, part: Part) -> tuple[str, str, str]:
+def _leads(paper: Paper, parts: Sequence[Part]) -> Iterator[tuple[str, str, str]]:
     """Where, the printed lead, and ours: ``Digits, reduced``, ``+1.6``, ``+0.5 [-1.1, +2.1] over
-    FedBN; still rising``; of the difference that supports the claim least."""
-    least, experiment = part.weakest, paper.experiment(part.test.experiment)
-    if least is None:
-        return dataset_name(experiment.datasets[0]), "", "not run"
-    digits = 1 if get(experiment.kind).whole != 1 else 3
+    FedBN; still rising``; on each data set of the difference that supports the claim least."""
+    weakest: dict[str, tuple[Part, Difference]] = {}
+    for part in parts:
+        least, known = part.weakest, weakest.get(part.dataset)
+        if least is not None and (known is None or least.p > known[1].p):
+            weakest[part.dataset] = part, least
+    for dataset, (part, least) in weakest.items():
+        yield f"{dataset_name(dataset)}, {part.scale}", *_lead(paper, part, least)
+    specs = [paper.experiment(part.test.experiment) for part in parts if not part.differences]
+    if missing := dict.fromkeys(dataset_name(spec.datasets[0]) for spec in specs):
+        yield ", ".join(missing), "", "not run"
+
+
+def _lead(paper: Paper, part: Part, least: Difference) -> tuple[str, str]:
+    digits = 1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3
     signed = partial(_signed, digits=digits, plus="" if part.test.lower else "+")
     ours = signed(least.mean)
     if least.interval is not None:
         ours += " [{}, {}]".format(*map(signed, least.interval))
     ours += f" {'less than' if part.test.lower else 'over'} {least.other}"
     ours += "; counted" * least.exact + "; still rising" * bool(part.rising)
-    printed = "" if least.printed is None else signed(least.printed)
-    return f"{dataset_name(part.dataset)}, {part.scale}", printed, ours
+    return "" if least.printed is None else signed(least.printed), ours
 
 
 def _signed(value: float, digits: int, plus: str) -> str:

@@ -19,7 +19,7 @@ from fedrepro.report.verdicts import beside
 from fedrepro.sweep import default_datasets
 
 NAMES = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-SHORT = {"rounds": 2, "local_epochs": 1, "data.validation": 0, "model": "tiny-cnn"}
+SHORT = {"rounds": 2, "local_epochs": 1, "data.validation": 10, "model": "tiny-cnn"}
 
 
 @pytest.fixture(scope="module")
