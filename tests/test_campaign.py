@@ -196,7 +196,7 @@ def test_one_campaign_a_folder(tmp_path: Path) -> None:
           "changes": {"rounds": 2}}, "scale paper is the paper's own protocol"),
         ({"changes": {"rounds": 0}}, "rounds = 0"),
         ({"seeds": [-1]}, "seeds.0 = -1"),
-        ({"sedes": [1]}, "sedes = [1]"),
+        ({"sedes": [1]}, "sedes: there is no such name"),
     ],
 )  # fmt: skip
 def test_a_wrong_list_is_one_line_before_anything_starts(

@@ -112,7 +112,8 @@ def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
         visit = browser.open(f"{served}/{name}", PHONE)
         remote = [url for url in visit.requests if not url.startswith((served, "data:"))]
         wrong += [f"{name}: remote {url}" for url in remote]
-        loaded = {unquote(urlsplit(url).path)[1:] for url in visit.requests if url not in remote}
+        served_here = [url for url in visit.requests if url.startswith(served)]
+        loaded = {unquote(urlsplit(url).path)[1:] for url in served_here}
         size = sum((site / file).stat().st_size for file in loaded if (site / file).is_file())
         wrong += [f"{name}: {size / 1e6:.1f} MB"] if size > 3e6 else []
         wrong += [f"{name}: missing {what}" for what in visit.failed]

@@ -137,7 +137,7 @@ def test_printed_rows_of_two_arms_are_left_out_with_either(tmp_path, monkeypatch
 def test_wrong_changes_are_one_clear_line():
     for wrong, said in {
         ("local_epochs", -3): "protocol setting local_epochs = -3",
-        ("epochs", 3): "protocol setting epochs = 3",
+        ("epochs", 3): "protocol setting epochs: there is no such name",
         ("model.depth", 3): "no setting 'model.depth'",
     }.items():
         with pytest.raises(FedReproError, match=said) as caught:

@@ -17,6 +17,7 @@ class Made:
     accuracies of a tuned setting by row."""
 
     rounds = 2
+    changes: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(
         self,
