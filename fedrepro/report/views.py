@@ -15,14 +15,12 @@ from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
-from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.embedding import tsne
-from fedrepro.records.environment import describe_build
 from fedrepro.report import figures, images, run_page, score_rules, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
 from fedrepro.report.sections import number, sections
-from fedrepro.report.tables import Html, beside_table, folded, prose, styled
+from fedrepro.report.tables import Html, beside_table, folded, prose
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
@@ -285,7 +283,7 @@ def picture(found: Results, dataset: str, name: str) -> Html:
     return nothing()
 
 
-# The data, the machines, and what the papers' files say.
+# The data, and what the papers' files say.
 
 
 def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
@@ -303,73 +301,6 @@ def measured(name: str, **how: Any) -> pd.DataFrame | Html:
     """A table that a benchmark left beside the records."""
     path = FOLDER / f"{name}.json"
     return pd.read_json(path, **how).round(1) if path.exists() else nothing()
-
-
-def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
-    return {(study.paper.name, r.record.run_id): (study, r) for study, r in found.runs()}
-
-
-def executions(found: Results) -> pd.DataFrame | Html:
-    """Date, machine, versions and commit: one row per group of runs that share them."""
-    rows = []
-    for study, result in _each_run(found).values():
-        facts = result.record.environment
-        rows.append(
-            {
-                "paper": study.paper.name,
-                "dataset": study.dataset,
-                "scale": study.scale,
-                "date": facts["date"][:10],
-                "machine": f"{facts['device']}, {facts['threads']} thread",
-                "python": facts["python"],
-                **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
-                "commit": (facts["commit"] or "unknown")[:10]
-                + (" (changed files)" if facts["dirty"] else ""),
-            }
-        )
-    if not rows:
-        return nothing()
-    frame = pd.DataFrame(rows).fillna("none")
-    return frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
-
-
-def hashes(found: Results) -> pd.DataFrame | Html:
-    """The data behind the runs."""
-    rows = {
-        (study.dataset, study.scale, what): {"sha256": value[:16]}
-        for study, result in _each_run(found).values()
-        for what, value in result.record.data["hashes"].items()
-    }
-    if not rows:
-        return nothing()
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["dataset", "scale", "what"])
-
-
-def every_run(found: Results) -> Html:
-    """Id with a link, method, seed and mean accuracy under all score rules: one row per run."""
-    rows = {
-        result.record.run_id: {
-            "dataset": study.dataset,
-            "scale": study.scale,
-            "run": result.label,
-            "seed": study.seed,
-            "rounds": int((curve := result.record.curve)["round"].max()),
-            **{r: f"{score['avg']:.2f}" for r, score in metrics.all_scores(curve).items()},
-        }
-        for study, result in _each_run(found).values()
-    }
-    if not rows:
-        return nothing()
-    frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
-    frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
-    links = {run: f'<a href="{run_page.link(run)}">{run}</a>' for run in rows}
-    shown = frame.rename(index=links, columns=score_rules.NAMES)
-    return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
-
-
-def this_build() -> pd.DataFrame:
-    """Date, versions and commit of the machine that builds the pages."""
-    return pd.Series(describe_build(), name="").to_frame().rename_axis("fact")
 
 
 def scales(paper: str, dataset: str) -> pd.DataFrame:

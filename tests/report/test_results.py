@@ -18,7 +18,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import Store
-from fedrepro.report import results, views
+from fedrepro.report import execution, results, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
 from tests.report.made import Made
@@ -163,7 +163,7 @@ def test_without_records_pages_say_so():
         views.embedding(empty, "digits5", "domain", "class"),
         views.picture(empty, "digits5", "samples"),
         views.counts(empty, "digits5"),
-        views.executions(empty),
+        execution.executions(empty),
         views.numbers(empty, "table-1", "digits5"),
         *(view(empty, "table-1", "digits5") for view in by_dataset),
     ]
@@ -225,9 +225,9 @@ def test_adaptation_in_and_out_of_domain(monkeypatch):
 
 def test_views_of_the_recorded_runs():
     found = recorded("fedapc").where(dataset="office10")
-    facts = views.executions(found)
-    assert facts.runs.sum() == views.every_run(found).html.count("run.html#run-") > 10
-    assert not views.hashes(found).empty and "torch" in views.this_build().index
+    facts = execution.executions(found)
+    assert facts.runs.sum() == execution.every_run(found).html.count("run.html#run-") > 10
+    assert not execution.hashes(found).empty and "torch" in execution.this_build().index
     sent = views.traffic(found, "table-1-office10", "office10")
     assert {"model up", "prototypes down"} <= set(words(sent))
     assert isinstance(views.curves(found, "table-1-office10", "office10", "bytes"), Picture)

@@ -1,0 +1,109 @@
+"""What was run: under which protocol, when, on which machine, from which data."""
+
+from __future__ import annotations
+
+from html import escape
+
+import pandas as pd
+
+from fedrepro import papers
+from fedrepro.federated import metrics
+from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.records.environment import describe_build
+from fedrepro.report import run_page, score_rules
+from fedrepro.report.results import Results, recorded
+from fedrepro.report.tables import Html, styled
+from fedrepro.report.text import dataset_name
+from fedrepro.report.views import built, nothing
+
+
+def whole_protocol() -> pd.DataFrame | Html:
+    """What was trained under the papers' own protocols: one row per printed table and data set with
+    a run at scale paper, of how many of its rows there is one, and the verdicts of its cells."""
+    rows = []
+    for paper in papers.list():
+        found = recorded(paper).where(scale="paper")
+        names = dict.fromkeys(name for _, held in found.studies for name in held)
+        for name in (n for n in names if found.paper.arm_specs(n) and found.runs(n)):
+            for dataset in dict.fromkeys(study.dataset for study in found.holding(name)):
+                here = found.where(dataset=dataset)
+                ran = {result.label: study.seed for study, result in here.runs(name)}
+                cells = built(here, name)
+                words = cells[cells.verdict != "not run"].verdict.value_counts()
+                asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
+                rows.append(
+                    {
+                        "table": f"{found.paper.short}, {name}",
+                        "data set": dataset_name(dataset),
+                        "rows run": f"{len(set(ran) & set(asked))} of {len(asked)}",
+                        "verdicts": ", ".join(f"{count} {word}" for word, count in words.items()),
+                    }
+                )
+    return pd.DataFrame(rows).set_index("table") if rows else nothing()
+
+
+def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
+    return {(study.paper.name, r.record.run_id): (study, r) for study, r in found.runs()}
+
+
+def executions(found: Results) -> pd.DataFrame | Html:
+    """Date, machine, versions and commit: one row per group of runs that share them."""
+    rows = []
+    for study, result in _each_run(found).values():
+        facts = result.record.environment
+        rows.append(
+            {
+                "paper": study.paper.name,
+                "dataset": study.dataset,
+                "scale": study.scale,
+                "date": facts["date"][:10],
+                "machine": f"{facts['device']}, {facts['threads']} thread",
+                "python": facts["python"],
+                **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
+                "commit": (facts["commit"] or "unknown")[:10]
+                + (" (changed files)" if facts["dirty"] else ""),
+            }
+        )
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame(rows).fillna("none")
+    return frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
+
+
+def hashes(found: Results) -> pd.DataFrame | Html:
+    """The data behind the runs."""
+    rows = {
+        (study.dataset, study.scale, what): {"sha256": value[:16]}
+        for study, result in _each_run(found).values()
+        for what, value in result.record.data["hashes"].items()
+    }
+    if not rows:
+        return nothing()
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["dataset", "scale", "what"])
+
+
+def every_run(found: Results) -> Html:
+    """Id with a link, method, seed and mean accuracy under all score rules: one row per run."""
+    rows = {
+        result.record.run_id: {
+            "dataset": study.dataset,
+            "scale": study.scale,
+            "run": result.label,
+            "seed": study.seed,
+            "rounds": int((curve := result.record.curve)["round"].max()),
+            **{r: f"{score['avg']:.2f}" for r, score in metrics.all_scores(curve).items()},
+        }
+        for study, result in _each_run(found).values()
+    }
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
+    frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
+    links = {run: f'<a href="{run_page.link(run)}">{run}</a>' for run in rows}
+    shown = frame.rename(index=links, columns=score_rules.NAMES)
+    return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
+
+
+def this_build() -> pd.DataFrame:
+    """Date, versions and commit of the machine that builds the pages."""
+    return pd.Series(describe_build(), name="").to_frame().rename_axis("fact")
