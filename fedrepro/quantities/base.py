@@ -24,11 +24,12 @@ ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may
 @dataclass(frozen=True)
 class Result:
     """One arm's finished run. trials: where a setting was tuned, the runs of its values in
-    words."""
+    words. past: its settings are not those that the paper's file asks for today."""
 
     arm: Arm
     record: Record
     trials: Mapping[str, Record] = field(default_factory=dict)
+    past: bool = False
 
     @property
     def tries(self) -> dict[str, float]:
@@ -158,16 +159,16 @@ Row = dict[str, Any]
 
 def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
     """Rows with keys table, method, column, value, standin, marks, alternative, alone (nothing
-    travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset;
-    of accuracies at scale paper also one_image, what one test image moves it by, and images, its
-    variance over draws of test images.
+    travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
+    past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
+    image moves it by, and images, its variance over draws of test images.
 
     An arm whose training diverged has no value, and why, in each column the others have; printed
     rows that are not one arm each (a ratio of two, say) get none.
     """
     kind = get(asked.experiment.kind)
     plain = {"standin": False, "marks": [], "alternative": False, "subset": False}
-    plain |= {"counted": kind.counted, "given": kind.given}
+    plain |= {"counted": kind.counted, "given": kind.given, "past": False}
     noise = Noise(asked.paper.rule)
     by_label = {result.label: result for result in asked.results}
     silent = {r.label for r in asked.results if not (r.record.curve.measure == "bytes").any()}
@@ -176,6 +177,7 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         place = {"table": asked.experiment.id, "method": method, "column": column, "value": value}
         result = by_label.get(method)
         known = _of_run(result or asked.results[0], column) if asked.results else {}
+        known["past"] = any(r.past for r in ([result] if result else asked.results))
         alone = not asked.results or method in silent
         known["alternative"] = bool(result and result.arm.alternative)
         if asked.scale == "paper" and kind.whole and result is not None:

@@ -6,7 +6,7 @@ A notebook glues which runs it used, never their numbers; those come from the re
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import scrapbook
 
-from fedrepro import papers
+from fedrepro import methods, papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import CHECKOUT
@@ -22,7 +22,8 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.paper_run import Result, Study
-from fedrepro.records import Record, Store
+from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records.record import short_hash
 
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
@@ -68,6 +69,7 @@ class Kept(Study):
     def __post_init__(self) -> None:
         self._cells: dict[str, list[dict[str, Any]]] = {}
         self._ends: dict[str, tuple[list[Result], list[tuple[Arm, Diverged]]]] = {}
+        self._hashes: dict[str, dict[str, set[str]]] = {}
 
     @property
     def experiments(self) -> list[str]:
@@ -99,9 +101,27 @@ class Kept(Study):
             if used == experiment:
                 record = self._record_of(run)
                 arm = arms.get(label) or self._past(label, record)
-                results.append(Result(arm, record, trials.get(label, {})))
+                past = short_hash(record.config) not in self.asked(experiment).get(label, ())
+                results.append(Result(arm, record, trials.get(label, {}), past))
         ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
         return results, [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
+
+    def asked(self, experiment: str) -> dict[str, set[str]]:
+        """Hashes of the configurations that each row asks for today, by label; with those of its
+        trials, and of what each tried value would give."""
+        if experiment not in self._hashes:
+            self._hashes[experiment] = {
+                arm.label: {short_hash(spec.config()) for spec in self._specs(experiment, arm)}
+                for arm in self.arms(experiment)
+            }
+        return self._hashes[experiment]
+
+    def _specs(self, experiment: str, arm: Arm) -> Iterator[RunSpec]:
+        tuning, asked = self.paper.tuning_of(experiment, self.dataset, arm), [(arm, self.seed)]
+        for _, chosen, run in arm.trials(tuning) if tuning is not None else ():
+            asked += [(chosen, self.seed), (run, tuning.seed)]
+        for one, seed in asked:
+            yield RunSpec(methods.create(one.method, **one.fields), one.protocol, seed)
 
     def _past(self, label: str, record: Record) -> Arm:
         """A row that the paper's file no longer has."""
@@ -180,6 +200,14 @@ class Results:
             if scale == "reduced" and gain >= FLAT:
                 rows.setdefault(dataset, []).append(label)
         return rows
+
+    def past(self, experiment: str) -> dict[str, list[str]]:
+        """The rows trained with earlier settings than the paper's file has today, by data set."""
+        rows: dict[str, dict[str, None]] = {}
+        for study, result in self.runs(experiment):
+            if result.past:
+                rows.setdefault(study.dataset, {})[result.label] = None
+        return {dataset: list(labels) for dataset, labels in rows.items()}
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of one experiment: label, seed, dataset, round, avg, bytes and domains."""

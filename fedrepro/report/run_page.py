@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedrepro import methods
 from fedrepro.base import files
 from fedrepro.federated import metrics
-from fedrepro.quantities.paper_run import Study
-from fedrepro.records import RunSpec
 from fedrepro.records.packed import Pack, PackedRecord
 from fedrepro.records.record import short_hash
 from fedrepro.report.results import Kept, Results, recorded
@@ -96,28 +93,10 @@ def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
     for study, _ in found.studies:
         if not isinstance(study, Kept):
             continue
-        asked: dict[str, dict[str, set[str]]] = {}
         for run, name, label, *tried in study.scraps["runs"] + study.scraps["trials"]:
-            if name not in asked:
-                asked[name] = _asked(study, name)
             words = ["fedrepro", "run", study.paper.name, name, "--dataset", study.dataset]
             words += ["--methods", label, "--seed", str(study.seed), "--scale", study.scale]
             where = ", ".join([study.paper.short, name, label, *(f"tried {v}" for v in tried)])
-            same = short_hash(packed.config(run)) in asked[name].get(label, ())
+            same = short_hash(packed.config(run)) in study.asked(name).get(label, ())
             uses[run].setdefault(where, [where, shlex.join(words), same])
     return {run: list(each.values()) for run, each in uses.items()}
-
-
-def _asked(study: Study, experiment: str) -> dict[str, set[str]]:
-    """Hashes of the configs of all runs that an arm asks for today, tried values too, by label."""
-    hashes: dict[str, set[str]] = {}
-    for arm in study.arms(experiment):
-        tuning, specs = study.paper.tuning_of(experiment, study.dataset, arm), [(arm, study.seed)]
-        if tuning is not None:
-            for _, chosen, run in arm.trials(tuning):
-                specs += [(chosen, study.seed), (run, tuning.seed)]
-        hashes[arm.label] = {
-            short_hash(RunSpec(methods.create(a.method, **a.fields), a.protocol, seed).config())
-            for a, seed in specs
-        }
-    return hashes

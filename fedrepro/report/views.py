@@ -86,9 +86,16 @@ def table(found: Results, experiment: str) -> Html:
     if not found.cells(experiment):
         return nothing(shown.html)
     first = "".join(
-        f'<p class="table-note">On {dataset_name(dataset)} at scale reduced these rows still rise '
-        f"when their runs end: {escape(', '.join(rows))}. They answer no claim.</p>\n"
-        for dataset, rows in found.rising(experiment).items()
+        f'<p class="table-note">On {dataset_name(dataset)} {said}: {escape(", ".join(rows))}. '
+        "They answer no claim.</p>\n"
+        for said, found_rows in (
+            (
+                "at scale reduced these rows still rise when their runs end",
+                found.rising(experiment),
+            ),
+            ("these rows were trained with earlier settings", found.past(experiment)),
+        )
+        for dataset, rows in found_rows.items()
     )
     shown = replace(shown, html=first + shown.html + score_rules.each(found, experiment))
     printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()

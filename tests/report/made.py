@@ -43,7 +43,7 @@ class Made:
         labels = dict.fromkeys(method for method, _ in self.values[experiment])
         return [
             SimpleNamespace(
-                label=label, tries=self.tries.get(label, {}), record=self._record(label)
+                label=label, past=False, tries=self.tries.get(label, {}), record=self._record(label)
             )
             for label in labels
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -238,6 +239,18 @@ def test_views_of_the_recorded_runs():
     value = metrics.scores(result.record.curve, rule)["avg"]
     rows = found.where(seed=1).cells("table-1-office10")
     assert [r["value"] for r in rows if (r["method"], r["column"]) == ("MOON", "avg")] == [value]
+
+
+def test_rows_of_earlier_settings_are_named():
+    found = recorded("adcol").where(dataset="office10", scale="reduced", seed=0)
+    assert found.past("table-4") == {}
+    (one,) = found.holding("table-4")
+    later = Results([(replace(one, seed=1), ["table-4"])], "adcol")  # its runs are of seed 0
+    labels = [result.label for result in one.results("table-4")]
+    assert later.past("table-4") == {"office10": labels}
+    assert all(row["past"] for row in later.cells("table-4"))
+    said = views.table(later, "table-4").html.partition("<div")[0]
+    assert f"trained with earlier settings: {', '.join(labels)}" in said
 
 
 def test_what_is_not_run_has_its_reason():
