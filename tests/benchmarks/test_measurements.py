@@ -14,7 +14,8 @@ from fedrepro.methods.server import Server
 from fedrepro.records import Store
 from tests.benchmarks.conftest import script
 
-growth, phases, at_once, precision = map(script, ("growth", "phases", "at_once", "precision"))
+NAMES = ("growth", "phases", "at_once", "precision", "peak")
+growth, phases, at_once, precision, peak = map(script, NAMES)
 CPU = torch.device("cpu")
 
 
@@ -126,3 +127,19 @@ def test_the_stored_accuracies_of_precisions_are_those_of_the_runs(tmp_path):
     for (name, seed), record in runs.items():
         accuracy = metrics.scores(record.curve, "last5")["avg"]
         assert stored["results"]["FedAvg"][name][seed] == accuracy
+
+
+def test_each_part_of_a_step_has_its_share_of_the_best_rate(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(peak, "NETWORKS", (("tiny-cnn", 16, 4),))
+    monkeypatch.setattr(
+        peak, "layers", lambda: [("product", lambda: torch.ones(64, 64) @ torch.ones(64, 64))]
+    )
+    peak.main(["--repeat", "1", "--results", str(tmp_path / "peak.md")])
+    text = (tmp_path / "peak.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    assert [row[0].partition(":")[0] for row in rows[1:]] == [
+        "product", "tiny-cnn, 16 pixels, batch 4", "tiny-cnn", "tiny-cnn, 16 pixels",
+    ]  # fmt: skip
+    shares = [float(row[3].rstrip("%")) for row in rows[1:] if row[3] != "-"]
+    assert max(shares) == 100 and len(shares) == 3
+    assert text in capsys.readouterr().out
