@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, choices
 from fedrepro.base.places import RUNS, modules_of
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
@@ -150,7 +150,7 @@ def get(kind: str) -> Quantity:
     if kind not in _registry:
         modules_of(*ROOMS)
     if kind not in _registry:
-        raise FedReproError(f"no quantity {kind!r}; choose from {', '.join(sorted(_registry))}")
+        raise FedReproError(f"no quantity {kind!r}; choose from {choices(kind, sorted(_registry))}")
     return _registry[kind]
 
 
