@@ -1,4 +1,4 @@
-"""Federated learning under feature skew: five papers re-run, every printed number beside ours.
+"""Federated learning under feature skew: five papers re-run, every printed number next to ours.
 
 import fedrepro
 

@@ -38,7 +38,7 @@ class Run:
 
     @property
     def curve(self) -> pd.DataFrame:
-        """All that was measured, one row per number."""
+        """All measured numbers, one per row."""
         return self.record.curve
 
     def plot(self) -> Picture:
@@ -57,10 +57,11 @@ def federation(
 ) -> Federation:
     """The clients and the test sets of a data set under a paper's protocol.
 
-    dataset: a name, or `folder:PATH` for images of one's own, as domain/class/image.
-    paper: whose protocol; `common` is this project's own. scale: smoke, reduced or paper.
+    dataset: a name, or `folder:PATH` for your own images, as domain/class/image.
+    paper: the paper of the protocol; `common` is this project's own. scale: smoke, reduced or
+    paper.
     data_root: folder of the official files; default `FEDREPRO_DATA`.
-    FedReproError: a name that is not known, or files that are missing.
+    FedReproError: an unknown name, or missing files.
     """
     return study(paper, dataset, scale, data_root=data_root).federation()
 
@@ -79,13 +80,13 @@ def run(
     track: str | type[Tracker] = "",
     **fields: Any,
 ) -> Run:
-    """Train a method, or find its finished run.
+    """Train a method, or read its finished run.
 
-    changes: settings of the protocol to replace, {"rounds": 5} say; not at scale paper. fields:
-    hyper-parameters of the method; where left out, the paper's for it, or else the method's own.
-    The rest as in `federation`. runs: folder in which runs are kept. track: "tensorboard", or a
-    `fedrepro.base.trackers.Tracker`, told of every round.
-    FedReproError: a name or a value that does not fit; training whose loss is NaN or infinite.
+    changes: settings of the protocol to replace, such as {"rounds": 5}; not at scale paper.
+    fields: hyper-parameters of the method; by default the paper's values for it, or else the
+    method's own. The rest as in `federation`. runs: folder of the runs. track: "tensorboard",
+    or a `fedrepro.base.trackers.Tracker`, which receives every round.
+    FedReproError: an unknown name or wrong value; a loss that is NaN or infinite.
     """
     one = study(
         *(paper, dataset, scale, seed),

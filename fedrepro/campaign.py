@@ -1,8 +1,8 @@
-"""Long runs in order of priority: single-threaded processes side by side, stopped and resumed at
-will.
+"""Long runs in order of priority, in parallel processes with one thread each. They can be stopped
+and resumed at any time.
 
-A list says what to train. A worker (`python -m fedrepro.campaign`) trains one run and says how far
-it is in `<runs>/campaign/<key>.json`; the record is where a sweep would look for it.
+A list names the runs. A worker (`python -m fedrepro.campaign`) trains one run and writes its
+progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it.
 """
 
 from __future__ import annotations
@@ -47,22 +47,22 @@ def campaign(
     minutes: float | None,
     say: Callable[[str], None],
 ) -> int:
-    """Train what is not done, the first of the list first; how many runs failed.
+    """Train the runs that are not done, in the order of the list. Returns how many failed.
 
-    KeyboardInterrupt (SIGTERM too) and the end of the minutes stop the workers, which save.
+    KeyboardInterrupt, SIGTERM and the end of the minutes stop the workers; they save first.
     """
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
     busy: dict[psutil.Popen, Run] = {}
     failed = 0
-    # Both, since a shell may start a background job deaf to SIGINT.
+    # Both, because a shell may start a background job that ignores SIGINT.
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
-                # The first that need not wait for the trials of another seed's, else the first.
+                # The first that does not wait for tuning trials of another seed, else the first.
                 taken = [(run.entry, run.row) for run in busy.values()]
                 free = (run for run in waiting if (run.entry, run.row) not in taken)
                 run = next(free, waiting[0])
@@ -80,12 +80,12 @@ def campaign(
         if status(run, runs)["state"] != "waiting":
             failed += _ended(run, runs, child.returncode, say)
     if waiting or busy:
-        say("the minutes are over: finished rounds are kept; give the same command to go on")
+        say("the minutes are over: finished rounds are kept; run the same command to continue")
     return failed
 
 
 def _start(run: Run, runs: Path, root: Path | None) -> psutil.Popen:
-    """A worker. It ends when its standard input does, so with this process, however that ends;
+    """A new worker. It ends when its standard input closes, so it always ends with this process.
     Ctrl-C in a terminal does not reach it."""
     entry = run.entry.model_dump(mode="json")
     facts = {"entry": entry, "row": run.row, "seed": run.seed, "key": run.key}
@@ -111,13 +111,13 @@ def _stop(workers: Sequence[psutil.Popen]) -> None:
 
 
 def _ended(run: Run, runs: Path, code: int, say: Callable[[str], None]) -> int:
-    """Say how a run ended, in one line; 1 if it failed."""
+    """Print in one line how a run ended. Returns 1 if it failed, else 0."""
     said = status(run, runs)
     if said["state"] == "done":
         spent = f"{said['seconds'] / 60:.1f} minutes" if said["trained"] else "it was there"
         say(f"done: {run}: {said['accuracy']:.2f} % in the last round, {spent}")
         return 0
-    if said["state"] == "waiting":  # it ended without a word
+    if said["state"] == "waiting":  # it ended without a message
         log = runs / FOLDER / f"{run.key}.log"
         said = {"state": "failed", "reason": f"its process ended with status {code}, see {log}"}
     say(f"{said['state']}: {run}: {said['reason']}")
@@ -126,7 +126,7 @@ def _ended(run: Run, runs: Path, code: int, say: Callable[[str], None]) -> int:
 
 def command(
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after so many; default at the list's end.")
+        float | None, typer.Option(min=0, help="Stop after this many; default: at the list's end.")
     ] = None,
     show: Annotated[
         bool, typer.Option("--list", help="Only show what is done, under way and waiting.")
@@ -135,15 +135,15 @@ def command(
         Path, typer.Option(help="Folder of the run records.", show_default=False)
     ] = RUNS,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default one a core.")
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,
     file: Annotated[Path, typer.Option(help="The list of runs.")] = LIST,
     root: Root = None,
 ) -> None:
     """Train a list of long runs in order of priority.
 
-    Each run has a process of one thread and the lowest priority. Stopped or killed, the same
-    command goes on from the last checkpoints.
+    Each run has a process with one thread and the lowest priority. If it was stopped or killed,
+    the same command continues from the last checkpoints.
     """
     from fedrepro.sweep import cores
 
@@ -169,8 +169,7 @@ def command(
 
 
 class _Told(Progress):
-    """A worker's ears and mouth: a training's rounds and the signal to stop come in, the run's
-    status goes out."""
+    """Receives a worker's rounds and the signal to stop, and writes the run's status."""
 
     def __init__(self, path: Path) -> None:
         known = files.read_json(path) if path.exists() else {}
@@ -184,7 +183,7 @@ class _Told(Progress):
         files.write_json(self.path, self.said)
 
     def stop(self, *_: object) -> None:
-        """The signal's handler: the round loop saves its last whole round on the way out."""
+        """The signal's handler: the round loop saves its last complete round before it ends."""
         if not self.stopping:
             self.stopping = True
             raise KeyboardInterrupt
@@ -197,7 +196,7 @@ class _Told(Progress):
         spent, self.since = time.monotonic() - self.since, time.monotonic()
         trained, seconds = self.said["trained"] + 1, self.said["seconds"] + spent
         self.say(round=number, trained=trained, seconds=seconds)
-        if self.stopping:  # code that swallows exceptions had the first one
+        if self.stopping:  # the first one was caught by other code
             raise KeyboardInterrupt
 
 
@@ -220,7 +219,7 @@ def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
 
 
 def end_with_parent() -> None:
-    """Wait for the end of standard input: the parent holds it open as long as it lives."""
+    """Wait until standard input closes: the parent keeps it open as long as it lives."""
     os.read(0, 1)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -232,7 +231,7 @@ def _main(facts: str, folder: str, root: str | None = None) -> None:
     signal.signal(signal.SIGTERM, told.stop)
     threading.Thread(target=end_with_parent, daemon=True).start()
     os.nice(19)
-    with contextlib.suppress(OSError):  # Linux weighs sessions, then processes within them
+    with contextlib.suppress(OSError):  # Linux weights sessions, then their processes
         Path("/proc/self/autogroup").write_text("19")
     try:
         _work(run, Path(folder), None if root is None else Path(root), told)

@@ -1,4 +1,4 @@
-"""A campaign's list: which runs it asks for, how far each is, and the hours left."""
+"""A campaign's list: its runs, the progress of each, and the hours left."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from fedrepro.base.protocol import Scale
 if TYPE_CHECKING:
     from fedrepro.papers import Arm
 
-FOLDER = "campaign"  # in the runs folder: how far each run is
+FOLDER = "campaign"  # in the runs folder: the progress of each run
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
 
 
 class Entry(BaseModel):
-    """Rows of one experiment, for some seeds: all rows of a seed before the next seed's.
+    """Rows of one experiment, for some seeds: all rows of a seed, then those of the next seed.
 
-    methods: rows by label, all where None. changes: as `Study` takes them. pflop: a run's
-    1e15 floating point operations, shown by `--list` until a run has read the data and they can be
-    counted. note: for readers.
+    methods: rows by label; None: all. changes: as in `Study`. pflop: a run's floating point
+    operations in 1e15; `--list` shows it until some run has read the data and it can be counted.
+    note: for readers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,7 +48,7 @@ class Entry(BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """One row of an entry for one seed. key: names what is trained, however it is listed."""
+    """One row of an entry for one seed. key: depends only on what is trained."""
 
     entry: Entry
     row: str
@@ -70,14 +70,14 @@ class Run:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of a list, each once; FedReproError naming the entry for the first mistake."""
+    """The runs of a list, each once. FedReproError names the first wrong entry."""
     try:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         flat = " ".join(str(error).split())
-        raise FedReproError(f"{path} cannot be read ({flat}); mend it or --file") from None
+        raise FedReproError(f"{path} cannot be read ({flat}); correct it or --file") from None
     if not isinstance(raw, list):
-        raise FedReproError(f"{path} holds no list; write one entry a line, `- {{paper: ...}}`")
+        raise FedReproError(f"{path} has no list; write one entry per line, `- {{paper: ...}}`")
     runs: dict[str, Run] = {}
     for number, given in enumerate(raw, start=1):
         try:
@@ -96,7 +96,7 @@ def _runs(entry: Entry) -> Iterator[Run]:
     paper = load(entry.paper)
     rows = [arm.label for arm in paper.arms(entry.experiment, entry.dataset, entry.scale)]
     if not rows:
-        raise FedReproError(f"{entry.experiment} trains nothing; take it out")
+        raise FedReproError(f"{entry.experiment} trains nothing; remove it")
     for row in entry.methods or ():
         if row not in rows:
             raise FedReproError(f"no row {row!r}; choose from {choices(row, rows)}")
@@ -113,13 +113,13 @@ def _key(run: Run) -> str:
     experiment = asked.paper.experiment(run.entry.experiment)
     config = RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, run.seed).config()
     nameless = replace(arm, label="", row="", column=None, alternative=False)
-    # The kind decides what is measured besides, leakage say.
+    # The kind decides what else is measured, such as leakage.
     what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
 def status(run: Run, runs: Path) -> dict[str, Any]:
-    """What was last said of a run: state, round, rounds, trained and seconds (here), and more."""
+    """A run's last status: state, round, rounds, trained and seconds (here), and more."""
     path = runs / FOLDER / f"{run.key}.json"
     said = files.read_json(path) if path.exists() else {"state": "waiting"}
     gone = said["state"] == "done" and not _kept(said["run_id"], runs)
@@ -129,7 +129,7 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
 
 
 def _kept(run_id: str, runs: Path) -> bool:
-    """Whether a finished run is there, in a folder of its own or packed."""
+    """Whether a finished run is stored, in its own folder or packed."""
     from fedrepro.records.packed import Pack
 
     return (runs / run_id / "done").exists() or run_id in Pack(runs).runs
@@ -148,7 +148,7 @@ def _alive(pid: int, born: float) -> bool:
 
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
-    """One line per run and one of totals. Hours come from the speed of what was trained here."""
+    """One line per run and one of totals. Hours come from the speed of the runs trained here."""
     from fedrepro.report.text import aligned
 
     said = [status(run, folder) for run in runs]
@@ -178,7 +178,7 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     last = f"{len(runs)} runs: {counts}; {_number(total)} PFLOP left"
     if speed is not None:
         last += f", {_number(total / speed / jobs)} hours of {jobs} processes at {_number(speed)} "
-        last += "PFLOP an hour each, as measured here"
+        last += "PFLOP per hour each, as measured here"
     return f"{aligned(HEADER, lines)}\n{last}"
 
 
@@ -189,7 +189,7 @@ def _state(said: dict[str, Any]) -> str:
 
 
 def _share(said: dict[str, Any], rounds: str) -> float:
-    """The rounds trained here, or those that are over, of all."""
+    """The share of the rounds that was trained here, or that is done."""
     return float(said[rounds] / said["rounds"]) if said.get("rounds") else 0.0
 
 
@@ -199,8 +199,8 @@ def _number(value: float | None) -> str:
 
 def pflop(arm: Arm, images: int, classes: int, size: int) -> float:
     """An estimate of a run's 1e15 floating point operations: three forward passes of the protocol's
-    network for each of the clients' images and epoch. Tests, the server's work, what a method adds
-    and the trials of a tuned setting are left out. size: as a federation's."""
+    network for each of the clients' images and epochs. Tests, the server's work, a method's extra
+    work and the trials of a tuned setting are left out. size: as in `Federation`."""
     p = arm.protocol
     passes = 3 * images * p.participation * p.local_epochs * p.rounds
     embedded = p.data.encoder is not None

@@ -1,6 +1,6 @@
-"""The command line: parses words, calls the library, prints tables. Thin on purpose.
+"""The command line: parses arguments, calls the library, prints tables.
 
-Whatever is heavy (torch, pandas, papermill) is imported inside the command that needs it.
+Heavy packages (torch, pandas, papermill) are imported inside the commands that need them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class OneLine(TyperGroup):
-    """Every error is one line on standard error: status 2 for the user's, 1 for ours."""
+    """Prints every error as one line on standard error: status 2 for the user's, 1 for ours."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
@@ -44,16 +44,16 @@ class OneLine(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            _say("interrupted: finished rounds are kept; give the same command again to go on")
+            _say("interrupted: finished rounds are kept; run the same command again to continue")
             raise typer.Exit(130) from None
 
 
 def _complain(error: Exception) -> int:
-    """Say what is wrong and return the exit status."""
+    """Print what is wrong and return the exit status."""
     if isinstance(error, FedReproError):
         _say(f"error: {error}")
         return 2
-    if hasattr(error, "format_message"):  # how the command line itself was written
+    if hasattr(error, "format_message"):  # a mistake in the command line itself
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else "fedrepro"
         _say(f"error: {error.format_message().rstrip('.')}; see `{command} --help`")
@@ -67,8 +67,8 @@ def _say(line: str) -> None:
 
 
 def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
-    """Names by commas, or by semicolons where there is one; None stays None. A known name may hold
-    commas itself."""
+    """Names separated by commas, or by semicolons if there is one; None stays None. A known name
+    may contain commas."""
     if words is None:
         return None
     found = []
@@ -76,7 +76,7 @@ def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> li
         parts = [word] if word in known else word.split(";" if ";" in word else ",")
         found += [part.strip() for part in parts if part.strip()]
     if not found:
-        raise FedReproError(f"no name in {words!r}; write names with commas between them")
+        raise FedReproError(f"no name in {words!r}; separate names with commas")
     return found
 
 
@@ -86,13 +86,13 @@ def _labels(paper: Paper) -> set[str]:
 
 
 def _seeds(words: str) -> list[int]:
-    """Seeds by commas; 0-2 stands for 0,1,2."""
+    """Seeds separated by commas; 0-2 means 0,1,2."""
     seeds: list[int] = []
     for word in words.split(","):
         first, dash, last = word.strip().partition("-")
         last = last if dash else first
         if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise FedReproError(f"--seeds {words}: give whole numbers from 0 on, 0,1,2 or 0-2 say")
+            raise FedReproError(f"--seeds {words}: give whole numbers >= 0, as in 0,1,2 or 0-2")
         seeds += range(int(first), int(last) + 1)
     return list(dict.fromkeys(seeds))
 
@@ -105,7 +105,7 @@ def _version(asked: bool) -> None:
 
 app = typer.Typer(
     cls=OneLine,
-    help="Five papers on federated learning under feature skew, re-run beside their numbers.",
+    help="Five papers on federated learning under feature skew, re-run and compared.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -120,43 +120,43 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
     str | None,
-    typer.Option(help="By commas; default the experiments' own. common also takes folder:PATH."),
+    typer.Option(help="By commas; default: the experiments' own. common also takes folder:PATH."),
 ]
 Scale = Annotated[
-    str, typer.Option(help="smoke (checks the path), reduced (minutes) or paper (needs a GPU).")
+    str, typer.Option(help="smoke (tests the code), reduced (minutes) or paper (needs a GPU).")
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Engine = Annotated[str, typer.Option(help="auto, loop or stacked (in records: reference, fused).")]
 Methods = Annotated[
     list[str] | None,
     typer.Option(
-        help="Methods or rows to run, by commas or semicolons, or given again; default all of the "
-        "paper's. Any other known method gets a row of its own."
+        help="Methods or rows to run, by commas or semicolons, or repeat the option; default: all "
+        "of the paper's. Any other known method gets its own row."
     ),
 ]
 
 Part = Annotated[
-    str, typer.Argument(help="Its table or figure, table-1 say; all: whatever can run.")
+    str, typer.Argument(help="Its table or figure, such as table-1; all: all that can run.")
 ]
 Seed = Annotated[int, typer.Option(help="0 or a positive whole number.")]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
+    int | None, typer.Option(min=1, help="Notebooks at a time; default one per core (GPU: one).")
 ]
 Where = Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")]
 Scheduler = Annotated[
-    str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")
+    str | None, typer.Option(help="Address of a dask scheduler; default: start one.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Leave notebooks that are whole already.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Skip notebooks that are complete already.")]
 
 
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say it and leave.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit.")
     ] = False,
 ) -> None:
-    """Five papers on federated learning under feature skew, re-run beside their numbers."""
+    """Five papers on federated learning under feature skew, re-run and compared."""
 
 
 @app.command()
@@ -200,7 +200,7 @@ def experiments(
 
 @app.command()
 def run(
-    paper: Annotated[str, typer.Argument(help="A paper's name, adcol say.")],
+    paper: Annotated[str, typer.Argument(help="A paper's name, such as adcol.")],
     experiment: Part = "all",
     dataset: Datasets = None,
     methods: Methods = None,
@@ -214,9 +214,9 @@ def run(
     data_root: Root = None,
     track: Track = None,
 ) -> None:
-    """Train or find runs; print their table beside the paper's.
+    """Train or read runs; print their table next to the paper's.
 
-    A run that is recorded in RUNS is read, one that was cut short goes on, the rest is trained.
+    Recorded runs in RUNS are read, interrupted runs continue, the rest is trained.
     """
     from fedrepro import papers
     from fedrepro.base.progress import progress
@@ -246,7 +246,7 @@ def run(
 @app.command("sweep")
 def sweep_command(
     names: Annotated[list[str], typer.Argument(metavar="PAPERS...", help="Papers by name.")],
-    seeds: Annotated[str, typer.Option(help="Seeds by commas, 0-2 for 0,1,2.")] = "0,1,2",
+    seeds: Annotated[str, typer.Option(help="Seeds by commas; 0-2 means 0,1,2.")] = "0,1,2",
     scale: Scale = "smoke",
     changes: Set = None,
     dataset: Datasets = None,
@@ -266,9 +266,9 @@ def sweep_command(
 
     papermill writes them to RUNS/notebooks, one for each paper, data set and seed.
 
-    Trained runs are kept in RUNS: executing again is cheap, and what was cut short goes on. A
+    Trained runs are kept in RUNS: executing again is cheap, and interrupted runs continue. A
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
-    On dask every worker needs this installation and the same folders.
+    With dask every worker needs this installation and the same folders.
     """
     from fedrepro import papers
     from fedrepro.records.environment import pick_device
@@ -293,7 +293,7 @@ def sweep_command(
 
 
 def _execute(planned: Sequence[Job], **how: Any) -> None:
-    """Run a sweep, show how it goes, and leave with its exit status."""
+    """Run a sweep, show its progress, and exit with its status."""
     from fedrepro.report.printout import over_seeds
     from fedrepro.sweep import sweep
 
@@ -303,7 +303,7 @@ def _execute(planned: Sequence[Job], **how: Any) -> None:
     except KeyboardInterrupt:
         _say(
             f"interrupted: {report.ended} of {len(planned)} notebooks ended, finished rounds are "
-            "kept; give the same command again with --resume"
+            "kept; run the same command again with --resume"
         )
         raise typer.Exit(130) from None
     finally:
@@ -320,17 +320,17 @@ def verdicts(
     notebooks: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of executed notebooks; default the book's recorded ones and "
+            help="Folder of executed notebooks; default: the book's recorded ones and "
             "runs/notebooks."
         ),
     ] = None,
 ) -> None:
-    """Every published cell: theirs, ours, the verdict, why."""
+    """Every published cell: the paper's value, ours, the verdict, why."""
     from fedrepro import papers
     from fedrepro.report.printout import cell_lines, published_cells
 
     if notebooks is not None and not notebooks.is_dir():
-        raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or mend --notebooks")
+        raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
     places = [CHECKOUT / "book" / "runs" / "notebooks", RUNS / "notebooks"]
     if paper is not None:
         papers.load(paper)
@@ -365,7 +365,7 @@ def claims(
 def book(
     runs: Annotated[
         Path | None,
-        typer.Option(help="Your own run records, added as pages; default runs/ if it is there."),
+        typer.Option(help="Your own run records, added as pages; default: runs/ if it exists."),
     ] = None,
     show: Annotated[bool, typer.Option("--open", help="Open its first page.")] = False,
 ) -> None:

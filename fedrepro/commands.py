@@ -16,23 +16,21 @@ from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
 from fedrepro.base.trackers import resolve
 from fedrepro.report import text
 
-data_app = typer.Typer(help="The data: what is here, how to get it, turning it into arrays.")
-records_app = typer.Typer(help="Recorded runs: many in few files, and back.")
+data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
+records_app = typer.Typer(help="Recorded runs: pack many into few files, unpack, check.")
 
-Names = Annotated[
-    list[str] | None, typer.Argument(help="Data sets or domains; all where none is named.")
-]
+Names = Annotated[list[str] | None, typer.Argument(help="Data sets or domains; default: all.")]
 Root = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of the official files; default $FEDREPRO_DATA or ~/.cache/fedrepro/data."
+        help="Folder of the official files; default: $FEDREPRO_DATA or ~/.cache/fedrepro/data."
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
 
 
 def _load(files: list[Path] | None) -> list[Path] | None:
-    """Make the methods of some files known, here and in the processes started from here."""
+    """Load the methods of some files, in this process and in those it starts."""
     if files:
         known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
         os.environ[LOAD] = os.pathsep.join(known)
@@ -41,14 +39,12 @@ def _load(files: list[Path] | None) -> list[Path] | None:
 
 Load = Annotated[
     list[Path] | None,
-    typer.Option(
-        callback=_load, exists=True, dir_okay=False, help="A file with methods of your own."
-    ),
+    typer.Option(callback=_load, exists=True, dir_okay=False, help="A file with your own methods."),
 ]
 
 
 def _track(name: str | None) -> str | None:
-    """Have the runs tracked, here and in the processes started from here."""
+    """Track the runs, in this process and in those it starts."""
     if name:
         resolve(name)
         os.environ[TRACK] = name
@@ -69,11 +65,13 @@ def changes_of(words: Sequence[str] | None) -> dict[str, Any]:
     for word in words or ():
         name, equals, value = word.partition("=")
         if not (name and equals):
-            raise FedReproError(f"--set {word}: write name=value, rounds=30 say")
+            raise FedReproError(f"--set {word}: write name=value, such as rounds=30")
         try:
             found[name.strip()] = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise FedReproError(f"--set {word}: {value} is no value; quote it as in YAML") from None
+            raise FedReproError(
+                f"--set {word}: cannot read {value}; put quotes around it, as in YAML"
+            ) from None
     return found
 
 
@@ -81,8 +79,8 @@ Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
-        help="A setting of the protocol to replace, rounds=30 or optimizer.lr=0.03 say; again for "
-        "another. Not at scale paper.",
+        help="A setting of the protocol to replace, such as rounds=30 or optimizer.lr=0.03; repeat "
+        "it for others. Not at scale paper.",
     ),
 ]
 
@@ -107,9 +105,9 @@ def status(names: Names = None, root: Root = None) -> None:
 
 @data_app.command()
 def fetch(names: Names = None, root: Root = None) -> None:
-    """Download what may be; say how to get the rest by hand.
+    """Download what is allowed; explain how to get the rest by hand.
 
-    A download that fails is named, and the others go on; the exit status is then 1.
+    A download that fails is named, and the others continue; the exit status is then 1.
     """
     from fedrepro import data
     from fedrepro.data.domains import domain_names
@@ -132,10 +130,10 @@ def prepare(
     root: Root = None,
     size: Annotated[
         list[int] | None,
-        typer.Option(help="Image size in pixels, may be repeated; default the papers' sizes."),
+        typer.Option(help="Image size in pixels, may be repeated; default: the papers' sizes."),
     ] = None,
 ) -> None:
-    """Turn files into arrays; once, then it takes no time."""
+    """Turn files into arrays. This takes time only once."""
     from fedrepro import data
 
     for line in data.prepare(names or (), size or (), root):
@@ -144,9 +142,9 @@ def prepare(
 
 @records_app.command()
 def pack(runs: Runs = RUNS) -> None:
-    """Move finished runs into packed files of the same folder. Features are left out; of runs whose
-    features a notebook draws, t-SNE points are kept. What the notebooks glued is kept beside
-    them."""
+    """Move finished runs into packed files of the same folder. Features are left out; if a
+    notebook draws a run's features, their t-SNE points are kept. The notebooks' glued results
+    are kept too."""
     from fedrepro.records.packed import pack as packed
     from fedrepro.report.results import collect, keep
 
@@ -166,7 +164,7 @@ def pack(runs: Runs = RUNS) -> None:
 def unpack(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = RUNS
 ) -> None:
-    """Write packed runs as folders, as `fedrepro run` leaves them but for features."""
+    """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
     from fedrepro.records.packed import unpack as unpacked
 
     typer.echo(f"{unpacked(_there(runs), out)} runs in {out}")
@@ -182,7 +180,7 @@ def check(runs: Runs = RUNS) -> None:
     if wrong:
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(Pack(runs).runs)} packed runs are whole")
+    typer.echo(f"{len(Pack(runs).runs)} packed runs are complete")
 
 
 def _there(runs: Path) -> Path:
@@ -195,7 +193,7 @@ def bench(
     context: typer.Context,
     name: Annotated[str | None, typer.Argument(help="Default: list them.")] = None,
 ) -> None:
-    """Run a benchmark by name; words after the name are handed to it."""
+    """Run a benchmark by name; words after the name are passed to it."""
     import ast
 
     texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}

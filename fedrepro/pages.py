@@ -1,8 +1,8 @@
-"""Builds the book: a site of static pages from the prose, the result notebooks and recorded runs.
+"""Builds the book: a static site from the text, the result notebooks and recorded runs.
 
-The sources are copied to a folder of their own, where papermill executes the result notebooks; then
-Jupyter Book, told to execute nothing, turns that folder into pages. The old site is replaced only
-by a new one that is complete.
+The sources are copied to a new folder, where papermill executes the result notebooks. Then Jupyter
+Book turns that folder into pages, and executes nothing. The old site is replaced only by a
+complete new one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Report = Callable[[str], None]
 RESULTS = Path("book/results")  # notebooks executed at each build
 GENERATED = Path("book/_generated")  # written at each build, from the code
 RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
-# What sphinx and its theme copy that no browser reads of a page.
+# Files that sphinx and its theme copy, but no page loads.
 UNREAD = (
     *("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o"),
     "_static/vendor/fontawesome/*/js/*",
 )
-# The theme has its icons as a font too, which loads where it is used.
+# The theme has its icons also as a font, which loads when it is used.
 TWICE = re.compile(r'<script[^>]*fontawesome[^>]*></script>|<link rel="preload" as="font"[^>]*>')
 # sphinx's own words are the path
 PICTURE = re.compile(r'<img (alt="[^"]*_images/([0-9a-f]{64}\.png)")[^>]*>')
@@ -48,7 +48,7 @@ FIGURE = '<figure class="interactive">'
 VEGA_LITE = "6.1"  # 6.4 says "undefined" of the point next to the pointer
 SCRIPTS = Path("book/_static/records")  # data of the page of runs
 MATHJAX = Path("book/_static/mathjax")
-# All that a page loads of it: the one script with every TeX extension in it, and its fonts.
+# Pages load only this of MathJax: the script with all TeX extensions, and its fonts.
 MATHJAX_FILES = ("tex-chtml-full.js", "output/chtml/fonts/woff-v2/*.woff")
 OWN = Path("book/own")  # where a user's own notebooks go in the copy
 COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
@@ -65,7 +65,7 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def source_root() -> Path:
-    """The checkout this package runs from. FedReproError where the book's sources are not there."""
+    """The checkout of this package. FedReproError: it has no sources of the book."""
     _check_source(CHECKOUT)
     return CHECKOUT
 
@@ -79,11 +79,11 @@ def build_book(
 ) -> Path:
     """Build the site and return the path of its first page, `<out>/html/index.html`.
 
-    runs: folder of run records. It is handed to result notebooks that have a parameter `runs_dir`,
-        and the executed notebooks below `<runs>/notebooks` become pages of their own.
-    out: where copy, log and site go; default `<source>/_build`.
+    runs: folder of run records. Result notebooks with a parameter `runs_dir` receive it, and the
+    executed notebooks below `<runs>/notebooks` become pages.
+    out: folder for copy, log and site; default `<source>/_build`.
     strict: any warning of the build is an error.
-    source: the repository; default the one this package is installed from (editable).
+    source: the repository; by default the one of this (editable) installation.
     report: called with one line per step.
     FedReproError: missing sources, a notebook that fails, a build that fails.
     """
@@ -91,7 +91,7 @@ def build_book(
     source = (source or source_root()).resolve()
     _check_source(source)
     if runs is not None and not runs.is_dir():
-        raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` first, or mend --runs")
+        raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
     out = (out or source / "_build").resolve()
     copy = out / "site"
     _copy_sources(source, copy)
@@ -118,7 +118,7 @@ def _check_source(source: Path) -> None:
 
 
 def _copy_sources(source: Path, copy: Path) -> None:
-    """Fresh copy of everything a page can include; leftovers of an earlier build are removed."""
+    """Copy everything a page can include; files of an earlier build are removed."""
     shutil.rmtree(copy, ignore_errors=True)
     copy.mkdir(parents=True)
     skip = shutil.ignore_patterns(".*", "__pycache__")
@@ -133,8 +133,8 @@ def _copy_sources(source: Path, copy: Path) -> None:
 
 
 def _add_buttons(source: Path, copy: Path) -> None:
-    """The repository's, its issues' and the edit button, where pyproject.toml has the address:
-    `[project.urls]`, `Repository`. The edit button is of use on pages that are written by hand."""
+    """Add buttons for repository, issues and editing, if pyproject.toml has the address:
+    `[project.urls]`, `Repository`. The edit button is for pages that are written by hand."""
     project = source / "pyproject.toml"
     known = tomllib.loads(project.read_text("utf-8"))["project"] if project.is_file() else {}
     if address := known.get("urls", {}).get("Repository"):
@@ -151,8 +151,8 @@ def _copy_file(file: Path, place: Path) -> None:
 
 
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
-    """MathJax; the verdict rules, as the code that applies them states them; the recorded runs; and
-    one page per method, where the table of contents has a part for them."""
+    """Write MathJax, the verdict rules from the code that applies them, the recorded runs, and one
+    page per method if the table of contents has a part for them."""
     from fedrepro.report.method_pages import write_pages
     from fedrepro.report.run_page import write_scripts
     from fedrepro.report.verdicts import rules_markdown
@@ -175,7 +175,7 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
 
 
 def _main_claims(copy: Path) -> None:
-    """The answers to the papers' main claims, as the page of all claims has found them."""
+    """The answers to the papers' main claims, as on the page of all claims."""
     import scrapbook
 
     page = copy / RESULTS / "claims.ipynb"
@@ -185,8 +185,8 @@ def _main_claims(copy: Path) -> None:
 
 
 def add_recorded(copy: Path, say: Report) -> None:
-    """One page per recorded notebook, in no menu and not searched, and the list that leads to them.
-    Smoke runs are no results; a notebook that is not listed goes."""
+    """Add one page per recorded notebook, outside the menu and the search, and a list of links to
+    them. Smoke runs are not results and are left out; a notebook that is not listed is removed."""
     found = []
     for file, notebook in _finished(copy / RECORDED, say):
         given = _parameters(notebook)
@@ -207,7 +207,7 @@ def add_recorded(copy: Path, say: Report) -> None:
 
 
 def _parameters(notebook: Any) -> dict[str, Any]:
-    """What papermill handed to a notebook, over the notebooks' own defaults."""
+    """A notebook's parameters: those from papermill, else the notebook's defaults."""
     defaults = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
     return {**defaults, **notebook.metadata.get("papermill", {}).get("parameters", {})}
 
@@ -228,8 +228,9 @@ def _title(file: Path, given: dict[str, Any]) -> str:
 def _execute(
     pages: list[Path], folder: Path, runs: Path | None, meanwhile: Callable[[], None]
 ) -> None:
-    """Execute result notebooks in place; their kernels work in `folder`, where the sources lie.
-    meanwhile: what this process does beside them."""
+    """Execute result notebooks in place; their kernels work in `folder`, which has the sources.
+
+    meanwhile: what this process does at the same time."""
     import papermill
 
     given = {}
@@ -245,7 +246,7 @@ def _execute(
                 raise FedReproError(
                     f"{RESULTS / page.name} failed ({reason}); open {page} to see its traceback"
                 )
-    for page in pages:  # the injected cell holds a path of this machine and no result
+    for page in pages:  # the injected cell has a path of this machine and no result
         notebook = nbformat.read(page, as_version=4)
         for cell in notebook.cells:
             if "injected-parameters" in cell.metadata.setdefault("tags", []):
@@ -254,7 +255,7 @@ def _execute(
 
 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
-    """Make pages of the user's executed notebooks, in a part of their own at the end."""
+    """Make pages from the user's executed notebooks, in a separate part at the end."""
     chapters, scales = [], set()
     for file, notebook in _finished(folder, say):
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
@@ -325,8 +326,8 @@ def _build_pages(copy: Path, out: Path, strict: bool) -> Path:
 
 
 def _finish(built: Path) -> None:
-    """Drop what no page needs, tell of each picture what its file says is drawn, and put beside it
-    the interactive form that its file holds, with the script that draws it."""
+    """Remove files that no page needs. Give each picture the description in its file, and add the
+    interactive form in its file, with the script that draws it."""
     for pattern in UNREAD:
         for file in built.glob(pattern):
             file.unlink()

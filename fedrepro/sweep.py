@@ -1,8 +1,8 @@
-"""Many notebooks: papermill executes a paper's notebook for each data set and seed, in a pool of
+"""Sweeps: papermill executes a paper's notebook for each data set and seed, in a pool of
 processes or on a dask cluster.
 
-A notebook is written under a temporary name and renamed at its end, so that one in
-`<runs>/notebooks` is whole; one that failed is `<name>.failed.ipynb`, with its traceback.
+A notebook is written under a temporary name and renamed at its end. So every notebook in
+`<runs>/notebooks` is complete; a failed one is `<name>.failed.ipynb`, with its traceback.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from fedrepro.papers import Paper, load
 
 NOTEBOOKS = CHECKOUT / "notebooks"
 SMOKE_DATASET = "minidigits"
-ROOM = 4 << 30  # bytes of free memory a notebook is given; ADCOL with digit CNNs holds 1.8 GiB
+ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs 1.8 GiB
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 5.0  # seconds to shut a kernel down
 SPAWN = multiprocessing.get_context("spawn")
 
 
-_stopping = [SPAWN.Event()]  # set in all processes of a sweep once it is cut short
+_stopping = [SPAWN.Event()]  # set in all processes of a sweep when it is interrupted
 State = Literal["done", "kept", "failed"]
 
 
@@ -63,14 +63,14 @@ class Job:
 
     @property
     def running(self) -> Path:
-        """Where it is written meanwhile: beside `notebooks`, where nobody looks for results."""
+        """Its path while it runs: next to `notebooks`, where nothing looks for results."""
         return self.output.parent.parent / ".running" / self.output.name
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended. kept: it was whole already. score: a label and its mean accuracy in
-    percent, from its first table. path: None where not even a failed notebook is."""
+    """How a job ended. kept: it was complete already. score: a label and its mean accuracy in
+    percent, from its first table. path: None if there is not even a failed notebook."""
 
     job: Job
     state: State
@@ -84,10 +84,10 @@ class Outcome:
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
-    """The data sets meant where none is named: the embedded one at scale smoke, else those of the
-    experiment, or of all that run."""
+    """The default data sets: the embedded one at scale smoke, else those of the experiment, or of
+    all experiments that run."""
     if experiment != "all" and not paper.experiment(experiment).can_run:
-        paper.arms(experiment)  # raises the line that says why
+        paper.arms(experiment)  # raises an error that says why
     if scale == "smoke":
         return [SMOKE_DATASET]
     runs = [
@@ -117,7 +117,7 @@ def plan(
     data_root: Path | None = None,
     runs: Path = RUNS,
 ) -> list[Job]:
-    """The jobs of a sweep, every value checked before the first kernel starts."""
+    """The jobs of a sweep. Every value is checked before the first kernel starts."""
     from fedrepro.quantities.paper_run import study  # torch comes with it
 
     folder = runs.expanduser().resolve()
@@ -151,9 +151,9 @@ def plan(
 
 
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
-    """`<paper>-<dataset>-<scale>-seed<N>.ipynb`; the experiment comes in where it is not all, the
-    methods where they are chosen, the settings where some are changed: neither a part nor another
-    protocol must be taken for the whole."""
+    """`<paper>-<dataset>-<scale>-seed<N>.ipynb`. The name also has the experiment if it is not all,
+    chosen methods, and changed settings, so that a part or another protocol is not confused with
+    the whole."""
     parts = [paper]
     if parameters["experiment"] != "all":
         parts.append(parameters["experiment"])
@@ -166,8 +166,8 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 
 
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
-    """FedReproError where the notebook is missing or lacks a parameter: papermill would only
-    warn, and run with the defaults."""
+    """Check that the notebook exists and has the parameters, else FedReproError: papermill would
+    only warn, and run with the defaults."""
     import papermill  # costs a second
 
     if not notebook.is_file():
@@ -197,10 +197,10 @@ def sweep(
 ) -> list[Outcome]:
     """Execute the jobs, `workers` at a time, and return how they ended, in their order.
 
-    workers: None for `usual_workers`, or one where a scheduler has others. resume: leave
-    notebooks that are whole. on: `local`, or `dask` with a scheduler's address or a cluster of
-    this machine. report is called as each ends. KeyboardInterrupt stops the running notebooks (not
-    those on other machines) and is raised again; finished rounds stay in the store.
+    workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
+    notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.
+    report is called when a job ends. KeyboardInterrupt stops the running notebooks (not those
+    on other machines) and is raised again; finished rounds stay in the store.
     """
     if on not in ("local", "dask"):
         raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
@@ -234,8 +234,8 @@ def sweep(
 
 
 def usual_workers(jobs: Sequence[Job]) -> int:
-    """How many notebooks to execute at once: one a core, as far as memory goes, since two
-    processes of one thread do more than one of two threads; on a GPU, one."""
+    """The number of notebooks to execute at once: one per core if memory allows, because two
+    processes with one thread are faster than one with two threads; on a GPU, one."""
     from fedrepro.records.environment import pick_device
 
     devices = {pick_device(job.parameters.get("device", "auto")).type for job in jobs}
@@ -265,26 +265,26 @@ def _executor(on: str, workers: int, scheduler: str | None) -> Iterator[Executor
             client = stack.enter_context(dask.Client(scheduler, timeout=10))
         except (OSError, ValueError) as error:
             raise FedReproError(
-                f"no dask scheduler at {scheduler} ({one_line(error)}); start one or mend "
+                f"no dask scheduler at {scheduler} ({one_line(error)}); start one or correct "
                 "--scheduler"
             ) from None
         yield client.get_executor(pure=False)
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that execute notebooks. They end when this one does, however that ends."""
+    """Processes that execute notebooks. They always end when this process ends."""
     _stopping[0].clear()
     return ProcessPoolExecutor(workers, SPAWN, _begin, (_stopping[0],))
 
 
 def _begin(stopping: Event) -> None:
-    """What a process of the pool does first: it will be silent, shut its kernel down where it is
-    asked to end, and end when the process that started it does."""
+    """Set up a process of the pool: it prints nothing, shuts its kernel down when it is asked to
+    end, and ends with the process that started it."""
     _stopping[0] = stopping
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -299,14 +299,14 @@ def _begin(stopping: Event) -> None:
             stopping.set()
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(GRACE)
-            os._exit(1)  # it would wait for work for ever
+            os._exit(1)  # it would wait for work forever
 
     threading.Thread(target=follow, daemon=True).start()
 
 
 def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) -> Outcome:
-    """Execute one notebook in a process of its own and put it where it belongs. carried: what the
-    environment held where the sweep began, which may be another machine."""
+    """Execute one notebook in this process and move it to its place. carried: environment variables
+    from where the sweep began, which may be another machine."""
     from filelock import FileLock, Timeout
 
     from fedrepro.report.results import finished
@@ -321,7 +321,7 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)
             reason = papermill_complaint(job.source, job.running, job.parameters)
-            if _stopping[0].is_set():  # a notebook cut short has not failed
+            if _stopping[0].is_set():  # an interrupted notebook has not failed
                 job.running.unlink(missing_ok=True)
                 return Outcome(job, "failed", 0.0, "interrupted")
             if not reason and not finished(job.running):
@@ -335,7 +335,7 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
 def papermill_complaint(
     source: Path, output: Path, given: Mapping[str, Any], cwd: Path | None = None
 ) -> str:
-    """Execute a notebook; one line of what went wrong, empty where nothing did."""
+    """Execute a notebook. Returns one line on what went wrong, empty if nothing did."""
     import papermill
     from nbclient.exceptions import DeadKernelError
 
@@ -360,8 +360,8 @@ def papermill_complaint(
 
 
 def _keep(job: Job, reason: str) -> Outcome:
-    """Rename the notebook to what it turned out to be. A finished one loses this machine's folders:
-    they are no part of its results, and would be wrong wherever else it is read."""
+    """Rename the notebook to finished or failed. The folders of this machine are removed from a
+    finished one: they are not results, and would be wrong on other machines."""
     if reason:
         if not job.running.exists():
             return Outcome(job, "failed", 0.0, reason)
@@ -373,7 +373,7 @@ def _keep(job: Job, reason: str) -> Outcome:
         facts[key] = Path(facts[key]).name
     for name in PLACES:
         facts.parameters.pop(name, None)
-    facts.parameters["dataset"] = job.dataset  # a folder by its name, not by where it lies
+    facts.parameters["dataset"] = job.dataset  # a folder by its name, not by its path
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):

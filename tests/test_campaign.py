@@ -211,7 +211,7 @@ def test_a_wrong_list_is_one_line_before_anything_starts(
 
 def test_a_missing_or_empty_list_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").touch()
-    with pytest.raises(FedReproError, match="holds no list"):
+    with pytest.raises(FedReproError, match="has no list"):
         campaign.read(tmp_path / "empty.yaml")
     with pytest.raises(FedReproError, match=r"none\.yaml cannot be read"):
         campaign.read(tmp_path / "none.yaml")

@@ -1,1 +1,1 @@
-"""What all rooms stand on: the protocol, random streams, errors, progress, files."""
+"""Shared by all packages: the protocol, random streams, errors, progress, files."""

@@ -1,9 +1,9 @@
-"""The one door to torchvision.
+"""The only module that imports torchvision.
 
-The wheel of the package index is built for CUDA: beside a CPU build of torch its native library
-does not load, and importing it stops at the first operator whose schema is missing. Its Python
-parts (networks, transforms) need none of those, so the missing schemas are declared here and the
-import is tried again. Beside a CUDA build of torch nothing is changed.
+The wheel on PyPI is built for CUDA. With a CPU build of torch its native library does not load,
+and the import stops at the first operator without a schema. Its Python parts (networks,
+transforms) need no operator. So the missing schemas are declared here and the import is tried
+again. With a CUDA build of torch nothing is changed.
 """
 
 import functools
@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-# A declared schema vanishes with its library object, so these live as long as the process.
+# A declared schema disappears with its library object, so these live as long as the process.
 _DECLARED: list[Any] = []
 _MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
 _ATTEMPTS = 8  # two schemas are missing today; a newer release may need a few more
@@ -23,8 +23,8 @@ _ATTEMPTS = 8  # two schemas are missing today; a newer release may need a few m
 
 @functools.cache
 def load_torchvision() -> ModuleType:
-    """torchvision, imported; ``ops`` and ``io`` stay unusable where the native library is
-    absent. ImportError: torchvision is not installed or fails for another reason than missing
+    """torchvision, imported. ``ops`` and ``io`` do not work without the native library.
+    ImportError: torchvision is not installed, or fails for another reason than missing
     schemas."""
     for _ in range(_ATTEMPTS):
         try:

@@ -1,4 +1,4 @@
-"""The one exception users meet: a single line that says what is wrong and what to do."""
+"""The exception that users see: a single line that says what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 
 class FedReproError(Exception):
-    """A mistake the user can mend. The message is one line: what is wrong, then what to do."""
+    """A mistake the user can correct. The message is one line: what is wrong, then what to do."""
 
 
 class Diverged(FedReproError):
-    """Training of a seed gave a loss that is not finite, in a round counted from 1. The rounds
-    before it are kept."""
+    """The loss of a run is not finite in a round, counted from 1. The rounds before it are
+    kept."""
 
     def __init__(self, message: str, seed: int, round: int) -> None:
         super().__init__(message)
@@ -26,7 +26,7 @@ class Diverged(FedReproError):
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """The known names that are nearest to a mistyped one; all of them where none is near."""
+    """The known names nearest to a mistyped one; all of them if none is near."""
     names = {one.lower(): one for one in known}
     near = [names[key] for key in get_close_matches(name.lower(), names, n=3)]
     return ", ".join(near or names.values())
@@ -42,6 +42,6 @@ def first_mistake(error: ValidationError) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type where it has none."""
+    """The first line of an error's message, or its type if it has none."""
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: written under a temporary name, then renamed."""
+"""Files that are either complete or absent: written under a temporary name, then renamed."""
 
 import hashlib
 import json
@@ -15,8 +15,8 @@ RUN_AGAIN = "make room or change the place and run again, finished rounds are ke
 
 
 def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -> None:
-    """Let `writer` fill a temporary file beside `path`, then rename it. A failure, a full disk say,
-    leaves no half file and becomes one line that ends in `mend`."""
+    """Let `writer` fill a temporary file beside `path`, then rename it. A failure, such as
+    a full disk, leaves no partial file and gives one line that ends in `mend`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     make_folder(path.parent, mend)
     try:
@@ -30,7 +30,7 @@ def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -
 
 
 def make_folder(path: Path, mend: str) -> Path:
-    """Make a folder and those above it; FedReproError ending in `mend` where that is impossible."""
+    """Make a folder and its parents. FedReproError, ending in `mend`, if this is impossible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -45,16 +45,16 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; FedReproError naming the file where it is not one."""
+    """The JSON object in a file. FedReproError, naming the file, if it is not one."""
     return parse_json(path, path.read_bytes)
 
 
 def parse_json(path: Path, read: Callable[[], bytes]) -> dict[str, Any]:
-    """The same of a file whose bytes `read` gives."""
+    """The same for a file whose bytes `read` returns."""
     try:
         content = json.loads(read())
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         mend = "delete its folder and run again"
         raise FedReproError(f"{path} cannot be read ({error}); {mend}") from None

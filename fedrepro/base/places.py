@@ -1,5 +1,5 @@
-"""Where things lie: the checkout, where there is one, the folder of runs, files of methods, and
-the modules of a package."""
+"""Paths: the checkout, if there is one, the folder of runs, files of methods, and the modules of
+a package."""
 
 import importlib
 import pkgutil
@@ -7,14 +7,14 @@ from pathlib import Path
 from types import ModuleType
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-# Of the checkout, whatever the working directory; without a checkout, of the working directory.
+# In the checkout, from any working directory; without a checkout, in the working directory.
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
-# In the environment: Python files with methods, joined as PATH is; the tracker of runs.
+# Environment variables: Python files with methods, joined like PATH; the tracker of runs.
 LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
 
 
 def modules_of(*packages: str) -> list[ModuleType]:
-    """Every module of some packages, imported: what registers itself there is known afterwards."""
+    """Every module of some packages, imported, so that their methods and readers are registered."""
     return [
         importlib.import_module(f"{package}.{module.name}")
         for package in packages

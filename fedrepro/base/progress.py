@@ -1,5 +1,5 @@
-"""Progress without printing: one bar in a terminal, one figure in a notebook, else one line a round
-on standard error."""
+"""Progress displays: one bar in a terminal, one figure in a notebook, else one line per round on
+standard error."""
 
 import sys
 import time
@@ -12,16 +12,17 @@ from tqdm import tqdm
 
 
 class Progress:
-    """Told of a run's rounds as they end, with the mean test accuracy in percent. Says nothing.
-    name: of the row that is trained, where a study does it; a run by itself has its method's."""
+    """Base class for progress displays. It receives each finished round and its mean test
+    accuracy in percent, and shows nothing.
+    name: the row that a study trains; for a single run, its method."""
 
     name = ""
 
     def plan(self, rows: Mapping[str, int]) -> None:
-        """Rows of tables to come by a key of each, with their rounds."""
+        """Announce the rows to train: key -> rounds."""
 
     def row(self, key: str) -> None:
-        """A row is done: trained, found or diverged."""
+        """A row is done: trained, read from the store, or diverged."""
 
     def start(self, label: str, total: int, done: int) -> None: ...
 
@@ -64,18 +65,18 @@ class Rows(Progress):
 
     @property
     def rounds(self) -> int:
-        """Rounds to come; rows that turn out to be there already take none."""
+        """The number of rounds left; rows that are recorded already need none."""
         return max(self._of_run, sum(self.todo.values()) - self._of_row)
 
     @property
     def left(self) -> str:
-        """About how long they take, by the mean of those so far."""
+        """The estimated time for them, from the mean time per round so far."""
         seconds = self.rounds * self._seconds / max(1, self.trained)
         return f"about {tqdm.format_interval(seconds)} left" if self.trained else ""
 
 
 class TerminalBar(Rows):
-    """A tqdm bar with the current mean accuracy behind it: one for all rows that were planned."""
+    """One tqdm bar for all planned rows, followed by the current mean accuracy."""
 
     _bar: Any = None
 
@@ -108,7 +109,7 @@ class TerminalBar(Rows):
 
 
 class Lines(Progress):
-    """One line a round on standard error."""
+    """One line per round on standard error."""
 
     def start(self, label: str, total: int, done: int) -> None:
         self._label, self._total = label, total
@@ -119,7 +120,7 @@ class Lines(Progress):
 
 
 class _Output:
-    """One output of a notebook's cell, written again and again."""
+    """One output of a notebook's cell, which is updated in place."""
 
     _handle: Any = None
 
@@ -137,8 +138,8 @@ WIDTH, HEIGHT = 420, 140
 
 
 class NotebookFigure(Rows):
-    """One figure for all runs: mean accuracy over the domains by round, a line per run, and what
-    is left. It stands in the last cell that trained, and stays there."""
+    """One figure for all runs: mean accuracy over the domains by round, one line per run, and the
+    remaining work. It is in the last cell that trained, and stays there."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +151,7 @@ class NotebookFigure(Rows):
         super().start(label, total, done)
         if (cell := _execution()) != self._cell:
             if self._cell is not None:
-                self._show({"text/plain": "The figure goes on with the next cell that trains."})
+                self._show({"text/plain": "The figure continues in the next cell that trains."})
             self._show, self._cell = _Output(), cell
         name = label
         while name in self._lines:  # the same method with another setting
@@ -188,7 +189,7 @@ class NotebookFigure(Rows):
 
 
 def _point(place: tuple[float, float]) -> str:
-    """Of a share of the rounds and an accuracy, 0 to 100 %, the place in the drawing."""
+    """The position in the drawing of (share of the rounds, accuracy in 0 to 100 %)."""
     return f"{WIDTH * place[0]:.1f},{HEIGHT * (1 - place[1] / 100):.1f}"
 
 
@@ -202,14 +203,14 @@ def _bar(label: str, unit: str, number: int, total: int) -> str:
 
 
 def _execution() -> int | None:
-    """The number of the notebook's cell that runs, None outside of a notebook."""
+    """The number of the running notebook cell, None outside a notebook."""
     module = sys.modules.get("IPython")
     shell: Any = module.get_ipython() if module is not None else None
     return shell.execution_count if getattr(shell, "kernel", None) is not None else None
 
 
 def progress(own: bool = False) -> Progress:
-    """The form that fits where the code runs. own: a notebook's figure apart from others' runs."""
+    """The display for a terminal, a notebook, or neither. own: a new figure for these runs."""
     if _execution() is not None:
         return NotebookFigure() if own else _figure()
     return TerminalBar() if sys.stderr.isatty() else Lines()
@@ -217,12 +218,12 @@ def progress(own: bool = False) -> Progress:
 
 @cache
 def _figure() -> NotebookFigure:
-    """Of all runs of this process that no study has a figure for."""
+    """The figure for all runs of this process that have no figure of a study."""
     return NotebookFigure()
 
 
 def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
-    """Numbers from `done` to total - 1: steps of work that has no accuracy, shown as they pass.
+    """Yields `done` to total - 1, and shows them as steps of work without an accuracy.
 
     A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere.
     """

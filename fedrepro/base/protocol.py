@@ -18,14 +18,14 @@ from pydantic import (
 from fedrepro.base.errors import FedReproError, first_mistake
 
 Scale = Literal["smoke", "reduced", "paper"]
-# What settles a value: the paper says it, public code has it, other facts imply it, or we chose it.
+# The origin of a value: the paper states it, public code has it, other facts imply it, or we chose.
 Status = Literal["stated", "code", "inferred", "decided"]
 
 
 class _Spec(BaseModel):
-    """Settings. Run ids hash their dump, so one added after the first recorded runs, which
-    ``always`` does not list, is dumped only where it departs from its default: the ids of the
-    runs that came before it stay."""
+    """Settings. Run ids hash their dump. A setting that was added after the first recorded runs
+    is not in ``always``, and is dumped only if it differs from its default. So the ids of
+    earlier runs stay the same."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     always: ClassVar[frozenset[str]] = frozenset()
@@ -41,14 +41,14 @@ class _Spec(BaseModel):
 
 
 class OptimizerSpec(_Spec):
-    """How clients take their steps: ``sgd`` or ``adamw`` as torch.optim defines them.
+    """The clients' optimiser: ``sgd`` or ``adamw`` as in torch.optim.
 
-    weight_decay: 0 for sgd and 0.01 for adamw, PyTorch's own, where it is not given.
-    clip: longest gradient of a client's whole network; a longer one is shortened to it.
-    warmup: rounds over which the rate rises evenly, the first round's being lr / warmup.
-    cosine: the round after which the rate is 0; from the warm-up on it falls to there as half a
-    cosine. Constant where None.
-    kept: each client's momenta and step counts outlive the round.
+    weight_decay: by default PyTorch's: 0 for sgd and 0.01 for adamw.
+    clip: largest norm of the gradient of a client's whole network; larger ones are clipped.
+    warmup: rounds over which the rate rises linearly; the first round has lr / warmup.
+    cosine: the round after which the rate is 0. From the warm-up on it falls as half a cosine;
+    None: constant.
+    kept: each client keeps its momenta and step counts between rounds.
     """
 
     always: ClassVar[frozenset[str]] = frozenset({"lr", "momentum", "weight_decay"})
@@ -72,13 +72,13 @@ class OptimizerSpec(_Spec):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kind == "adamw" and self.momentum:
-            raise ValueError("adamw has moments of its own; leave momentum at 0")
+            raise ValueError("adamw has its own moments; leave momentum at 0")
         if self.cosine is not None and self.cosine <= self.warmup:
             raise ValueError("cosine must end after the warm-up")
         return self
 
     def rate(self, round: int) -> float:
-        """The step size in a round, counted from 1; 0 is the test before the first."""
+        """The learning rate in a round, counted from 1; round 0 is the test before the first."""
         before = round - 1
         if self.warmup and before < self.warmup:
             return self.lr * (before + 1) / self.warmup
@@ -94,20 +94,20 @@ class AllocationSpec(_Spec):
     rule: ``domain`` one client per domain; ``table`` the clients per domain given by ``clients``;
     ``dirichlet`` label skew with concentration ``alpha`` over ``count`` clients (every domain is
     pooled first); ``mixed`` one client per domain, a share ``ratio`` of its images, its test
-    images and its validation images alike, swapped with the next domain's.
+    images and its validation images too, exchanged with the next domain's.
     per_client: images each client keeps: ``all``, ``smallest`` (cut to the smallest client), a
     count, or a fraction of the domain's training images (0 < f <= 1), never overlapping; or a
     count or fraction by domain.
     draw: ``random`` from the allocation stream, or ``first`` in the split's order.
-    by_class: divide (rule table) or swap (rule mixed) each class by itself, not the domain.
-    every_class: every client gets an image of each class of its domain, where chance gave none
-    in exchange for one of a class it has twice.
-    remainder: a domain's last client takes what is left where that is less than ``per_client``.
-    disjoint: clients lose the training images whose original another domain tests on (MNIST-M is
-    MNIST recoloured).
-    cut_tests: under rule table, a domain's test images are cut among its clients as its training
-    images are, and each client stands for a domain of its own (MPFT, Table 6). Parts are of one
-    size, rounded up class by class, so that a few images are in two of them.
+    by_class: divide (rule table) or exchange (rule mixed) each class separately.
+    every_class: every client gets an image of each class of its domain. A client without one
+    gives an image of a class that it has twice in exchange.
+    remainder: a domain's last client takes the rest, if that is less than ``per_client``.
+    disjoint: training images whose original is a test image of another domain are removed
+    (MNIST-M is MNIST recoloured).
+    cut_tests: under rule table, a domain's test images are divided among its clients like its
+    training images, and each client is its own domain (MPFT, Table 6). Parts have one
+    size, rounded up per class, so a few images are in two of them.
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -129,12 +129,12 @@ class AllocationSpec(_Spec):
 
 
 class Augmentation(_Spec):
-    """What chance may change in a training image, in this order.
+    """Random augmentation of a training image, in this order.
 
-    crop: shift by up to so many pixels each way, black where nothing was (a crop of the image's
-    size after padding); flip: left-right, every other image; rotate: turn by up to so many degrees
-    either way; erase: probability that a rectangle of 2 to 33 % of the area, height to width
-    0.3 to 3.3, turns black.
+    crop: shift by up to this many pixels in each direction, filled with black (a crop of the
+    image's size after padding); flip: left-right, with probability 1/2; rotate: by up to this
+    many degrees in both directions; erase: probability that a rectangle of 2 to 33 % of the
+    area, height to width 0.3 to 3.3, becomes black.
     """
 
     crop: int = Field(0, ge=0)
@@ -144,22 +144,22 @@ class Augmentation(_Spec):
 
 
 class DataSpec(Augmentation):
-    """Which images, at what size, cut how, and augmented how.
+    """Which images, their size, their split, and their augmentation.
 
-    split: ``pooled-stratified`` official parts merged, then divided by class, a fifth or
-    ``test_share`` of them test (FedBN, FedPall); ``official`` the release's own parts;
+    split: ``pooled-stratified`` official parts merged, then divided by class; a fifth or
+    ``test_share`` of them is test (FedBN, FedPall); ``official`` the release's own parts;
     ``official-leaky`` the official training list, but tested on the whole domain, training images
-    included (PACS in the FPL family); ``pooled-leaky`` pooled-stratified's training part, and that
-    test (PACS in MPFT's files); ``random-fifth`` a random 1/5 is test (ADCOL);
+    included (PACS in the FPL family); ``pooled-leaky`` pooled-stratified's training part, tested
+    on the whole domain (PACS in MPFT's files); ``random-fifth`` a random 1/5 is test (ADCOL);
     ``class-first`` the first 80 % of each class is train (FedPall); ``every-tenth`` index mod 10
     in 8, 9 is test (FPL family).
     normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet`` or ``clip``, the mean and
     std of the images those networks were trained on.
-    validation: images a domain may take from the training split's unallocated rest (0: none), or
+    validation: images per domain from the training images that no client gets (0: none), or
     a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
     theirs.
-    test_limit: cut each domain's test set to this many images, or those of the domains named.
-    encoder: a frozen network whose embeddings take the images' place (`data.embeddings`).
+    test_limit: cut each domain's test set to this many images; a mapping does so by domain.
+    encoder: a frozen network whose embeddings replace the images (`data.embeddings`).
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -194,13 +194,13 @@ class DataSpec(Augmentation):
 
     @property
     def same_tests(self) -> bool:
-        """Whether all who follow the split test the same images."""
+        """Whether everybody who uses this split has the same test images."""
         drawn = self.split in ("pooled-stratified", "pooled-leaky", "random-fifth")
         return not drawn and self.test_limit is None
 
     @property
     def augmentation(self) -> Augmentation:
-        """The settings of the training images' augmentation, as a value of their own."""
+        """The augmentation settings as a separate value."""
         return Augmentation(crop=self.crop, flip=self.flip, rotate=self.rotate, erase=self.erase)
 
 
@@ -217,18 +217,18 @@ class EarlyStop(_Spec):
 
 
 class Protocol(_Spec):
-    """Everything about a run that is not the method, the seed or the machine.
+    """Everything about a run except the method, the seed and the machine.
 
-    head: whose frozen head a client's network has, where networks have one: ``common`` the mean of
-    all clients', ``own`` its own.
-    weighting: of clients in their average, by images or alike. ``tensors``: MPFT's public code,
-    where tensor j of a network becomes the clients' sum times client j's share of batches.
-    participation: share of the clients that train in a round. turns: every client has had its turn
-    before one has another, instead of a draw for each round by itself. stay: rounds for which the
-    drawn clients stay.
+    head: the frozen head of a client's network, if networks have one: ``common`` the mean of
+    all clients' heads, ``own`` its own.
+    weighting: of clients in the average: by images or equal. ``tensors``: as in MPFT's public
+    code, tensor j of a network becomes the clients' sum times client j's share of batches.
+    participation: share of the clients that train in a round. turns: no client participates
+    again before all have; otherwise each round has its own draw. stay: number of rounds for
+    which the drawn clients stay.
     tested_on: ``home`` each client's network on its own domain; ``everywhere`` on the others too.
-    tested_at: before the last five rounds, so many test images of a domain at most, always the
-    same; all of them where None.
+    tested_at: before the last five rounds, test on at most this many images per domain, always
+    the same; None: all.
     """
 
     always: ClassVar[frozenset[str]] = frozenset(
@@ -274,7 +274,7 @@ class Protocol(_Spec):
 
 
 def parse_protocol(raw: dict[str, Any]) -> Protocol:
-    """Validate a nested mapping; the first mistake comes back as one line naming the setting."""
+    """The protocol of a nested mapping. FedReproError names the first wrong setting."""
     try:
         return Protocol.model_validate(raw)
     except ValidationError as error:

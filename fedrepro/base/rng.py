@@ -1,8 +1,8 @@
 """Named random streams.
 
-Every draw of a run comes from a stream keyed by (seed, purpose, client, round), so that adding a
-client, a method or an evaluation never shifts somebody else's numbers, and a resumed round draws
-what the uninterrupted one would have drawn. Nothing reads torch's or numpy's global generator.
+Every draw of a run comes from a stream with the key (seed, purpose, client, round). So adding a
+client, a method or an evaluation never changes the other draws, and a resumed round has the same
+draws as an uninterrupted one. Nothing reads torch's or numpy's global generator.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Work done at once on the cores of a CPU, each piece by one thread."""
+"""Parallel work on the cores of a CPU: each task has one thread."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -13,22 +13,23 @@ from threadpoolctl import threadpool_limits
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# Taken to be needed for each client at once: copies of the network, and a batch's activations.
+# Assumed memory for each parallel client: copies of the network, and a batch's activations.
 COPIES, ACTIVATIONS = 8, 1 << 30
 
 _outside: int | None = None  # torch's threads outside of `one_thread`
 
 
 def cores() -> int:
-    """Threads that may be busy at once: torch's own number, or that of before `one_thread`."""
+    """The number of parallel threads: torch's number, or its number before `one_thread`."""
     return _outside or torch.get_num_threads()
 
 
 def lanes(network: int) -> int:
-    """How many networks of so many bytes to train at once: one a core, as far as memory goes.
+    """The number of networks of `network` bytes to train at once: one per core if memory allows.
 
-    On two free cores a recorded round is 1.5 to 1.7 times as fast so; where a sweep fills the cores
-    each process has one thread and trains one network at a time. No number depends on it.
+    On two free cores this makes a recorded round 1.5 to 1.7 times as fast. In a sweep that uses
+    all cores, each process has one thread and trains one network at a time. Results do not
+    depend on it.
     """
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
     return max(1, min(cores(), fitting))
@@ -36,7 +37,7 @@ def lanes(network: int) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside, torch's operations take one thread each: split among several they have other bits."""
+    """Inside, each torch operation uses one thread, because several threads change the bits."""
     global _outside
     if _outside is not None:
         yield
@@ -52,8 +53,9 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def recorded(device: torch.device) -> Iterator[None]:
-    """What a recorded run computes in: on a CPU one thread an operation, numpy's and scikit-learn's
-    too, so that its numbers are those of any number of threads. A GPU's are its own."""
+    """Run the block with the thread settings of a recorded run. On a CPU every operation, also of
+    numpy and scikit-learn, uses one thread, so the numbers do not depend on the number of
+    threads. A GPU is not affected."""
     if device.type != "cpu":
         yield
         return
@@ -67,10 +69,10 @@ def side_by_side(
     count: int,
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Result]]:
-    """Do all tasks, so many at once, each with one of torch's threads.
+    """Do all tasks, `count` at a time, each with one torch thread.
 
-    Results come in the tasks' order with their position, at most two a thread waiting. Where the
-    caller leaves or a task fails, `stop` is called and the tasks under way are waited for.
+    Yields (position, result) in the order of the tasks; at most two results per thread wait. If
+    the caller leaves or a task fails, `stop` is called, and running tasks are waited for.
     """
     waiting: deque[tuple[int, Future[Result]]] = deque()
     pool = ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,))

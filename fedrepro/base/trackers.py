@@ -1,4 +1,4 @@
-"""Trackers: told of every round of a run, in a folder of their own beside its record."""
+"""Trackers: receive every round of a run, and write into their own folder in its record."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedrepro.base.places import TRACK
 
 
 class Tracker:
-    """What a run is followed with; a subclass, with a name of its own, may be given as `track`.
+    """Base class for trackers. A subclass with its own `name` may be passed as `track`.
 
-    folder: its own, empty. A run that goes on tells the rounds it has already been through again.
+    folder: its own, empty. A resumed run sends its earlier rounds again.
     """
 
     name = ""
@@ -22,8 +22,8 @@ class Tracker:
     def __init__(self, folder: Path) -> None: ...
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """A round is over: accuracy in percent by domain and their mean, loss terms as means over
-        clients, bytes by kind and their total."""
+        """Receive a finished round: accuracy in percent by domain and their mean, loss terms as
+        means over clients, bytes by kind and their total."""
 
     def close(self) -> None: ...
 
@@ -51,7 +51,7 @@ TRACKERS = {tracker.name: tracker for tracker in (TensorBoard,)}
 
 
 def resolve(track: str | type[Tracker]) -> type[Tracker] | None:
-    """A tracker by its name, that of the environment where none is given; None where neither is.
+    """The tracker with a name, by default the environment's; None if neither is given.
     FedReproError: it is not known, or not installed."""
     track = track or os.environ.get(TRACK, "")
     if not isinstance(track, str):

@@ -1,4 +1,4 @@
-"""Domain sets: official files (or the generator) -> uint8 arrays in a cache -> clients. And the
+"""Data sets: official files (or the generator) -> uint8 arrays in a cache -> clients. Also the
 weights of frozen encoders."""
 
 from fedrepro.data.domains import DATASETS, load_domain

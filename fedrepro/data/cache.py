@@ -1,8 +1,8 @@
-"""Where data lie and where prepared arrays go, and the files in the cache.
+"""The folders of data and prepared arrays, and the files in the cache.
 
-One safetensors file for each domain and size: it memory-maps and cannot run code. It carries its
-checksum (`base.checksums`). Whoever opens one reads all of it first, once a process: 0.02 s for
-SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
+Each domain and size has one safetensors file. It is memory-mapped, cannot run code, and has a
+checksum (`base.checksums`). Each process reads a file completely once before it uses it: 0.02 s
+for SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
 """
 
 from __future__ import annotations
@@ -37,33 +37,34 @@ def _folder(given: Path | str | None, default: str, kind: str, say: str) -> Path
 def data_root(root: Path | str | None = None, create: bool = False) -> Path:
     """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
 
-    It may be read-only. One that was named must exist unless ``create``; the default may be absent.
+    It may be read-only. A named folder must exist unless ``create``; the default may be absent.
     """
     given, say = root if root is not None else os.environ.get(DATA) or None, f"--root or {DATA}"
     path = _folder(given, "data", "data root", f"with {say}")
     if create:
         return files.make_folder(path, f"give a folder you may write to with {say}")
     if given is not None and not path.exists():
-        raise FedReproError(f"data root {path} does not exist; create it, or give another by {say}")
+        raise FedReproError(f"data root {path} does not exist; create it or give another {say}")
     if path.exists() and not os.access(path, os.R_OK | os.X_OK):
         raise FedReproError(f"data root {path} cannot be read; change its permissions")
     return path
 
 
 def cache_root(cache: Path | str | None = None) -> Path:
-    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
+    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared). It is
+    created if absent."""
     given = cache if cache is not None else os.environ.get(CACHE) or None
     path = _folder(given, "prepared", "cache", f"with {CACHE}")
     return files.make_folder(path, f"give a folder you may write to with {CACHE}")
 
 
 def cache_path(cache: Path, name: str, size: int, hash: str) -> Path:
-    """The hash is part of the name, so other files or readers never meet old arrays."""
+    """An array file's path. The hash is in its name, so other files or readers get new ones."""
     return cache / f"{name}-{size}-{hash[:16]}.safetensors"
 
 
 def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    """Arrays and facts as one file with its checksum, whole or not at all."""
+    """Write arrays and facts into one file with its checksum. It is complete or absent."""
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # one string, because safetensors writes several in no fixed order
     note = {"fedrepro": json.dumps({**facts, **checksums.UNSIGNED}, sort_keys=True)}
@@ -76,7 +77,7 @@ def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is as it was written: all of it is read, once a process."""
+    """Whether a file is unchanged: each process reads it completely once."""
     try:
         facts = path.stat()
     except OSError:
@@ -90,8 +91,8 @@ def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
 
 
 def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:
-    """Arrays (images memory-mapped read-only) and their facts; None if absent, damaged, from
-    before there were checksums, or of another hash, which means: prepare again."""
+    """Arrays (images memory-mapped read-only) and their facts. None, which means prepare again, if
+    the file is absent, damaged, older than checksums, or of another hash."""
     if not is_whole(path):
         return None
     try:

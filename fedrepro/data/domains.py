@@ -28,7 +28,7 @@ def _domainnet(classes: int, *names: str) -> tuple[str, ...]:
     return tuple(f"{name}-{classes}" for name in names)
 
 
-# MPFT's order, which says whose images a client gets that swaps some with the next domain's
+# MPFT's order, which decides the next domain when domains exchange images
 _MPFT = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
 DATASETS: dict[str, tuple[str, ...]] = {
     "minidigits": ("mini-scanned", "mini-font", "mini-photo", "mini-street"),
@@ -50,9 +50,9 @@ STANDINS = {
     "syn-standin": "SYN: generated stand-in, not the published images",
 }
 GENERATED = (*DATASETS["minidigits"], *STANDINS)
-# Other cuts of files that a data set before them has: meant only where they are named.
+# Other subsets of files that an earlier data set has: used only if they are named.
 SUBSETS = ("domainnet-50", "domainnet-100", "domainnet-150")
-ALL_ENCODERS = "encoders"  # the name that stands for all of them, as a data set's for its domains
+ALL_ENCODERS = "encoders"  # the name for all of them, like a data set's name for its domains
 MAX_SIZE = 1024
 
 
@@ -65,9 +65,9 @@ class DomainArrays:
     Order: digits as released, train then test; folders by class, then file name.
     hash: sha256 hex over (name, the source files' sha256, reader and its version, size); the name,
     because several domains may share one archive.
-    standin: made by the generator in place of a real domain.
-    cut: (train end, test start) where only that index range may split the domain, else None.
-    deviations: clauses to print beside numbers made from these images.
+    standin: generated, replaces a real domain.
+    cut: (train end, test start) if the domain may only be split there, else None.
+    deviations: clauses to print with numbers made from these images.
     subset: images of the release are left out.
     """
 
@@ -85,10 +85,10 @@ class DomainArrays:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a domain's arrays of one size go in the cache; what reads them where they are not
-    there, with further deviations; and the other fields of its DomainArrays. One function below
-    makes the plan from official files, one from the generator, one from a folder; another kind of
-    data needs one."""
+    """The cache path of a domain's arrays of one size; the function that reads them if they are
+    absent, with further deviations; and the other fields of its DomainArrays. One function below
+    makes the plan from official files, one from the generator, one from a folder. Another kind
+    of data needs another one."""
 
     path: Path
     hash: str
@@ -100,7 +100,7 @@ class Plan:
     subset: bool = False
 
     def load(self) -> DomainArrays:
-        """The arrays, from the cache or read and written there now."""
+        """The arrays, from the cache, or else read now and written there."""
         opened = open_arrays(self.path, self.hash)
         if opened is None:
             decoded, further = self.read()
@@ -133,8 +133,8 @@ def all_domains() -> tuple[str, ...]:
 
 
 def domain_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Data sets, domains and encoders -> domains and encoders, each once; none given means all,
-    but of several cuts of the same files the first alone."""
+    """Data sets, domains and encoders -> domains and encoders, each once. Without names: all, but
+    only the first of several subsets of the same files."""
     groups = {**DATASETS, ALL_ENCODERS: tuple(ENCODERS)}
     singles = (*all_domains(), *ENCODERS)
     found: list[str] = []
@@ -152,7 +152,7 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
 def load_dataset(
     dataset: str, size: int, root: Path | str | None = None
 ) -> dict[str, DomainArrays]:
-    """A data set's domains in their order; of a folder, those it was named with.
+    """A data set's domains in their order; for a folder, its domains when it was first read.
 
     Raises FedReproError (one line) for an unknown name, and as `load_domain`.
     """
@@ -173,10 +173,10 @@ def load_domain(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> DomainArrays:
-    """A domain's arrays at size x size, prepared into the cache where they are not there yet.
+    """A domain's arrays at size x size, prepared into the cache if they are not there yet.
 
-    Raises FedReproError (one line) for an unknown name, a missing, cut or altered file, a data
-    root that is none, or a cache that cannot be written.
+    Raises FedReproError (one line) for an unknown name, a missing, truncated or changed file, a
+    data root that is not a folder, or a cache that cannot be written.
     """
     return make_plan(name, size, root, cache, manifest).load()
 
@@ -242,7 +242,7 @@ def _folder_plan(tree: folders.Tree, name: str, size: int, cache: Path) -> Plan:
 
 
 def generator() -> Any:
-    """What draws the generated digits: tools/drawn_digits, of this checkout or of the wheel."""
+    """The module that draws the generated digits: tools/drawn_digits, of the checkout or wheel."""
     tools = CHECKOUT / "tools"
     if (tools / "drawn_digits").is_dir() and str(tools) not in sys.path:
         sys.path.insert(0, str(tools))  # also reaches the processes that draw
@@ -256,8 +256,8 @@ def generator() -> Any:
 
 
 def _read(located: Located, collection: Collection, size: int) -> tuple[Decoded, tuple[str, ...]]:
-    """Read a located source. Its counts are held against the manifest's: an error where those are
-    certain, else a deviation."""
+    """Read a located source. Its counts are compared with the manifest's. A difference is an error
+    if the manifest's counts are certain, else a deviation."""
     domain, source = located.domain, located.source
     entry, classes = collection.domains[domain], collection.classes_of(domain)
     files = {role: path for role, (_, path) in located.found.items()}
@@ -265,7 +265,7 @@ def _read(located: Located, collection: Collection, size: int) -> tuple[Decoded,
         domain, files, size, entry.folders, classes, collection.spellings, collection.classes
     )
     decoded = READERS[source.reader](spec)
-    cut = f"the set is cut or altered: `fedrepro data fetch {domain}` tells how to get it"
+    cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
     for name, have, want in zip(classes, found, entry.counts or found, strict=True):
         if have != want:

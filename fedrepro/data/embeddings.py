@@ -1,4 +1,4 @@
-"""Frozen encoders at work: a domain's images -> its embeddings, computed once and kept by hash."""
+"""Frozen encoders: a domain's images -> its embeddings, computed once and stored by hash."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from fedrepro.data.transforms import normalise
 
 EMBEDDING_VERSION = 1  # raised whenever the embeddings of the same images change
 BATCH = 64
-PIXELS = 8  # side of the picture that stands for an embedding where there is no encoder
+PIXELS = 8  # side of the picture that replaces an embedding if there is no encoder
 NO_TEXT = "no text encoder: the frozen head is made of the clients' class means"
 EXTRAS = "fedrepro.extras"  # a package whose modules may register encoders
 
 
 @dataclass(frozen=True)
 class Embedder:
-    """images: float (b, 3, H, W) in [0, 1] -> embeddings (b, size), a gradient passes back to the
-    images. text: of a domain, its words for the K classes -> a head (K, size); None without a text
-    encoder. hash: of all that they depend on. deviations: clauses to print beside numbers made
-    with it. side: of the images it works on, in pixels, to which others are enlarged; None: any."""
+    """A frozen encoder. images: float (b, 3, H, W) in [0, 1] -> embeddings (b, size), with
+    gradients to the images. text: a domain's words for the K classes -> a head (K, size); None
+    without a text encoder. hash: of everything they depend on. deviations: clauses to print with
+    numbers made with it. side: of its images in pixels; others are enlarged; None: any."""
 
     name: str
     size: int
@@ -50,13 +50,13 @@ class Embedder:
     side: int | None = None
 
 
-# Each makes the encoder of that name from data root, cache and device.
+# Each function makes the encoder of its name from data root, cache and device.
 Maker = Callable[[str, Path | None, Path | None, torch.device], Embedder]
 EMBEDDERS: dict[str, Maker] = {}
 
 
 def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> Embedder:
-    """An encoder by name, ready to run on the machine's first GPU, else on its CPU.
+    """The encoder with a name, on the machine's first GPU, else on its CPU.
 
     Raises:
         FedReproError: unknown name, missing or altered weights, a package that is not installed.
@@ -71,8 +71,8 @@ def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> 
 
 
 def _pixels(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Embedder:
-    """The picture itself, averaged down: nothing learnt, so that a path can be checked in no time
-    without a file."""
+    """An encoder without learning: the picture itself, averaged down. It tests the code quickly
+    and without a file."""
 
     def images(x: Tensor) -> Tensor:
         return F.adaptive_avg_pool2d(x, PIXELS).flatten(1)
@@ -90,7 +90,7 @@ def _convolutional(
     network = getattr(load_torchvision().models, recipe.architecture)(weights=None)
     network.load_state_dict(encoder.tensors)
     features = _padded_as_trained(network.features).eval().requires_grad_(False)
-    # in the memory format that is a quarter faster on a CPU
+    # this memory format is a quarter faster on a CPU
     features = features.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def images(x: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ EMBEDDERS |= {"pixels": _pixels, **dict.fromkeys(ENCODERS, _convolutional)}
 
 
 def _padded_as_trained(features: nn.Module) -> nn.Module:
-    """TensorFlow's padding: one pixel at the bottom and right of a 3x3 convolution of stride 2."""
+    """TensorFlow's padding: one pixel at the bottom and right for a 3x3 convolution of stride 2."""
     for parent in list(features.modules()):
         for name, layer in list(parent.named_children()):
             if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
@@ -124,7 +124,7 @@ def enlarged(x: Tensor, size: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """Those of a domain's images that are asked for: float32 (n, d) by the images' indices (n,).
+    """Embeddings of some of a domain's images: float32 (n, d) by the images' indices (n,).
 
     rows: int64 (m,), the indices of the images that were embedded, ascending; values: (m, d).
     """
@@ -145,10 +145,10 @@ def embed_domain(
     rows: npt.NDArray[np.int64],
     cache: Path | None = None,
 ) -> DomainArrays:
-    """The domain with `Embeddings` of the images `rows` in place of images, from the cache or
-    computed now; the cache keeps what was ever asked for.
+    """The domain with `Embeddings` of the images `rows` instead of images, from the cache or
+    computed now; the cache keeps all that were computed.
 
-    The hash becomes one of images and encoder; nothing is augmented.
+    The hash is then of images and encoder; nothing is augmented.
     """
     key = json.dumps([arrays.hash, encoder.hash, EMBEDDING_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
@@ -168,7 +168,7 @@ def embed_domain(
 
 
 def _read(path: Path, size: int) -> Embeddings:
-    """What the cache holds; nothing where it holds no whole file of this kind."""
+    """The embeddings in the cache; empty if it has no complete file of this kind."""
     with suppress(OSError, SafetensorError):
         if is_whole(path):
             with safe_open(str(path), framework="np") as file:
@@ -179,9 +179,9 @@ def _read(path: Path, size: int) -> Embeddings:
 def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.NDArray[np.float32]:
     """Embeddings float32 (n, d) of images uint8 (n, C, H, H), n > 0, with a bar named `label`.
 
-    Every batch is whole, the last one filled up with its last image, and on a CPU each is one
-    thread's, as many at once as there are cores: then the bits of an embedding depend neither on
-    which others are asked for with it nor on the number of threads.
+    Every batch has the full size; the last one repeats its last image. On a CPU each batch has
+    one thread, and as many batches run at once as there are cores. So the bits of an embedding
+    do not depend on the other images or on the number of threads.
     """
 
     @torch.no_grad()

@@ -1,4 +1,4 @@
-"""Frozen encoders: what is known of each, and its tensors from the released file."""
+"""Frozen encoders: their properties, and their tensors from the released files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENCODER_VERSION = 1  # raised whenever the tensors made from the same file chang
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network takes images and where its features lie.
+    """The input and the features of a network.
 
     size: side of its input in pixels. normalise: as in DataSpec. features: length of the feature
     vector. architecture: torchvision's function for the empty network.
@@ -32,10 +32,10 @@ class Recipe:
     architecture: str
 
 
-# MobileNetV2's BatchNorm is folded into its weights and its statistics are not the data's: it runs
-# in evaluation mode alone. The feature is the mean over space of torchvision's `features(x)`. It
-# was trained with TensorFlow's padding: its five 3x3 convolutions of stride 2 are to be padded by
-# one at the bottom and on the right only, else up to three in ten of its answers change.
+# MobileNetV2's BatchNorm is folded into its weights and its statistics are not the data's, so it
+# runs in evaluation mode only. The feature is the mean over space of torchvision's `features(x)`.
+# It was trained with TensorFlow's padding: its five 3x3 convolutions of stride 2 are padded by one
+# at the bottom and on the right only. Else up to three in ten predictions change.
 ENCODERS: dict[str, Recipe] = {
     "mobilenetv2-imagenet": Recipe(224, "half", 1280, "mobilenet_v2"),
 }
@@ -44,7 +44,7 @@ ENCODERS: dict[str, Recipe] = {
 @dataclass(frozen=True)
 class Encoder:
     """A network's tensors by torchvision's names, on the CPU. hash: sha256 hex over (name, the
-    file's sha256, version). deviations: clauses to print beside numbers made with it."""
+    file's sha256, version). deviations: clauses to print with numbers made with it."""
 
     name: str
     recipe: Recipe
@@ -59,10 +59,10 @@ def load_encoder(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> Encoder:
-    """An encoder's tensors. The file is verified by its hash, and read without the power to run
-    code all the same.
+    """An encoder's tensors. The file is verified by its hash, and read in a way that cannot run
+    code.
 
-    Raises FedReproError (one line) for a missing, cut or altered file.
+    Raises FedReproError (one line) for a missing, truncated or changed file.
     """
     import torch  # costs seconds to import
 

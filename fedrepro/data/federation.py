@@ -1,4 +1,4 @@
-"""A federation: clients with their images, and a test set per domain, ready for a device."""
+"""A federation: clients with their images, and a test set per domain."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client. ``validation`` holds unallocated training images of its domain and is one object
-    for all clients of that domain; None where every training image is allocated."""
+    """One client. ``validation``: training images of its domain that no client has; all clients
+    of the domain share it. None if clients have all training images."""
 
     name: str
     domain: str
@@ -53,14 +53,14 @@ class ClientData:
 class Federation:
     """All data of a run.
 
-    size: side of an image in pixels, or values of an embedding. texts: of an encoder that knows
-    words, its head (K, d) for each source domain.
+    size: side of an image in pixels, or values of an embedding. texts: for an encoder with a text
+    part, its head (K, d) for each source domain.
     domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
     source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
-    deviations: domain -> what differs from the papers' data there. test_images: of each test set,
-    in its order, the domains it comes from and the images' indices there (unknown where pooled).
-    subsets: domains of which images of the release are left out. weights: of the domains in a mean
-    over clients, where it is not their numbers of test images.
+    deviations: domain -> what differs from the papers' data there. test_images: for each test
+    set, in its order, the images' source domains and indices there (unknown if pooled).
+    subsets: domains without some images of the release. weights: of the domains in a mean over
+    clients, if they are not the numbers of test images.
     """
 
     dataset: str
@@ -78,7 +78,7 @@ class Federation:
     weights: dict[str, int] = field(default_factory=dict)
 
     def tested_on(self, most: int | None, seed: int) -> Federation:
-        """The same with a fixed sample of at most so many test images of each domain."""
+        """The same federation with a fixed sample of at most this many test images per domain."""
         tests, deviations = dict(self.tests), dict(self.deviations)
         for domain, whole in self.tests.items():
             if most is not None and len(whole) > most:
@@ -91,7 +91,7 @@ class Federation:
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
 
-        domain is the client's; client is empty where the images belong to the whole domain.
+        domain: of the client. client: empty if the images belong to the whole domain.
         """
         frames = []
         for domain, client, split, samples in self._parts():
@@ -109,7 +109,7 @@ class Federation:
             yield domain, "", "test", samples
 
     def validations(self) -> dict[str, Samples]:
-        """The held-out images of the domains that have some."""
+        """The validation images of the domains that have some."""
         return {c.domain: c.validation for c in self.clients if c.validation is not None}
 
     def to(self, device: torch.device | str) -> Federation:
@@ -125,14 +125,14 @@ class Federation:
 
 
 def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
-    """Load, split and allocate a data set as its specification says.
+    """The federation of a specification: load, split and allocate its data set.
 
-    Splits and clients follow from ``spec.split_seed``, so that every run of a protocol has
-    the same data whatever its own seed. Under label skew several domains become the one domain
-    ``pooled``, for clients, validation and test alike.
+    Splits and clients depend on ``spec.split_seed``, so every run of a protocol has the same
+    data for any seed. Under label skew all domains become one domain ``pooled``, for clients,
+    validation and test.
 
     Raises:
-        FedReproError: unknown data set, missing or broken files, clients that cannot be had.
+        FedReproError: unknown data set, missing or broken files, impossible clients.
     """
     arrays, splits, partition = divided(spec, root)
     size, texts = spec.size, dict[str, Tensor]()
@@ -194,7 +194,7 @@ def _caveats(
 def divided(
     spec: DataSpec, root: Path | None = None
 ) -> tuple[dict[str, DomainArrays], dict[str, Split], Partition]:
-    """A data set's domains, how each is split, and who gets what."""
+    """A data set's domains, the split of each, and the clients' shares."""
     arrays = load_dataset(spec.dataset, spec.size, root)
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
@@ -206,10 +206,10 @@ def divided(
 def originals(
     arrays: Mapping[str, DomainArrays], root: Path | str | None = None
 ) -> dict[str, Indices]:
-    """Of domains that share digits, the number of each image's digit in MNIST; else empty.
+    """For domains that share digits, the MNIST number of each image's digit; else empty.
 
-    MNIST-M is MNIST over photographs, image by image, by the number its subset stores or its files
-    are named after. FedReproError where a label is not the original's.
+    MNIST-M has the digits of MNIST over photographs. Its subset stores the MNIST number of each
+    image, or its files are named after it. FedReproError: a label is not the original's.
     """
     if not {"mnist", "mnistm"} <= arrays.keys():
         return {}
@@ -227,7 +227,8 @@ def originals(
 
 
 def _weights(spec: DataSpec, splits: Mapping[str, Split], partition: Partition) -> dict[str, int]:
-    """MPFT's: mixed test sets count as the unmixed ones, cut ones as their training images."""
+    """The domains' weights as in MPFT's code: a mixed test set has the weight of the unmixed one,
+    a divided test set that of its training images."""
     if spec.allocation.cut_tests:
         return {client.domain: len(client) for client in partition.clients}
     mixed = spec.allocation.rule == "mixed"
@@ -246,7 +247,7 @@ def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
 
 
 def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
-    """Copy the images out of the mapped files; grey ones get three equal channels."""
+    """Copy the images from the mapped files; grey ones get three equal channels."""
     images, labels = [], []
     for name, indices in pieces:
         part = np.asarray(arrays[name].images[indices])

@@ -1,7 +1,7 @@
-"""Data sets of one's own: a folder of ``domain/class/image``, asked for as ``folder:PATH``.
+"""The user's own data sets: a folder of ``domain/class/image``, named ``folder:PATH``.
 
-Looked at once, it is known as ``folder:<its name>-<8 hex digits of its content>``, wherever it
-lies: by that name tables and caches call it. Run ids hold the content of its domains alone.
+When it is read first, it gets the name ``folder:<its name>-<8 hex digits of its content>``, for
+any path. Tables and caches use that name. Run ids depend only on the content of its domains.
 """
 
 from __future__ import annotations
@@ -22,15 +22,14 @@ from fedrepro.data.cache import cache_root
 from fedrepro.data.manifest import file_hash
 from fedrepro.data.readers import common
 
-FOLDER = "folder"  # how its names begin: a protocol may have several, folder and folder-frozen
-HOW = "a folder holds domain/class/image"
+FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
+HOW = "a folder has domain/class/image"
 TAKEN = {"avg", "bytes", "dataset", "label", "pooled", "round", "seed"}  # columns beside domains
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder that was looked at. hashes: of each domain's pictures, over their names and
-    content."""
+    """A folder that was read. hashes: of each domain's pictures, over their names and content."""
 
     root: Path
     classes: tuple[str, ...]
@@ -38,7 +37,7 @@ class Tree:
 
     @property
     def name(self) -> str:
-        """Its own name, and what it holds."""
+        """Its own name and a hash of its content."""
         content = hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode())
         return f"{self.root.name}-{content.hexdigest()[:8]}"
 
@@ -68,15 +67,15 @@ _looked_at: dict[str, Tree] = {}
 
 
 def kind(dataset: str) -> str:
-    """What a protocol calls a data set: ``folder`` for one of these, else its own name."""
+    """A data set's name in a protocol: ``folder`` for a folder, else its own name."""
     start, colon, _ = dataset.partition(":")
     return start if colon and start.startswith(FOLDER) else dataset
 
 
 def named(dataset: str, cache: Path | str | None = None) -> str:
-    """The name of a data set from ``folder:PATH``; any other is its own.
+    """The name of a data set from ``folder:PATH``; other names do not change.
 
-    FedReproError (one line): no such folder, or one that is no ``domain/class/image``.
+    FedReproError (one line): no such folder, or one without ``domain/class/image``.
     """
     start, _, place = dataset.partition(":")
     if not start.startswith(FOLDER) or place in _looked_at:
@@ -89,17 +88,17 @@ def named(dataset: str, cache: Path | str | None = None) -> str:
 
 
 def opened(dataset: str) -> Tree | None:
-    """The folder behind a name that `named` gave; None for any other data set."""
+    """The folder of a name from `named`; None for any other data set."""
     start, _, name = dataset.partition(":")
     if start != FOLDER:
         return None
     if name not in _looked_at:
-        raise FedReproError(f"where {dataset} lies is not known here; name it as {FOLDER}:PATH")
+        raise FedReproError(f"the path of {dataset} is not known here; name it as {FOLDER}:PATH")
     return _looked_at[name]
 
 
 def placed(dataset: str) -> str:
-    """A data set's name as another process understands it: a folder's with its path."""
+    """A data set's name for another process: a folder's name with its path."""
     tree = _looked_at.get(dataset.partition(":")[2])
     return dataset if tree is None else f"{kind(dataset)}:{tree.root}"
 
@@ -111,15 +110,15 @@ def _need(holds: bool, path: Path, problem: str, mend: str = HOW) -> None:
 
 @contextmanager
 def _own() -> Iterator[None]:
-    """Readers advise to fetch the official file again; nobody can fetch one's own."""
+    """Replace a reader's advice to fetch the official file: a user's own file has none."""
     try:
         yield
     except FedReproError as error:
-        raise FedReproError(f"{str(error).rpartition('; ')[0]}; mend or remove it") from None
+        raise FedReproError(f"{str(error).rpartition('; ')[0]}; repair or remove it") from None
 
 
 def _look(root: Path, cache: Path) -> Tree:
-    _need(root.exists(), root, "does not exist", f"mend the path: {HOW}")
+    _need(root.exists(), root, "does not exist", f"correct the path: {HOW}")
     _need(root.is_dir(), root, "is a file", f"name a folder: {HOW}")
     found: dict[str, set[str]] = {}
     for domain, *name in _entries(root := root.resolve()):
@@ -139,8 +138,9 @@ def _look(root: Path, cache: Path) -> Tree:
 
 
 def _entries(root: Path) -> Iterator[tuple[str, ...]]:
-    """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files and what
-    is no picture beside the classes are left out; whatever else is in a wrong place is an error."""
+    """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files, and
+    other files next to the class folders, are ignored; anything else in a wrong place is an
+    error."""
     try:
         paths = sorted(islice(root.rglob("*"), common.MAX_MEMBERS + 1))
     except OSError as error:
@@ -157,14 +157,14 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
             continue
         if path.is_symlink():
             inside = path.is_file() and path.resolve().is_relative_to(root)
-            said = "is a link that leaves the folder, or to a folder, or to nothing"
+            said = "is a link out of the folder, to a folder, or to nothing"
             _need(inside, path, said, "put the files themselves there")
         if path.is_dir():
             _need(len(parts) < 3, path, "is a folder inside a class", f"move it: {HOW}")
             yield parts[:1]
         elif common.is_picture(path.name):
-            _need(len(parts) == 3, path, "lies in no class of a domain", f"move it: {HOW}")
+            _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
             yield parts[:2]
         else:
-            said = f"is no picture ({', '.join(common.PICTURES)})"
+            said = f"is not a picture ({', '.join(common.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")

@@ -1,5 +1,5 @@
-"""The manifest of official files: which of a domain's sources is under a data root, and whether its
-files are the manifest's. Hashes are remembered by (path, size, times)."""
+"""The manifest of official files: which source of a domain is under a data root, and whether its
+files match the manifest. Hashes are remembered by (path, size, times)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Entry(BaseModel):
 
 
 class FileEntry(_Entry):
-    """One file or folder. ``{domain}`` in a name stands for each folder name of the domain."""
+    """One file or folder. ``{domain}`` in a name is replaced by each folder name of the domain."""
 
     role: str
     names: tuple[str, ...] = Field(min_length=1)
@@ -49,10 +49,10 @@ class FileEntry(_Entry):
 
 
 class Source(_Entry):
-    """One way a domain comes: a reader and the files it needs, several of a role alternatives.
+    """One release of a domain: a reader and its files; several files of a role are alternatives.
 
-    totals: allowed (train, test, validation) counts; about: the counts published without
-    certainty, told and not enforced; cut, deviations and subset: see DomainArrays.
+    totals: allowed (train, test, validation) counts; about: published counts that are not
+    certain, reported and not enforced; cut, deviations and subset: see DomainArrays.
     """
 
     name: str
@@ -68,8 +68,8 @@ class Source(_Entry):
 class DomainEntry(_Entry):
     """Folder names of a domain and its images per class, in the order of the classes.
 
-    keep: the classes it consists of, a subset of its collection's by name or its first so many.
-    published: how many images a paper found in it, told where ours differ and not enforced.
+    keep: its classes, a subset of its collection's by name, or the number of first ones.
+    published: a paper's number of images, reported if ours differs and not enforced.
     """
 
     folders: tuple[str, ...] = Field(min_length=1)
@@ -79,9 +79,9 @@ class DomainEntry(_Entry):
 
 
 class Collection(_Entry):
-    """Domains that come together, with licence, citation and the way to get them by hand.
+    """Domains that are released together, with licence, citation and how to get them by hand.
 
-    weights: they are no domains of images but encoders.
+    weights: these are encoders, not domains of images.
     """
 
     licence: str
@@ -97,7 +97,7 @@ class Collection(_Entry):
     weights: bool = False
 
     def classes_of(self, domain: str) -> tuple[str, ...]:
-        """The classes a domain consists of, in label order."""
+        """A domain's classes, in label order."""
         keep = self.domains[domain].keep
         if keep is None:
             return self.classes
@@ -106,8 +106,8 @@ class Collection(_Entry):
 
 @dataclass(frozen=True)
 class Located:
-    """A source of a domain and what of it was found: role -> (entry, path). folder: the domain's
-    name in the release's files."""
+    """A source of a domain and its files that were found: role -> (entry, path). folder: the
+    domain's name in the release's files."""
 
     domain: str
     source: Source
@@ -127,7 +127,7 @@ class Manifest:
     collections: dict[str, Collection]
 
     def collection(self, domain: str) -> Collection:
-        """The collection a domain belongs to."""
+        """The collection of a domain."""
         return next(c for c in self.collections.values() if domain in c.domains)
 
     def locate(self, domain: str, root: Path) -> Located:
@@ -151,7 +151,7 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
             known = collection.list_sha256.get(path.name)
             entry = entry.model_copy(update={"sha256": known}) if known else entry
             found[entry.role] = entry, path
-    # optional files come together: some of them without the others is a cut set, not a choice
+    # optional files belong together: some without the others are an incomplete set
     every = any(wanted[role].optional for role in found)
     lacking = [entry for role, entry in wanted.items() if role not in found]
     needed = sorted((e for e in lacking if every or not e.optional), key=lambda e: e.optional)
@@ -180,13 +180,13 @@ def parse_manifest(text: str) -> Manifest:
 
 @cache
 def default_manifest() -> Manifest:
-    """The manifest that comes with the package."""
+    """The manifest of the package."""
     return parse_manifest((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
 
 
 def file_hash(path: Path, cache: Path, algorithm: str = "sha256") -> str:
     """A file's hash, hex; a folder's is over the sorted (relative name, size, content's sha256) of
-    its pictures. Computed once for as long as sizes and times stay."""
+    its pictures. Computed once, until sizes or times change."""
     pictures = list_pictures(path) if path.is_dir() else [path]
     with reading(path):
         stats = [(str(p.relative_to(path)), p.stat()) for p in pictures]
@@ -207,13 +207,13 @@ def file_hash(path: Path, cache: Path, algorithm: str = "sha256") -> str:
             else:
                 digest = own
         found = digest.hexdigest()
-    with suppress(FedReproError):  # a cache that cannot be written only costs time
+    with suppress(FedReproError):  # without a writable cache it only takes longer
         files.write_json(note, {"path": str(path), "stamp": stamp, "hash": found})
     return found
 
 
 def verify_file(entry: FileEntry, path: Path, domain: str, cache: Path) -> tuple[str, HashState]:
-    """A found file's sha256 and whether it is the manifest's (bad raises FedReproError)."""
+    """A found file's sha256 and whether it matches the manifest (bad raises FedReproError)."""
     algorithm, _, expected = (entry.known() or "sha256:").partition(":")
     found = file_hash(path, cache, algorithm)
     if found == expected or not expected:
@@ -221,15 +221,15 @@ def verify_file(entry: FileEntry, path: Path, domain: str, cache: Path) -> tuple
     size = path.stat().st_size
     length = f" ({size} bytes, expected {entry.bytes})" if entry.bytes not in (None, size) else ""
     raise FedReproError(
-        f"{path}: {algorithm} is {found}, expected {expected}{length}; the file is cut or altered: "
-        f"`fedrepro data fetch {domain}` gets it again"
+        f"{path}: {algorithm} is {found}, expected {expected}{length}; the file is incomplete "
+        f"or changed: `fedrepro data fetch {domain}` gets it again"
     )
 
 
 def verify(located: Located, root: Path, cache: Path) -> tuple[dict[str, str], HashState]:
     """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
 
-    A missing, cut or altered file raises FedReproError.
+    A missing, truncated or changed file raises FedReproError.
     """
     if located.missing:
         entry = located.missing[0]

@@ -16,11 +16,11 @@ from fedrepro.base.protocol import AllocationSpec
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
 
-POOLED = "pooled"  # the one domain that several domains become under label skew
-_SMALLEST_CLIENT = 2  # BatchNorm cannot train on fewer
+POOLED = "pooled"  # the name of all domains together under label skew
+_SMALLEST_CLIENT = 2  # BatchNorm cannot train with fewer
 _DIRICHLET_TRIES = 100
 
-# rounds of the allocation stream, one per kind of draw, so that none shifts another
+# rounds of the allocation stream, one per kind of draw, so that they are independent
 _ORDER, _VALIDATION, _SKEW, _MIX, _CUT, _EVERY_CLASS, _MIX_TEST, _MIX_VALIDATION = range(8)
 
 Pieces = tuple[tuple[str, Indices], ...]  # source domains and indices there
@@ -33,7 +33,7 @@ def _need(condition: bool, otherwise: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ClientShare:
-    """One client: the domain it stands for and its training images, piece by piece."""
+    """One client: its domain and its training images, in pieces."""
 
     name: str
     domain: str
@@ -45,7 +45,7 @@ class ClientShare:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Clients in order; per domain the validation images no client holds (absent where there are
+    """Clients in order; per domain the validation images that no client has (absent if there are
     none) and the test images."""
 
     clients: tuple[ClientShare, ...]
@@ -55,8 +55,8 @@ class Partition:
 
     @property
     def hash(self) -> str:
-        """sha256 over rule, clients, validation, and tests where they are mixed: a domain's own
-        are hashed with its split."""
+        """sha256 over rule, clients, validation, and tests if they are mixed; unmixed tests are
+        hashed with the split."""
         digest = hashlib.sha256(self.rule.encode())
         for client in self.clients:
             digest.update(f"|{client.name}|{client.domain}".encode())
@@ -73,7 +73,7 @@ class Partition:
         return digest.hexdigest()
 
     def used(self, domain: str) -> Indices:
-        """The images of a source domain that anyone trains, validates or tests on, ascending."""
+        """The images of a source domain used for training, validation or test, ascending."""
         trained = (client.train for client in self.clients)
         given = [*trained, *self.validation.values(), *self.tests.values()]
         return np.unique(taken(given, domain))
@@ -93,11 +93,12 @@ def make_partition(
     validation: int | float,
     shared: Mapping[str, Indices] | None = None,
 ) -> Partition:
-    """Give the training images of all splits to clients, no image twice but under ``cut_tests``.
+    """Divide the training images of all splits among clients, no image twice except with
+    ``cut_tests``.
 
-    labels: per domain, of all its images. validation: as in DataSpec. shared: of domains with
-    images of the same things, which thing each of its images shows, for ``disjoint``.
-    FedReproError for a specification that cannot be met, naming what is there.
+    labels: per domain, of all its images. validation: as in DataSpec. shared: for domains with
+    images of the same objects, the object of each image, for ``disjoint``.
+    FedReproError: an impossible specification; the message names what is available.
     """
     labels = {name: np.asarray(of) for name, of in labels.items()}
     dealer = _Dealer(splits, labels, spec, seed, validation)
@@ -127,7 +128,7 @@ def make_partition(
 def _untested(
     client: ClientShare, tests: Mapping[str, Indices], shared: Mapping[str, Indices]
 ) -> ClientShare:
-    """A client less the training images of what a test image of another domain shows."""
+    """A client without the training images whose object is in another domain's test images."""
     kept = []
     for domain, indices in client.train:
         if domain in shared:
@@ -139,7 +140,7 @@ def _untested(
 
 @dataclass(frozen=True)
 class _Dealer:
-    """The inputs of `make_partition`; a method for each rule, and what they share."""
+    """The inputs of `make_partition`; one method per rule, and shared functions."""
 
     splits: Mapping[str, Split]
     labels: Mapping[str, NDArray[np.int64]]
@@ -149,13 +150,13 @@ class _Dealer:
 
     @cached_property
     def aside(self) -> dict[str, Indices]:
-        """The share of each domain's training images that is kept for validation, if it is one."""
+        """The share of each domain's training images kept for validation, None if not a share."""
         share = self.validation
         if not isinstance(share, float) or share == 0:
             return {}
         _need(
             0 < share < 1,
-            f"validation = {share}: a share lies between 0 and 1; a count has no point",
+            f"validation = {share}: a share is between 0 and 1; a count has no point",
         )
         return {
             name: np.sort(divide(name, split.train, self.labels[name], share, self.seed)[1])
@@ -164,7 +165,7 @@ class _Dealer:
 
     @cached_property
     def orders(self) -> dict[str, Indices]:
-        """The training images that clients may get, in the order they are given out."""
+        """The training images for clients, in the order in which they are distributed."""
         orders = {}
         for name, split in self.splits.items():
             orders[name] = split.train[~np.isin(split.train, self.aside.get(name, ()))]
@@ -173,11 +174,11 @@ class _Dealer:
         return orders
 
     def stream(self, name: str, round: int) -> np.random.Generator:
-        """A domain's own draws of one kind."""
+        """A domain's own random stream for one kind of draw."""
         return numpy_stream(self.seed, "allocation", domain_key(name), round)
 
     def left_over(self, clients: list[ClientShare]) -> dict[str, Indices]:
-        """Up to ``validation`` training images of each domain that no client holds."""
+        """Up to ``validation`` training images of each domain that no client has."""
         rest = {}
         for name, split in self.splits.items():
             free = np.setdiff1d(split.train, taken((c.train for c in clients), name))
@@ -192,7 +193,7 @@ class _Dealer:
         return [ClientShare(name, name, ((name, own),)) for name, (own,) in chunks.items()]
 
     def table(self) -> list[ClientShare]:
-        """So many clients of each domain."""
+        """The given number of clients for each domain."""
         table = self.spec.clients
         known = ", ".join(self.splits)
         for name, count in table.items():
@@ -207,7 +208,7 @@ class _Dealer:
         ]
 
     def mixed(self) -> list[ClientShare]:
-        """Client i hands a random share of its images to client i - 1 and gets client i + 1's."""
+        """Client i gives a random share of its images to client i - 1 and gets one from i + 1."""
         rule, several = "allocation rule mixed needs", len(self.splits) > 1
         _need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
         _need(several, f"{rule} two domains or more; use rule domain")
@@ -215,7 +216,7 @@ class _Dealer:
         return [ClientShare(name, name, train) for name, train in self.mix(own, _MIX).items()]
 
     def mix(self, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
-        """Each domain's images less a random share ``ratio``, and that share of the next's."""
+        """Each domain's images without a random share ``ratio``, plus that share of the next's."""
         kept, away, names = {}, {}, list(self.splits)
         for name in names:
             part = parts.get(name, np.empty(0, dtype=np.int64))
@@ -229,13 +230,13 @@ class _Dealer:
 
     def dirichlet(self) -> list[ClientShare]:
         """Label skew (ADCOL B.8): for each class k, p_k ~ Dir_N(alpha), client j gets the share
-        p_kj. All domains are pooled first; a draw that leaves a client fewer than two images is
-        repeated; then ``per_client`` cuts every client's own images."""
+        p_kj. All domains are pooled first. A draw with fewer than two images for a client is
+        repeated. Then ``per_client`` limits every client's images."""
         spec, names, rule = self.spec, list(self.splits), "allocation rule dirichlet"
         alpha, count = spec.alpha or 0.0, spec.count or 0
         _need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
         for name in ("by_class", "every_class", "remainder"):
-            _need(not getattr(spec, name), f"{rule} deals by itself; {name} is not for it")
+            _need(not getattr(spec, name), f"{rule} assigns images itself; remove {name}")
         source = np.repeat(np.arange(len(names)), [len(self.orders[n]) for n in names])
         index = np.concatenate([self.orders[n] for n in names])
         label = np.concatenate([self.labels[n][self.orders[n]] for n in names])
@@ -278,7 +279,7 @@ class _Dealer:
         return cut
 
     def cut(self) -> Partition:
-        """Training and test images of each domain in parts, a client and a domain for each."""
+        """Training and test images of each domain in parts; each part is a client and a domain."""
         table, share = self.spec.clients, self.validation
         fits = self.spec.rule == "table" and isinstance(share, float)
         _need(fits, "cut_tests needs rule table and a share of images for validation")
@@ -296,14 +297,14 @@ class _Dealer:
         return Partition(tuple(clients), held, tests, self.spec.model_dump_json())
 
     def _places(self, name: str, indices: Indices) -> list[Indices]:
-        """Positions in ``indices`` that are dealt out together: all, or class by class."""
+        """Groups of positions in ``indices`` that are divided together: all, or by class."""
         if not self.spec.by_class:
             return [np.arange(len(indices))]
         label = self.labels[name][indices]
         return [np.flatnonzero(label == k) for k in np.unique(label)]
 
     def chunks(self, clients: Mapping[str, int]) -> dict[str, list[Indices]]:
-        """Each domain's images, in order, for so many clients of it, sized by ``per_client``."""
+        """Each domain's images, in order, for its number of clients, sized by ``per_client``."""
         if self.spec.by_class:
             return {name: self._divided(name, count) for name, count in clients.items()}
         sizes = {name: self._sizes(name, count) for name, count in clients.items()}
@@ -324,7 +325,7 @@ class _Dealer:
         if isinstance(per, str):  # all, smallest: even parts, the first ones longer by at most one
             return [available // clients + (i < available % clients) for i in range(clients)]
         if isinstance(per, dict):
-            _need(name in per, f"per_client says nothing of {name}; add it")
+            _need(name in per, f"per_client has no value for {name}; add it")
             per = per[name]
         size = _amount(per, available)
         if self.spec.remainder and size * (clients - 1) < available:
@@ -348,12 +349,10 @@ class _Dealer:
 
 
 def _amount(per: int | float, available: int) -> int:
-    """A count as it is; a fraction rounded down, as every script of the papers does."""
+    """A count unchanged; a fraction rounded down, as in every script of the papers."""
     if isinstance(per, float):
         fits = 0 < per <= 1
-        _need(
-            fits, f"per_client = {per}: a fraction lies above 0 and up to 1; a count has no point"
-        )
+        _need(fits, f"per_client = {per}: a fraction is above 0 and up to 1; a count has no point")
         return math.floor(per * available + 1e-9)
     _need(per >= 1, f"per_client = {per}: give each client at least 1 image")
     return per
@@ -362,11 +361,12 @@ def _amount(per: int | float, available: int) -> int:
 def every_class(
     name: str, label: NDArray[np.int64], owner: Indices, clients: int, rng: np.random.Generator
 ) -> Indices:
-    """The order in which images must lie so that every client has each class of the domain.
+    """An order of the images in which every client has each class of the domain.
 
-    label, owner: of the image at each position; an owner from ``clients`` on is nobody. A client
-    that lacks a class gives away an image of one it has twice, for one that nobody has, or whose
-    owner comes later or has another (RethinkFL's sampler, which may also take an image kept)."""
+    label, owner: of the image at each position; an owner >= ``clients`` means no client. A client
+    without a class gives an image of a class that it has twice, and gets an image that no client
+    has, or whose owner comes later or has another one (RethinkFL's sampler, which may also take
+    a kept image)."""
     order, label, classes = np.arange(len(label)), label.copy(), int(label.max()) + 1
     for client in range(clients):
         for k in np.unique(label):
@@ -389,7 +389,7 @@ def every_class(
 def _skewed_owners(
     label: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
 ) -> Indices:
-    """The client of each image, each class given out by shares of its own."""
+    """The client of each image; each class is divided by its own shares."""
     owners = np.empty(len(label), dtype=np.int64)
     for k in np.unique(label):
         members = rng.permutation(np.flatnonzero(label == k))

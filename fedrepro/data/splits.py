@@ -32,7 +32,7 @@ class Split:
 
     @cached_property
     def leaked(self) -> int:
-        """Test images that are training images too: none but under the leaky rules."""
+        """Test images that are training images too: none except with the leaky rules."""
         return len(np.intersect1d(self.train, self.test))
 
     @property
@@ -59,7 +59,7 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
     if rule == "every-tenth":  # FPL family
         return every[every % 10 < 8], every[every % 10 >= 8]
     if rule.startswith("class-first"):
-        # FedPall's scripts round 0.8 n on Office-Caltech-10 and cut it down to a whole number on
+        # FedPall's scripts round 0.8 n on Office-Caltech-10 and round it down on
         # PACS; whole-number arithmetic: no float decides which side an image falls
         more = 0 if rule.endswith("floor") else 5
         members = [np.flatnonzero(labels == k) for k in np.unique(labels)]
@@ -69,7 +69,7 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
     own, train_part, held = part >= 0, part == 0, part == 2
     has_test = (part == 1).any()
     if rule == "official-leaky":
-        # the official test list of PACS names every image, and the FPL family reads it as it is
+        # the official test list of PACS names every image, and the FPL family uses it unchanged
         if not train_part.any() or not held.any() or has_test:
             raise FedReproError(
                 f"{domain.name} has no official test list that names the whole domain; use split "
@@ -80,8 +80,8 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
         raise FedReproError(
             f"{domain.name} has no official parts; use another split, e.g. random-fifth"
         )
-    # Validation images belong to training, or are the test set where the release has no test part
-    # apart from its training images (PACS)
+    # Validation images belong to training, or are the test set if the release has no separate
+    # test part (PACS)
     tested = part == 1 if has_test else held
     return np.flatnonzero(own & ~tested), np.flatnonzero(tested)
 
@@ -105,8 +105,8 @@ def divide(
 
 
 def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
-    """So many parts of one size, rounded up class by class; the last one ends with its class, and
-    so shares a few images with the one before (MPFT's code). labels: of all the domain's images."""
+    """`count` parts of one size, rounded up per class. The last part ends with its class, so it
+    shares a few images with the previous one (MPFT's code). labels: of all the domain's images."""
     dealt: list[list[Indices]] = [[] for _ in range(count)]
     for members in (indices[labels[indices] == k] for k in np.unique(labels[indices])):
         size = -(-len(members) // count)
@@ -121,15 +121,15 @@ def make_split(
 ) -> Split:
     """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``).
 
-    A domain with a ``cut`` is split there whatever the rule, because its neighbouring images show
-    the same photo: train below cut[0], test from cut[1], rule ``index-range``.
+    A domain with a ``cut`` is always split there, because its neighbouring images show the same
+    photo: train below cut[0], test from cut[1], rule ``index-range``.
 
     Raises:
         FedReproError: a rule the domain cannot follow, an empty side.
     """
     if test_share is not None and not rule.startswith("pooled-"):
         raise FedReproError(
-            f"split {rule} has a test share of its own; test_share = {test_share} goes with "
+            f"split {rule} has its own test share; use test_share = {test_share} with "
             "pooled-stratified"
         )
     if domain.cut is not None:
@@ -149,14 +149,14 @@ def make_split(
 def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
     """The split with its test set cut to ``limit`` images, class shares kept within one image.
 
-    Drawn from the split stream; indices in rising order. A smaller test set stays as it is.
+    Drawn from the split stream; indices ascending. A smaller test set does not change.
     """
     if limit >= len(split.test):
         return split
     rng = numpy_stream(seed, "split", domain_key(split.domain), round=1)
     shuffled = rng.permutation(split.test)
     # Each image's place within its class, as a share of the class: cutting all classes at the same
-    # share keeps their proportions, and the shuffle settles ties.
+    # share keeps their proportions, and the shuffle decides ties.
     classes = pd.Series(shuffled).groupby(np.asarray(labels)[shuffled])
     share = (classes.cumcount() + 0.5) / classes.transform("size")
     kept = np.sort(shuffled[np.argsort(share.to_numpy(), kind="stable")[:limit]])
@@ -164,17 +164,17 @@ def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -
 
 
 def tested_sample(domain: str, images: int, most: int, seed: int) -> Indices:
-    """The positions, rising, of the test images that are tested where not all are."""
+    """The positions, ascending, of the tested images if not all are tested."""
     rng = numpy_stream(seed, "split", domain_key(domain), round=2)
     return np.sort(rng.choice(images, most, replace=False))
 
 
 def domain_key(name: str) -> int:
-    """A number for a domain's own random streams, so that no domain shifts another's draws."""
+    """A number for a domain's own random streams, so that domains do not change others' draws."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
 def update_with(digest: hashlib._Hash, indices: Indices) -> None:
-    """Feed an index list, its length first, in one byte order on every machine."""
+    """Add an index list to a hash, its length first, in one byte order on every machine."""
     digest.update(f"{len(indices)}:".encode())
     digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())

@@ -1,4 +1,4 @@
-"""What is here, getting the rest, and turning it into arrays: the functions behind
+"""Which files are here, how to get the rest, and preparing arrays: the functions of
 ``fedrepro data status|fetch|prepare``."""
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SIZES: dict[str, tuple[int, ...]] = {
 RETRIES = 3
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 16
-PICKLES = "partitions/train_part0.pkl"  # as FedBN hands its digits out, and codes after it
+PICKLES = "partitions/train_part0.pkl"  # FedBN's format of its digits, also used by later codes
 NO_PICKLES = (
     "is a pickle, which may run code and holds a part of the release: it is not read; get the "
     "official files"
@@ -60,8 +60,8 @@ class DomainStatus:
     """A row of ``fedrepro data status``: a domain or an encoder.
 
     source: which of the manifest's sources was found; hash: good, bad, unknown (none published,
-    checked by content), missing or generated; images: as the manifest counts them, None where only
-    reading would tell; note: what is wrong, or the deviations of the source.
+    checked by content), missing or generated; images: from the manifest, None if they can only be
+    counted by reading; note: what is wrong, or the deviations of the source.
     """
 
     domain: str
@@ -80,7 +80,7 @@ def status(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> list[DomainStatus]:
-    """One row per domain, also of ``folder:PATH``. A bad or missing file is a row, not an error."""
+    """One row per domain, also for ``folder:PATH``. Bad or missing files give a row, no error."""
     names = list(names)
     own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
     rows = [row for name in own for row in _folder_status(name, cache_root(cache))]
@@ -95,7 +95,7 @@ def status(
 
 
 def _folder_status(name: str, cache: Path) -> list[DomainStatus]:
-    """What a folder of one's own holds, in all and by domain; or what is wrong with it."""
+    """The content of a user's folder, in total and by domain; or what is wrong with it."""
     licence = "your own"
     try:
         tree = folders.opened(folders.named(name, cache))
@@ -147,8 +147,8 @@ def prepare(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> Iterator[str]:
-    """Turn files into array files; one line per domain and size, as each is done. Sizes: those
-    given, else the ones the papers use (``SIZES``). An encoder's file is used as it is.
+    """Turn files into array files; yields one line per finished domain and size. Sizes: those
+    given, else the papers' (``SIZES``). An encoder's file is used unchanged.
 
     With no names, every domain whose files are present is prepared; a named one that is missing
     is an error.
@@ -172,8 +172,7 @@ def prepare(
 
 
 def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
-    """The sizes given, else those of the data sets that were asked for, or of all that hold the
-    domain."""
+    """The given sizes, else those of the requested data sets, or of all that have the domain."""
     holding = [dataset for dataset in DATASETS if name in DATASETS[dataset]]
     sets = [dataset for dataset in holding if dataset in asked] or holding
     return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))
@@ -185,12 +184,12 @@ def fetch(
     cache: Path | str | None = None,
     manifest: Manifest | None = None,
 ) -> str:
-    """Get the full release of a domain, keeping files that are there with the right hash. Returned
-    is what was done, or the paragraph that says how to get it by hand.
+    """Get the full release of a domain; files with the right hash are kept. Returns what was done,
+    or a paragraph on how to get it by hand.
 
-    A download goes to a temporary file that is renamed once its hash fits, is tried again three
-    times and then at the next mirror. One that broke off goes on where it stopped.
-    Raises FedReproError where all mirrors fail.
+    A download goes to a temporary file, which is renamed when its hash is right. It is tried again
+    three times, then at the next mirror. An interrupted download continues where it stopped.
+    FedReproError: all mirrors fail.
     """
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
@@ -211,7 +210,7 @@ def fetch(
 
 
 def _here(entry: FileEntry, places: list[Path], domain: str, cache: Path) -> bool:
-    """Whether a file of that name with the right hash is in any of its places."""
+    """Whether a file with this name and the right hash is in any of its places."""
     for path in (place / entry.names[0] for place in places):
         with suppress(FedReproError):
             if path.is_file() and verify_file(entry, path, domain, cache):
@@ -220,7 +219,7 @@ def _here(entry: FileEntry, places: list[Path], domain: str, cache: Path) -> boo
 
 
 def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> str:
-    """No mirror: say how, after saying whether something usable is here already."""
+    """A text for a domain without mirror: what is here already, and how to get the rest."""
     row, manual = _status(name, root, cache, manifest), manifest.collection(name).manual
     if row.hash in ("bad", "missing"):
         wrong = f"{row.note}. " if row.present else ""
@@ -233,7 +232,7 @@ def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> str:
 def _download(entry: FileEntry, folder: Path, domain: str) -> None:
     """One file from the first mirror that gives the right bytes."""
     target, problems = entry.names[0], []
-    pooch.get_logger().setLevel(logging.ERROR)  # its notes on stderr repeat the bar
+    pooch.get_logger().setLevel(logging.ERROR)  # its messages on stderr repeat the bar
     for url in entry.mirrors:
         known, urls = {target: entry.known()}, {target: url}
         store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=RETRIES)
@@ -249,12 +248,12 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
             ) from error
     raise FedReproError(
         f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try "
-        f"again, what has come is kept; or put the file into {folder} by hand"
+        f"again, the downloaded part is kept; or put the file into {folder} by hand"
     )
 
 
 def _reason(error: Exception) -> str:
-    """What a network error comes down to: requests' own text names sockets and retries."""
+    """A short reason for a network error; requests' own text is about sockets and retries."""
     if isinstance(error, requests.Timeout):
         return f"no answer in {TIMEOUT} s"
     if isinstance(error, requests.ConnectionError):
@@ -264,9 +263,9 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class Resuming:
-    """A downloader for pooch, whose own cannot resume. What has come is kept in `part`, also
-    across processes, and only the rest is asked for; a server that cannot send a part sends all.
-    pooch checks the hash of the whole, so that no wrong beginning can stay."""
+    """A downloader for pooch that can resume. The downloaded part is kept in `part`, also between
+    processes, and only the rest is requested; a server without this feature sends everything.
+    pooch checks the hash of the whole file, so a wrong beginning is detected."""
 
     part: Path
 
@@ -275,7 +274,7 @@ class Resuming:
         headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
         with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
             if answer.status_code == requests.codes.requested_range_not_satisfiable:
-                self.part.unlink()  # as long as the file or longer: it was no beginning of it
+                self.part.unlink()  # as long as the file or longer: it was not its beginning
             answer.raise_for_status()
             going_on = answer.status_code == requests.codes.partial_content
             have *= going_on

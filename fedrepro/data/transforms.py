@@ -1,5 +1,5 @@
-"""Batches: the order in which a client or the server reads its samples, and what becomes of stored
-uint8 images before a network sees them: augmentation and normalisation."""
+"""Batches: the order in which a client or the server reads its samples, and the augmentation and
+normalisation of stored uint8 images."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
 
-# random erasing as torchvision's RandomErasing has it by default
+# random erasing with the defaults of torchvision's RandomErasing
 _ERASED_AREA = (0.02, 0.33)  # of the image
 _ERASED_ASPECT = (0.3, 3.3)  # height to width, uniform in its logarithm
-_ERASING_TRIES = 10  # a rectangle that does not fit is drawn again, so often
+_ERASING_TRIES = 10  # a rectangle that does not fit is drawn again, up to this often
 _NEVER_FITS = 2.0
 
 
 def epoch_batches(
     n: int, batch_size: int, generator: torch.Generator, steps: int | None = None
 ) -> list[Tensor]:
-    """Index batches of one shuffled epoch: int64 (batch_size,), the last one what is left.
+    """Index batches of one shuffled epoch: int64 (batch_size,); the last one has the rest.
 
-    A last batch of one sample joins the one before it: BatchNorm has no statistics for it. steps:
-    so many whole batches instead, out of as many shuffles as they need; a batch is all samples
-    where they are fewer.
+    A last batch of one sample is added to the previous one, because BatchNorm needs two. steps:
+    this many full batches instead, from as many shuffles as needed; if there are fewer samples
+    than batch_size, a batch is all of them.
     """
     if steps is None:
         order = torch.randperm(n, generator=generator)
@@ -48,7 +48,7 @@ def epoch_batches(
 
 
 def slices(n: int, size: int) -> list[slice]:
-    """0..n cut into runs of `size`; a last run of one joins the one before it (see above)."""
+    """0..n in slices of `size`; a last slice of one is added to the previous one (see above)."""
     starts = list(range(0, n, size))
     if len(starts) > 1 and n - starts[-1] == 1:
         starts.pop()
@@ -56,12 +56,12 @@ def slices(n: int, size: int) -> list[slice]:
 
 
 class Draws(NamedTuple):
-    """What chance decides for each image of a batch; None where the settings leave it out.
+    """The random numbers for each image of a batch; None if the settings do not use them.
 
-    shifts: int64 (b, 2), how many pixels it moves up and left. flips: bool (b,), whether it flips
-    left-right. degrees: float32 (b,), the angle it turns by. patches: float32 (b, tries, 2),
-    heights and widths to erase in parts of its side, of which the first to fit counts; corners:
-    float32 (b, 2), where between the top left (0) and the bottom right (1) that patch lies.
+    shifts: int64 (b, 2), pixels up and left. flips: bool (b,), whether it flips left-right.
+    degrees: float32 (b,), the rotation angle. patches: float32 (b, tries, 2), heights and widths
+    to erase as fractions of its side; the first that fits is used. corners: float32 (b, 2), the
+    position of that patch between the top left (0) and the bottom right (1).
     """
 
     shifts: Tensor | None = None
@@ -74,7 +74,7 @@ class Draws(NamedTuple):
 def draw(n: int, how: Augmentation, generator: torch.Generator) -> Draws:
     """The draws of a batch of n images, on the generator's device (the CPU).
 
-    They depend on the generator, n and the augmentation alone, not on the images' size.
+    They depend only on the generator, n and the augmentation, not on the images' size.
     """
     drawn: dict[str, Tensor] = {}
     if how.crop:
@@ -95,15 +95,15 @@ def draw(n: int, how: Augmentation, generator: torch.Generator) -> Draws:
 
 
 def together(draws: Sequence[Draws]) -> Draws:
-    """The draws of several batches under the same settings as those of one, in their order."""
+    """The draws of several batches with the same settings as one batch, in their order."""
     columns = zip(*draws, strict=True)
     present = ([part for part in column if part is not None] for column in columns)
     return Draws(*(torch.cat(parts) if parts else None for parts in present))
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Images (b, C, H, H) cropped, flipped, turned, then erased as drawn, in that order; float32
-    once turned, else as they were."""
+    """Images (b, C, H, H) cropped, flipped, rotated, then erased as drawn, in this order; float32
+    if rotated, else with unchanged type."""
     x = images
     if x.ndim == 2 and any(part is not None for part in draws):
         raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
@@ -126,10 +126,10 @@ def prepare_batch(
 ) -> Tensor:
     """uint8 images (b, 3, H, W), H = W -> ``dtype`` (b, 3, H, W) on the same device.
 
-    With a (CPU) generator, as in training: ``spec.augmentation``, each image by its own draws, as
+    With a (CPU) generator, as in training: ``spec.augmentation``, each image with its own draws, as
     torchvision's RandomCrop (with padding), RandomHorizontalFlip, RandomRotation (nearest pixel)
-    and RandomErasing one after another; black wherever no pixel is left. Without one, as in
-    evaluation: nothing of it. Then normalised; the pixels chosen are the same for every dtype.
+    and RandomErasing one after another; empty pixels are black. Without one, as in evaluation:
+    no augmentation. Then normalised; the chosen pixels are the same for every dtype.
     """
     if generator is not None:
         images = augment(images, draw(len(images), spec, generator))
@@ -137,7 +137,7 @@ def prepare_batch(
 
 
 def shift(images: Tensor, by: Tensor) -> Tensor:
-    """Move images (b, C, H, H) up and left by their own (b, 2) pixels; 0 where nothing was."""
+    """Move images (b, C, H, H) up and left by their own (b, 2) pixels; empty pixels are 0."""
     size = images.shape[-1]
     places = torch.arange(size, device=images.device)[:, None] + by[:, None, :]  # (b, H, 2)
     inside = (places >= 0) & (places < size)
@@ -149,12 +149,12 @@ def shift(images: Tensor, by: Tensor) -> Tensor:
 
 
 def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
-    """Blacken one rectangle of each image (b, C, H, H); see Draws. A patch fits that is smaller
-    than the image both ways once its sides are whole pixels."""
+    """Blacken one rectangle of each image (b, C, H, H); see Draws. A patch fits if both its sides,
+    in whole pixels, are smaller than the image's."""
     size = images.shape[-1]
     sides = (patches * size).round()
     fits = (sides < size).all(2)
-    first = fits.int().argmax(1)  # of several the first, as documented
+    first = fits.int().argmax(1)  # the first of several, as documented
     chosen = torch.take_along_dim(sides, first[:, None, None], 1)[:, 0] * fits.any(1)[:, None]
     start = (corners * (size - chosen + 1)).floor()  # (b, 2); a corner is less than 1
     places = torch.arange(size, device=images.device)[:, None]
@@ -164,14 +164,14 @@ def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
-    """Turn square float32 images (b, C, H, H) counter-clockwise by their own angle (b,), degrees.
+    """Rotate square float32 images (b, C, H, H) counter-clockwise by their own angle (b,), degrees.
 
     Each output pixel takes the nearest input pixel about the image's centre; 0 outside.
     """
     a = degrees * (math.pi / 180)
     cos, sin, zero = a.cos(), a.sin(), torch.zeros_like(a)
-    # the matrix that leads from an output position back to its input position; y points down in an
-    # image, so that this is the turn by +a
+    # the matrix from an output position back to its input position; y points down in an
+    # image, so this is the rotation by +a
     theta = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).view(-1, 2, 3)
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     return functional.grid_sample(
@@ -181,7 +181,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 def normalise(images: Tensor, how: str, dtype: torch.dtype = torch.float32) -> Tensor:
     """Pixel values 0..255 (b, 3, H, W) -> (value / 255 - mean) / std, in ``dtype``; embeddings
-    (b, d) stay what they are."""
+    (b, d) do not change."""
     if images.ndim == 2:
         return images.to(dtype)
     wide = torch.promote_types(dtype, torch.float32)  # bf16 would round 1/255 steps away
@@ -191,7 +191,7 @@ def normalise(images: Tensor, how: str, dtype: torch.dtype = torch.float32) -> T
 
 @lru_cache
 def _constants(how: str, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (3, 1, 1). Kept, because the host waits for the device when it
-    sends them there."""
+    """Mean and standard deviation (3, 1, 1). They are cached, because the host waits for the
+    device when it sends them."""
     mean, std = (torch.tensor(v, dtype=dtype, device=device) for v in _NORMALISE[how])
     return mean[:, None, None], std[:, None, None]

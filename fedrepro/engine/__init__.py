@@ -5,12 +5,12 @@ from fedrepro.engine.base import Engine, Job, Trained, must_be_finite
 from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine
 
-# By the words that run ids hold.
+# By their names in run ids.
 ENGINES: dict[str, type[LoopEngine] | type[StackedEngine]] = {
     engine.name: engine for engine in (LoopEngine, StackedEngine)
 }
-# What they may be asked for by, beside those words. `auto` is the plain loop: on a CPU the grouped
-# convolutions that stacked clients become are slower.
+# Other names that users may give. `auto` is the plain loop: stacked clients become grouped
+# convolutions, which are slower on a CPU.
 WORDS = {"auto": "reference", "loop": "reference", "stacked": "fused"}
 CHOICES = (*WORDS, *ENGINES)
 
@@ -21,7 +21,7 @@ __all__ = [
 
 
 def resolve(name: str) -> str:
-    """The run ids' word of an engine."""
+    """The name of an engine in run ids."""
     if name not in CHOICES:
         raise FedReproError(f"no engine {name!r}; choose from {choices(name, CHOICES)}")
     return WORDS.get(name, name)

@@ -1,4 +1,4 @@
-"""What all engines share: jobs and their results, and passes through one network."""
+"""Shared by all engines: jobs and their results, and passes through one network."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Job:
     """Local training of one client in one round.
 
     state: every tensor of the network at the start (read, never written).
-    optimizer: what the optimiser remembers, where it is kept between rounds (`optimizers.slots`).
-    stream: the purpose whose random streams order the batches. batch_size: the protocol's where
-    None.
+    optimizer: the optimiser's state, if it is kept between rounds (`optimizers.slots`).
+    stream: the purpose of the random streams that order the batches. batch_size: None: the
+    protocol's.
     """
 
     client: int
@@ -56,7 +56,7 @@ class Job:
     batch_size: int | None = None
 
     def of_few(self, shots: Shots | None) -> Job:
-        """The same training on a few images of each class; on all of them where None."""
+        """The same training on a few images of each class; None: on all."""
         if shots is None:
             return self
         labels = self.samples.labels
@@ -67,7 +67,7 @@ class Job:
 
 
 class Streams(NamedTuple):
-    """A job's random streams: batch order, augmentation, and what the method's loss draws."""
+    """A job's random streams: batch order, augmentation, and the draws of the method's loss."""
 
     order: torch.Generator
     augmentation: torch.Generator
@@ -88,13 +88,13 @@ class Trained:
     terms: dict[str, float]
 
 
-# Positions of jobs and their results, in any order, as they become ready: the caller need not hold
-# all of them. Who leaves early closes it, which ends what is under way.
+# (position of the job, its result), in any order, as they become ready, so the caller need not hold
+# all of them. A caller that stops early closes the iterator, which ends the running jobs.
 Results = Generator[tuple[int, Trained], None, None]
 
 
 def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None:
-    """Diverged where a loss term is not: all later rounds would be lost on it."""
+    """Raise Diverged if a loss term is not finite: all later rounds would be useless."""
     broken = [f"{term} = {value}" for term, value in terms.items() if not math.isfinite(value)]
     if broken:
         raise Diverged(
@@ -120,7 +120,7 @@ class Engine(ABC):
         self.device = device
         self.dtype = next(module.parameters()).dtype
         self.layout: dict[str, TensorInfo] = layout(module)
-        # The architecture alone, for running other tensors than the module's own.
+        # Only the architecture, to run it with other tensors than the module's own.
         self._others = {
             mode: callable_under_vmap(module.train(mode)).requires_grad_(False).to("meta")
             for mode in (False, True)
@@ -140,9 +140,9 @@ class Engine(ABC):
         augmentation: Augmentation | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Features (n, d) on the run's device and of its type, of un-augmented samples unless an
-        augmentation and a generator to draw it from are given. In training mode with a generator,
-        batches are of random images: stored ones may be in the order of their class."""
+        """Features (n, d) on the run's device and of its type. Samples are augmented only if an
+        augmentation and a generator are given. In training mode with a generator, batches have
+        random images, because stored ones may be ordered by class."""
         self._load(state)
         self.module.train(training)
         size = self.protocol.batch_size if training else self.evaluation_batch
@@ -159,7 +159,7 @@ class Engine(ABC):
         self, state: Mapping[str, Tensor], samples: Samples
     ) -> tuple[float, float, Tensor]:
         """Accuracy in percent, mean cross-entropy and predicted classes (m,) of un-augmented
-        samples; the classes on the host, uint8 where they are at most 256."""
+        samples; the classes on the host, uint8 if there are at most 256."""
         self._load(state)
         self.module.eval()
         loss = torch.zeros((), device=self.device)
@@ -180,7 +180,7 @@ class Engine(ABC):
         usual = {norm: norm.momentum for norm in norms(self.module)}
         for norm in usual:
             norm.reset_running_stats()
-            norm.momentum = None  # torch's word for a plain average over batches
+            norm.momentum = None  # torch's value for a plain average over batches
         self.module.train()
         for _ in self._outputs(samples, self.protocol.batch_size):
             pass
@@ -221,8 +221,8 @@ class Engine(ABC):
             own[name].copy_(value)
 
     def _snapshot(self) -> dict[str, Tensor]:
-        # Contiguous whatever the network's own format: a checkpoint brings tensors back so, and
-        # the order in which a norm is summed must not depend on having been resumed.
+        # Contiguous for any format of the network, as in a checkpoint: the order in which a norm is
+        # summed must be the same after a resume.
         return {
             name: value.detach().clone(memory_format=torch.contiguous_format)
             for name, value in self.module.state_dict().items()
@@ -232,15 +232,15 @@ class Engine(ABC):
     # The protocol's precision.
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """Narrow weights are not kept for a second pass: torch keeps those of all threads
-        together."""
+        """Autocast without a cache of cast weights, because torch shares that cache between
+        threads."""
         if self.protocol.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()
 
     @contextlib.contextmanager
     def _multiplying(self) -> Iterator[None]:
-        """Inside, a GPU multiplies float32 in TF32 where the protocol says so, and only there."""
+        """Inside, a GPU multiplies float32 in TF32 if, and only if, the protocol says so."""
         if self.device.type != "cuda":
             yield
             return
@@ -259,8 +259,8 @@ def norms(module: nn.Module) -> list[_BatchNorm]:
 
 
 def callable_under_vmap(module: Module) -> Module:
-    """A copy without batch counters, which vmap cannot write. One that uses batch statistics keeps
-    no running ones either: nobody reads them, and clients that share it cannot all write."""
+    """A copy without batch counters, which vmap cannot write. A copy that uses batch statistics has
+    no running ones either: they are never read, and clients that share it cannot all write them."""
     module = copy.deepcopy(module)
     for layer in norms(module):
         layer.num_batches_tracked = None
@@ -271,18 +271,19 @@ def callable_under_vmap(module: Module) -> Module:
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep memory it frees, for the next step to use; True where it now does.
+    """Let this process keep freed memory for the next step. Returns whether it does.
 
-    Left alone, glibc gives each large tensor back to the system, which fills it with zeros before
-    the next step gets it: a fifth of FedAvg's round of a digit CNN. The price: a process holds its
-    peak until it ends. Nothing is done without glibc, or where the environment sets its malloc.
+    By default, glibc returns each large tensor to the system, which fills it with zeros before the
+    next step gets it. This takes a fifth of FedAvg's round of a digit CNN. The price: a process
+    holds its peak memory until it ends. Nothing is done without glibc, or if the environment sets
+    its malloc.
     """
     own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
     if any(name in os.environ for name in own):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library; no such way to ask (Windows)
+    except (AttributeError, OSError, TypeError):  # another C library; cannot be queried (Windows)
         return False
     mmap_threshold, trim_threshold = -3, -1  # from malloc.h
     large = any(mallopt(mmap_threshold, size) for size in (1 << 30, 1 << 25))  # old glibc: second
@@ -293,7 +294,7 @@ Named = Mapping[str, Tensor]
 
 
 def slots(spec: OptimizerSpec, name: str) -> dict[str, str]:
-    """What an optimiser remembers of a parameter: torch's word by the name it is kept under."""
+    """An optimiser's state of a parameter: stored name -> torch's name."""
     if spec.kind == "adamw":
         return {f"{slot}/{name}": slot for slot in ("exp_avg", "exp_avg_sq", "step")}
     return {name: "momentum_buffer"} if spec.momentum else {}
@@ -305,14 +306,14 @@ def build(
     kept: Sequence[Named],
     round: int,
 ) -> torch.optim.Optimizer:
-    """The optimiser of some clients' parameters, with what each remembers of earlier rounds."""
+    """The optimiser of some clients' parameters, with the state of earlier rounds."""
     values = [value for named in moving for value in named.values()]
     rate, decay = spec.rate(round), spec.weight_decay
     optimizer: torch.optim.Optimizer
     if spec.kind == "adamw":
         optimizer = torch.optim.AdamW(values, lr=rate, weight_decay=decay, fused=True)
     else:
-        # Fused steps need a momentum of all parameters or of none; clients begin apart.
+        # Fused steps need momentum for all parameters or none; clients may start in other rounds.
         optimizer = torch.optim.SGD(
             values, lr=rate, momentum=spec.momentum, weight_decay=decay, fused=len(moving) == 1
         )
@@ -320,7 +321,7 @@ def build(
         for name, value in named.items():
             for key, slot in slots(spec, name).items():
                 if key in memory:
-                    # In the parameter's own memory format: a fused step reads both as they lie.
+                    # In the parameter's own memory format, as fused steps require.
                     like = value if slot != "step" else memory[key]
                     place = torch.empty_like(like, device=value.device, requires_grad=False)
                     optimizer.state[value][slot] = place.copy_(memory[key])
@@ -330,7 +331,7 @@ def build(
 def remembered(
     spec: OptimizerSpec, optimizer: torch.optim.Optimizer, moving: Mapping[str, nn.Parameter]
 ) -> dict[str, Tensor]:
-    """What the optimiser has come to remember, under the names it is kept under."""
+    """The optimiser's state, by its stored names."""
     found = {}
     for name, value in moving.items():
         for key, slot in slots(spec, name).items():

@@ -1,6 +1,6 @@
-"""The plain loop: one client after another, one batch after another. All others are held to it.
+"""The plain loop: one client after another, one batch after another. The reference for all engines.
 
-On a CPU with several cores it runs for some clients at once, each on one.
+On a CPU with several cores it trains some clients at once, one core each.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
 
 
 class LoopEngine(Engine):
-    """One network object, loaded with each client's tensors in turn; more of them where clients
-    are trained at once."""
+    """One network object, loaded with each client's tensors in turn; several if clients are trained
+    at once."""
 
-    name = "reference"  # the word that run ids hold
+    name = "reference"  # its name in run ids
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
-        self.lanes: int | None = None if device.type == "cpu" else 1  # at once; None: one a core
-        self._stopped = threading.Event()  # nobody waits for what is being trained
+        self.lanes: int | None = None if device.type == "cpu" else 1  # at once; None: one per core
+        self._stopped = threading.Event()  # nobody waits for the running jobs
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results in the jobs' order."""
@@ -49,7 +49,7 @@ class LoopEngine(Engine):
             engine.module, engine._others = copy.deepcopy((self.module, self._others))
 
         def train_one(job: Job) -> Trained:
-            engine = free.pop()  # there is one: no more jobs run at once than there are
+            engine = free.pop()  # one is free: jobs never run on more networks than there are
             try:
                 return engine._train_one(job, method)
             finally:
@@ -86,8 +86,8 @@ class LoopEngine(Engine):
         streams: Streams,
         memory: dict[str, Tensor],
     ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Take the steps of one phase: each one's number of samples and terms. In the end what the
-        optimiser remembers is in `memory`."""
+        """Take the steps of one phase; yields each step's number of samples and terms. At the end
+        the optimiser's state is in `memory`."""
         params = dict(self.module.named_parameters())
         for name, value in params.items():
             value.requires_grad_(phase.trains(self.layout[name]))
@@ -127,8 +127,8 @@ class LoopEngine(Engine):
         received: Message,
         late: Sequence[str] = (),
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Leave the loss's gradients in the parameters; return its terms, and by parameter the
-        gradients of those terms that come late, which are left out."""
+        """Put the loss's gradients into the parameters. Returns its terms, and by parameter the
+        gradients of the late terms, which are left out."""
         for value in model.params.values():
             value.grad = None
         with self._autocast():
@@ -146,8 +146,8 @@ class LoopEngine(Engine):
     def _batches(
         self, method: Method, phase: Phase, job: Job, streams: Streams
     ) -> Iterator[tuple[Batch, Batch]]:
-        """What each step of a phase reads: two batches with lookahead (an odd one is left), else
-        one, twice."""
+        """The batches of each step of a phase: two with lookahead (an odd last one is left out),
+        else one, given twice."""
         size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
         for _ in range(phase.epochs):
             order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
@@ -171,7 +171,7 @@ class LoopEngine(Engine):
 
 @contextlib.contextmanager
 def _one_step_ahead(model: LocalModel, size: float) -> Iterator[None]:
-    """Inside, the parameters stand one plain gradient step further; after, where they were."""
+    """Inside, the parameters are one plain gradient step ahead; afterwards they are restored."""
     before = {name: value.detach().clone() for name, value in model.params.items()}
     with torch.no_grad():
         for value in model.params.values():
@@ -184,7 +184,7 @@ def _one_step_ahead(model: LocalModel, size: float) -> Iterator[None]:
 
 
 def _placed(message: Message, device: torch.device) -> Message:
-    """The message with every tensor on the device; networks are made where the server is."""
+    """The message with every tensor on the device; networks are already on the server's device."""
     return {
         kind: payload.to(device)
         if isinstance(payload, Tensor)

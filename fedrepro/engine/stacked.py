@@ -1,9 +1,9 @@
-"""All clients of a round as one step, wherever the shapes of what they train on agree.
+"""Trains all clients of a round together, if their shapes agree.
 
-The clients' networks are stacked along a leading axis; `vmap` turns a method's loss of one client
-into the losses of all, each layer into one grouped or batched product. Every client reads the
-batches it would read alone, in the same order, and keeps its own BatchNorm statistics, optimiser
-and messages, so that the numbers are the plain loop's but for the order of summation in a kernel.
+The clients' networks are stacked along a leading axis. `vmap` turns a method's loss of one client
+into the losses of all, and each layer into one grouped or batched product. Every client reads the
+same batches in the same order as in the plain loop, and has its own BatchNorm statistics, optimiser
+and messages. So the numbers are the plain loop's, except for the order of summation in a kernel.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their opti
 
 
 class StackedEngine(Engine):
-    """Clients stacked and stepped together."""
+    """Stacks clients and trains them together."""
 
-    name = "fused"  # the word that run ids hold
+    name = "fused"  # its name in run ids
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
         self.skeleton = copy.deepcopy(self.module).train()  # its own values are never used
         for layer in norms(self.skeleton):
-            layer.num_batches_tracked = None  # nothing reads it, and vmap could not write it
+            layer.num_batches_tracked = None  # nothing reads it, and vmap cannot write it
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network, stack after stack."""
@@ -105,7 +105,7 @@ class _Stack:
         self._seen: dict[str, list[int]] = {}
 
     def train(self) -> list[Trained]:
-        """All phases; every client's network, optimiser and terms."""
+        """Train all phases. Returns every client's network, optimiser and terms."""
         keeps = self._method.keeps_optimizer or self._engine.protocol.optimizer.kept
         for phase in self._jobs[0].phases:
             if not keeps:
@@ -122,8 +122,8 @@ class _Stack:
         ]
 
     def _run_phase(self, phase: Phase) -> None:
-        """One phase of all clients. Each one's weights, seen as parameters of their own, are
-        stepped by torch's optimisers, which leave those without a gradient alone."""
+        """Train one phase of all clients. Each client's weights are separate parameters of torch's
+        optimisers, which do not change parameters without a gradient."""
         moving = self._engine.moving(phase)
         clients = range(len(self._jobs))
         own = [{name: nn.Parameter(self._tensors[name][i]) for name in moving} for i in clients]
@@ -149,7 +149,7 @@ class _Stack:
     def _set_gradients(
         self, phase: Phase, groups: Groups, own: list[dict[str, nn.Parameter]], step: Step
     ) -> None:
-        """Leave the gradients of a step's clients in their parameters; add up its loss terms."""
+        """Put the gradients of a step's clients into their parameters; add up its loss terms."""
         rows = slice(step.start, step.stop)
         weights = {name: self._tensors[name][rows] for name in self._engine.moving(phase)}
         late: Sequence[str] = phase.unclipped
@@ -179,10 +179,10 @@ class _Stack:
     def _gradients(
         self, loss: str, late: Sequence[str], weights: Named, rows: slice, batch: Sequence[Tensor]
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-        """Gradients by parameter, where the loss reaches it, those of the late terms, which are
-        left out of it, and all terms (clients,). batch: x, y and the method's draws, if any."""
+        """Gradients by parameter, if the loss depends on it; those of the late terms, which are not
+        in the first; and all terms (clients,). batch: x, y and the method's draws, if any."""
         leaves = {name: value.detach().requires_grad_() for name, value in weights.items()}
-        # Statistics are written in place, client by client, as each network alone would do.
+        # Statistics are written in place, client by client, as in the plain loop.
         fixed = {n: v[rows] for n, v in self._tensors.items() if n not in leaves}
         work, engine = getattr(self._method, loss), self._engine
 
@@ -201,7 +201,7 @@ class _Stack:
         received = {name: value[rows] for name, value in self._received.tensors.items()}
         losses, terms = vmap(one)(leaves, fixed, tuple(batch), received)
 
-        # The clients do not touch each other, so the sum's gradient is each one's own.
+        # The clients are independent, so the sum's gradient is each client's own.
         def gradients(total: Tensor, again: bool = False) -> dict[str, Tensor]:
             values = list(leaves.values())
             if not values:
@@ -216,14 +216,14 @@ class _Stack:
 
 
 APART = "\n"  # between a payload's kind and a tensor's name
-Batches = tuple[Tensor, ...]  # indices one step of a client reads: one batch, or two with lookahead
+Batches = tuple[Tensor, ...]  # indices of one step of a client: one batch, or two with lookahead
 
 
 class Step(NamedTuple):
     """Clients start..stop of a stack each read one batch, or two with lookahead.
 
-    A batch: x (clients, b, 3, H, W), y (clients, b) and, where the method's loss draws, its draws
-    (clients, b, k).
+    A batch: x (clients, b, 3, H, W), y (clients, b) and the random draws of the method's loss, if
+    any (clients, b, k).
     """
 
     start: int
@@ -232,8 +232,8 @@ class Step(NamedTuple):
 
 
 def stacking_order(n: int, batch_size: int) -> tuple[int, int]:
-    """Sort key of a client with n images: by number of full batches, the most first, then by the
-    size of the rest. So the clients with another full batch always come first in a stack."""
+    """Sort key of a client with n images: number of full batches, the most first, then the size of
+    the rest. So the clients with another full batch always come first in a stack."""
     sizes = [part.stop - part.start for part in slices(n, batch_size)]
     full = sum(size == batch_size for size in sizes)
     return -full, 0 if full == len(sizes) else sizes[-1]
@@ -242,10 +242,10 @@ def stacking_order(n: int, batch_size: int) -> tuple[int, int]:
 def plan(
     epoch: Sequence[Sequence[Batches]], batch_size: int
 ) -> Iterator[tuple[int, list[Batches]]]:
-    """Steps that take every client through its epoch: the first client, and what each reads.
+    """The steps of every client's epoch: the first client, and each client's indices.
 
-    Clients do not wait for each other's rests: full batches first, all clients that have one more
-    together; then the rests, neighbours of equal size together. Nobody's own order changes.
+    Full batches come first, for all clients that have one more; then the rests, neighbours of
+    equal size together. The order of a client's own batches does not change.
     """
     whole = [sum({len(b) for b in step} == {batch_size} for step in client) for client in epoch]
     rests = max(len(client) - n for client, n in zip(epoch, whole, strict=True))
@@ -276,8 +276,8 @@ class Reader:
         self._labels = torch.cat([job.samples.labels for job in jobs])
 
     def epoch(self, pairs: bool, steps: int | None = None) -> Iterator[Step]:
-        """One shuffled epoch of every client, or so many of its steps. pairs: steps read two
-        batches; an odd one is left."""
+        """One shuffled epoch of every client, or this many of its steps. pairs: steps read two
+        batches; an odd last one is left out."""
         epoch: list[list[Batches]] = []
         for n, streams in zip(self._counts, self._streams, strict=True):
             batches = epoch_batches(n, self._batch_size, streams.order, steps)
@@ -288,7 +288,8 @@ class Reader:
             yield Step(start, start + len(reads), tuple(self._batch(start, part) for part in parts))
 
     def _batch(self, start: int, indices: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """One batch of each of some neighbours, its random draws from the client's own streams."""
+        """One batch for each of some neighbours; random draws come from the client's own
+        streams."""
         clients, size, device = slice(start, start + len(indices)), len(indices[0]), self._like
         offsets, streams = self._offsets[clients], self._streams[clients]
         index = torch.cat([own + offset for own, offset in zip(indices, offsets, strict=True)])
@@ -316,7 +317,7 @@ class Received:
         self.tensors = {n: torch.stack([own[n] for own in named]).to(device) for n in named[0]}
 
     def message(self, tensors: Mapping[str, Tensor]) -> Message:
-        """The message as one client's loss reads it, from that client's tensors."""
+        """The message for one client's loss, from that client's tensors."""
         return {kind: self._payload(kind, tensors) for kind in self._forms}
 
     def _payload(self, kind: str, tensors: Mapping[str, Tensor]) -> Payload:

@@ -1,4 +1,4 @@
-"""Clients between rounds: what each keeps, and the frozen head it is given before the first."""
+"""Clients between rounds: the tensors each keeps, and its frozen head."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from fedrepro.methods.prototypes import class_means
 from fedrepro.models import FLModel, layout
 
 Named = dict[str, Tensor]
-# A client's fields by the names that a checkpoint has for them.
+# A client's fields by their names in a checkpoint.
 GROUPS = {name: name for name in ("kept", "optimizer", "memory", "trained")}
 GROUPS["twin"] = "personal_model"
 
@@ -23,9 +23,9 @@ GROUPS["twin"] = "personal_model"
 class Client:
     """One client, and the tensors it keeps by name.
 
-    kept: of its network, what the server's tensors do not replace. optimizer: momenta. memory: what
-    its method remembers. personal_model: its second network, where a method trains one. trained:
-    the rest of its network as it was after training, where that is tested.
+    kept: tensors of its network that the server's do not replace. optimizer: momenta. memory: its
+    method's memory. personal_model: its second network, if a method trains one. trained: the
+    rest of its network after training, if that is tested.
     """
 
     index: int
@@ -37,23 +37,23 @@ class Client:
     trained: Named = field(default_factory=dict)
 
     def personal(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Its network: the server's tensors where it loads them, else its own."""
+        """Its network: the server's tensors if it loads them, else its own."""
         return {n: self.kept.get(n, value) for n, value in model.items()}
 
     def network(self, subject: str, model: Mapping[str, Tensor]) -> Named:
-        """Its network of one of the kinds of `Method.evaluated_models`."""
+        """Its network for one of the kinds in `Method.evaluated_models`."""
         if subject == "twin":
             return self.personal_model
         return self.personal(model) | (self.trained if subject == "trained" else {})
 
     @property
     def groups(self) -> dict[str, Named]:
-        """What it keeps, as `GROUPS` names it."""
+        """The tensors it keeps, by the names in `GROUPS`."""
         return {group: getattr(self, attribute) for group, attribute in GROUPS.items()}
 
 
 class Checkpoint(Interface):
-    """Where a run's unfinished state goes."""
+    """Storage for a run's unfinished state."""
 
     def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None: ...
 
@@ -73,7 +73,7 @@ def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
 
 
 def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch.device) -> None:
-    """Put a checkpoint's tensors back, each read once."""
+    """Restore a checkpoint's tensors; each is read once."""
     for client in clients:
         for group, attribute in GROUPS.items():
             start = f"client/{client.index}/{group}/"
@@ -81,14 +81,14 @@ def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch
             setattr(client, attribute, {n.removeprefix(start): flat[n].to(device) for n in names})
 
 
-SCALE = 100.0  # CLIP's own, to which its training limits it
+SCALE = 100.0  # CLIP's own, the upper limit in its training
 
 
 def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[str, Tensor]]:
     """Fill the network's frozen head with the mean of the clients' heads.
 
-    A client's head is its domain's, in words, where the encoder knows words; else the directions
-    of its class means. Returned are, by client, the tensors in which its network departs from the
+    A client's head is its domain's text head if the encoder has a text part, else the directions
+    of its class means. Returns, by client, the tensors in which its network differs from the
     common one: none, or its own head.
     """
     names = [name for name, info in layout(module).items() if info.is_fixed]

@@ -1,4 +1,4 @@
-"""Tests of a round's networks, and the curve's rows they become."""
+"""Tests of a round's networks, and their rows in the curve."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -34,13 +34,13 @@ def tests(
     samples: Mapping[str, Samples],
     split: str = "test",
 ) -> list[Test]:
-    """One network on the images of some domains."""
+    """The tests of one network on the images of some domains."""
     return [Test(network, d, split, *engine.evaluate(state, part)) for d, part in samples.items()]
 
 
 def everywhere(engine: Engine, federation: Federation, state: Mapping[str, Tensor]) -> list[Test]:
-    """The server's network on every domain's test set, and on its held-out training images where
-    the federation has some."""
+    """The tests of the server's network on every domain's test set, and on its validation images
+    if the federation has some."""
     found = tests(engine, "server", state, federation.tests)
     return found + tests(engine, "server", state, federation.validations(), "validation")
 
@@ -48,7 +48,7 @@ def everywhere(engine: Engine, federation: Federation, state: Mapping[str, Tenso
 def own_domain(
     engine: Engine, federation: Federation, client: ClientData, state: Mapping[str, Tensor]
 ) -> list[Test]:
-    """A client's network on its own domain."""
+    """The tests of a client's network on its own domain."""
     domain = client.domain
     found = tests(engine, client.name, state, {domain: federation.tests[domain]})
     if client.validation is not None:
@@ -57,7 +57,7 @@ def own_domain(
 
 
 def rows(number: int, subject: str, found: Iterable[Test]) -> Iterator[Row]:
-    """The curve's rows; a domain with several clients' networks counts as their mean."""
+    """The curve's rows; a domain with several clients' networks has their mean."""
     results: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for test in found:
         results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
@@ -68,13 +68,13 @@ def rows(number: int, subject: str, found: Iterable[Test]) -> Iterator[Row]:
 
 
 def cross_rows(number: int, found: Iterable[Test]) -> Iterator[Row]:
-    """A client's network on every domain, as rows of the curve under the client's name."""
+    """The tests of a client's network on every domain, as rows of the curve under its name."""
     for test in found:
         yield number, "cross-accuracy", test.network, test.domain, test.split, test.accuracy
 
 
 def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, Tensor]:
-    """What was predicted of the test images, under ``round/subject/network/domain``."""
+    """Predicted classes of the test images, by ``round/subject/network/domain``."""
     return {
         f"{number}/{subject}/{test.network}/{test.domain}": test.predicted
         for test in found

@@ -1,5 +1,5 @@
-"""A run's curve, and what is read off it: accuracies under a named score rule, rounds and bytes to
-a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
+"""A run's curve, and metrics computed from it: accuracies under a named score rule, rounds and
+bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
 def accuracies(
     curve: pd.DataFrame, split: str = "test", subject: str | None = None
 ) -> pd.DataFrame:
-    """Test accuracy by round: one column a domain and `avg`, their plain mean."""
+    """Test accuracy by round: one column per domain and `avg`, their plain mean."""
     return _by_round(curve, "accuracy", split, subject)
 
 
 def _by_round(
     curve: pd.DataFrame, measure: str, split: str, subject: str | None = None
 ) -> pd.DataFrame:
-    # In numpy, whose comparisons take a tenth of the time: the book asks for thousands of these.
+    # In numpy, which takes a tenth of the time: the book computes thousands of these.
     columns = {name: curve[name].to_numpy() for name in CURVE_COLUMNS}
     kept = (columns["measure"] == measure) & (columns["split"] == split)
     if subject is None and kept.any():
@@ -44,15 +44,15 @@ def _by_round(
 
 
 def first_subject(curve: pd.DataFrame) -> str | None:
-    """Whose accuracy comes first in a curve: the networks that the method is judged by."""
+    """The subject whose accuracy comes first in a curve: the networks the method is scored by."""
     rows = curve[(curve.measure == "accuracy") & (curve.split == "test")]
     return str(rows.subject.iloc[0]) if len(rows) else None
 
 
 def late_gain(curve: pd.DataFrame) -> float:
-    """Points of mean accuracy that the last quarter of the rounds adds: under one, a curve counts
-    as flat. Read off a straight line through the last half, so that no few rounds decide it. 0 of
-    fewer than four rounds."""
+    """Points of mean accuracy that the last quarter of the rounds adds. Below one, a curve counts
+    as flat. Computed from a straight line through the last half, so that a few rounds cannot
+    decide it. 0 for fewer than four rounds."""
     means = accuracies(curve)["avg"]
     late = means[len(means) // 2 :]
     if len(means) < 4:
@@ -66,7 +66,7 @@ def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[s
 
 
 def all_scores(curve: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """The same under every score rule there are images for."""
+    """The same under every score rule that has images."""
     table, seen = accuracies(curve), (curve.split == "validation").any()
     rules = (rule for rule in SCORE_RULES if rule != "validation" or seen)
     return {rule: _means(_scored(table, curve, rule)) for rule in rules}
@@ -77,7 +77,7 @@ def _means(table: pd.DataFrame) -> dict[str, float]:
 
 
 def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
-    """The rounds of `accuracies` whose mean a score rule takes."""
+    """The rounds of `accuracies` whose mean is a rule's score."""
     if rule not in SCORE_RULES:
         raise FedReproError(f"no score rule {rule!r}; choose from {choices(rule, SCORE_RULES)}")
     return _scored(accuracies(curve, subject=subject), curve, rule, subject)
@@ -99,25 +99,25 @@ def _scored(
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of their mean (Student's t); NaN where there are fewer than two."""
+    """The 95 % interval of the values' mean (Student's t); NaN for fewer than two values."""
     series = pd.Series(values, dtype=float)
     half = float(stdtrit(len(series) - 1, 0.975) * series.sem())
     return series.mean() - half, series.mean() + half
 
 
 def best_tested(mean: pd.Series[float]) -> int:
-    """The round of the highest mean accuracy, the latest of equals."""
+    """The round with the highest mean accuracy, the latest of equals."""
     return int(mean.index[mean >= mean.max() - ROUNDING][-1])
 
 
 def best_value(tries: Mapping[str, float]) -> str:
-    """The tried value of the highest mean accuracy, the first of equals."""
+    """The tried value with the highest mean accuracy, the first of equals."""
     return next(v for v, mean in tries.items() if mean >= max(tries.values()) - ROUNDING)
 
 
 def validated(curve: pd.DataFrame) -> float:
-    """Mean validation accuracy of the last five rounds and all domains, in percent: what a setting
-    is chosen by."""
+    """Mean validation accuracy of the last five rounds and all domains, in percent. Settings are
+    chosen by it."""
     table = accuracies(curve, split="validation")
     if table.empty:
         raise FedReproError("the run has no validation images to tune by; set data.validation")
@@ -125,7 +125,7 @@ def validated(curve: pd.DataFrame) -> float:
 
 
 def best_round(curve: pd.DataFrame) -> int:
-    """The round of lowest mean validation loss; the last one where nothing was held out."""
+    """The round with the lowest mean validation loss; the last one without validation images."""
     losses = _by_round(curve, "loss", "validation")
     return int(curve["round"].max() if losses.empty else losses["avg"].idxmin())
 
@@ -136,9 +136,9 @@ def in_and_out(
     """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
 
     clients: name and domain of each; tested: test images of a domain, or another weight. A client's
-    network is taken on its own domain (ind) and in plain mean over the others (ood); both are
+    network is tested on its own domain (ind) and, as a plain mean, on the others (ood). Both are
     averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
-    form is lost in the text at hand; the authors' own result files confirm this one.
+    form is missing in the available text; the authors' own result files confirm this one.
     """
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve)
@@ -155,7 +155,7 @@ def in_and_out(
 
 
 def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:
-    """First round whose test accuracy of a domain (or `avg`) reaches the target; None if none."""
+    """First round whose test accuracy of a domain (or `avg`) reaches the target, else None."""
     series = accuracies(curve)[column]
     reached = series[series >= target - ROUNDING]
     return None if reached.empty else int(reached.index[0])
@@ -170,7 +170,7 @@ def traffic(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def bytes_to_round(curve: pd.DataFrame, round: int, clients: int) -> float:
-    """Bytes one client has sent and received up to and including a round."""
+    """Bytes that one client has sent and received up to and including a round."""
     return float(traffic(curve).loc[:round].to_numpy().sum()) / clients
 
 
@@ -186,7 +186,7 @@ Row = tuple[int, str, str, str, str, float]
 
 
 def logged(number: int, measure: str, values: Mapping[str, float]) -> list[Row]:
-    """Rows of what belongs to no domain, by subject."""
+    """Rows for values that belong to no domain, by subject."""
     return [(number, measure, name, "", "", float(value)) for name, value in values.items()]
 
 
@@ -200,8 +200,8 @@ def term_rows(number: int, terms: Mapping[str, Mapping[str, float]]) -> list[Row
 
 
 class Curve:
-    """The rows of a run. subject: the network whose accuracy counts; watched: whose validation loss
-    does, where it is another."""
+    """The rows of a run. subject: the network whose accuracy counts; watched: the network whose
+    validation loss counts, if it is another."""
 
     def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
         self.rows: list[Row] = []
@@ -215,7 +215,7 @@ class Curve:
         self._means: dict[str, dict[int, float]] = {"losses": {}, "accuracies": {}}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Rows of further rounds."""
+        """Add the rows of further rounds."""
         found: dict[tuple[str, int], list[float]] = {}
         for row in rows:
             self.rows.append(row)
@@ -228,7 +228,7 @@ class Curve:
                 self.accuracy = self._means[kind][number]
 
     def scored(self) -> set[int]:
-        """The rounds that a score rule may read (`metrics.scores`), as far as the run has come."""
+        """The rounds that a score rule may read (`metrics.scores`), among those done so far."""
         accuracies, losses = self._means["accuracies"], self._means["losses"]
         rounds = set(sorted(accuracies)[-LAST:])
         if accuracies:
@@ -237,12 +237,12 @@ class Curve:
         return rounds | ({min(losses, key=losses.__getitem__)} if losses else set())
 
     def stopped(self, round: int) -> bool:
-        """Whether the early stop has come by the end of a round."""
+        """Whether the early stop ends the run at a round."""
         losses = self._means["losses"]
         if self._stop is None or not losses:
             return False
         return round - min(losses, key=losses.__getitem__) >= self._stop.patience
 
     def frame(self) -> pd.DataFrame:
-        """Everything, tidy."""
+        """All rows as a tidy frame."""
         return pd.DataFrame(self.rows, columns=list(CURVE_COLUMNS))

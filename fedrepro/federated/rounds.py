@@ -31,7 +31,7 @@ from fedrepro.methods.server import Server, under
 from fedrepro.models import TensorInfo, build_model, layout
 
 Number = TypeVar("Number", int, float)
-Tested = tuple[list[Row], dict[str, Tensor]]  # rows of the curve, and what was predicted
+Tested = tuple[list[Row], dict[str, Tensor]]  # rows of the curve, and predicted classes
 
 
 class Training:
@@ -83,7 +83,7 @@ class Training:
     def _first_clients(
         self, initial: dict[str, Tensor], heads: Sequence[dict[str, Tensor]]
     ) -> list[Client]:
-        """Every client with what it holds before its first round; heads: its own, if any."""
+        """Every client before its first round; heads: its own, if any."""
         kept = {n: v for n, v in initial.items() if n not in self.loaded}
         memory = self.method.first_memory(self.server)
         second = initial if self.method.personal_phases(self.protocol) else {}
@@ -95,7 +95,7 @@ class Training:
         return clients
 
     def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
-        """Train to the last round, or to the early stop; resume where a checkpoint says.
+        """Train to the last round or the early stop; continue from a checkpoint if there is one.
         Diverged: a client's loss is not finite; the rounds before it are kept."""
         if checkpoint is not None:
             self.resume(checkpoint)
@@ -116,19 +116,19 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        """Whether the last round is over, or the early stop has come."""
+        """Whether the last round or the early stop has been reached."""
         return self.round >= self.protocol.rounds or self.log.stopped(self.round)
 
     @property
     def accuracy(self) -> float:
-        """Mean of the last round's tests in percent."""
+        """Mean test accuracy of the last round in percent."""
         return self.log.accuracy
 
     # A round.
 
     def one_round(self) -> None:
-        """Clients are drawn, receive, train and send; the server averages and learns; all networks
-        are tested."""
+        """Run one round: clients are drawn, receive, train and send; the server averages and
+        learns; all networks are tested."""
         method, server, clock = self.method, self.server, Clock(self.device)
         number = server.round = self.round + 1
         with self._undone_if_broken_off():
@@ -178,7 +178,7 @@ class Training:
 
     @contextmanager
     def _undone_if_broken_off(self) -> Iterator[None]:
-        """An interrupt in the middle of a round leaves the last whole one to be saved."""
+        """Undo an interrupted round, so that the last complete one can be saved."""
         server, clients = self.server.state(), [copy.copy(client) for client in self.clients]
         try:
             yield
@@ -188,8 +188,8 @@ class Training:
             raise
 
     def _train(self, jobs: Sequence[Job], clock: Clock, step: str = "train") -> Results:
-        """The engine's results; who takes them is not part of their seconds."""
-        with closing(self.engine.train(self.method, jobs)) as results:  # ends what is under way
+        """Yields the engine's results; the consumer's time is not counted as training."""
+        with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
             while True:
                 with clock(step):
                     position, trained = next(results, (-1, None))
@@ -235,7 +235,7 @@ class Training:
     def view(
         self, client: Client, state: Mapping[str, Tensor], received: Message, number: int
     ) -> TrainedClient:
-        """A client as its method's `upload` and `remember` see it in a round."""
+        """A client for its method's `upload` and `remember` in a round."""
         samples, generator = (
             client.data.train,
             torch_stream(self.seed, "method", client.index, number),
@@ -260,7 +260,7 @@ class Training:
         return Upload(client.index, len(client.data.train), message)
 
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
-        """Put away what a client keeps after training."""
+        """Store what a client keeps after training."""
         keeps = self.method.keeps_optimizer or self.protocol.optimizer.kept
         client.memory = self.method.remember(view) if client.memory else {}
         client.kept = {n: trained.state[n] for n in client.kept}
@@ -270,12 +270,12 @@ class Training:
     # Evaluation.
 
     def _untrained(self, clock: Clock) -> Tested:
-        """The first networks' tests, as those of round 0, where the protocol asks for them."""
+        """The tests of the first networks, as round 0, if the protocol asks for them."""
         stop = self.protocol.early_stop
         return self._evaluate(0, clock) if stop is not None and stop.untrained else ([], {})
 
     def _evaluate(self, number: int, clock: Clock) -> Tested:
-        """Test every judged network and the watched one, whose validation counts."""
+        """Test every evaluated network, and the watched one, whose validation loss counts."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
         last = number > self.protocol.rounds - LAST
@@ -313,8 +313,8 @@ class Training:
     def _networks(
         self, subject: str, number: int, clients: Sequence[Client], clock: Clock
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """Clients' networks of one of the kinds of `Method.evaluated_models` as they are tested, by
-        position: where the method trains before a test, throw-away copies."""
+        """Clients' networks for one of the kinds in `Method.evaluated_models`, by position, as they
+        are tested. If the method trains before a test, these are temporary copies."""
         phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
         if phases:
             jobs = [self._adaptation(client, number, phases) for client in clients]
@@ -329,7 +329,7 @@ class Training:
         return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> dict[str, Mapping[str, Tensor]]:
-        """Each domain's first network as it is tested after a round, by domain."""
+        """Each domain's first tested network after a round, by domain."""
         if self.judged[0] == "global":
             return dict.fromkeys(self.federation.tests, self.server.model)
         first = {client.data.domain: client for client in reversed(self.clients)}
@@ -338,7 +338,7 @@ class Training:
         return {domains[i]: state for i, state in found}
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of test images under the judged networks, labels (m,) and domains."""
+        """Features (m, d) of test images under the tested networks, labels (m,) and domains."""
         networks = self.tested_networks(self.round)
         return evaluation.embed(self.engine, self.federation, networks, per_domain)
 
@@ -349,7 +349,7 @@ class Training:
     # Checkpoints.
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Keep the state after the last whole round."""
+        """Save the state after the last complete round."""
         tensors = {f"server/{k}": v for k, v in self.server.state().items()}
         tensors |= flatten(self.clients)
         tensors |= {f"predicted/{name}": value for name, value in self.predicted.items()}
@@ -371,7 +371,7 @@ class Training:
 
 
 class Clock:
-    """Seconds by step of a round, the device's work included."""
+    """Measures seconds by step of a round, the device's work included."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""The server's side of a round: who takes part, and the average of what they send."""
+"""The server's side of a round: which clients participate, and the average of their messages."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from fedrepro.models import TensorInfo
 
 
 def participants(protocol: Protocol, seed: int, number: int, clients: int) -> list[int]:
-    """Indices, in order, of the clients that take part in a round counted from 1: all of them, or
-    a share drawn for it. Where clients take turns, every `clients // count` draws deal out one
-    shuffled order of them (those left over sit that pass out)."""
+    """Indices, in order, of the clients that participate in a round, counted from 1: all, or a
+    share drawn for it. If clients take turns, every `clients // count` draws use one shuffled
+    order of them (clients left over do not participate in that pass)."""
     count = max(1, round(protocol.participation * clients))
     if count == clients:
         return list(range(clients))
@@ -28,8 +28,8 @@ def participants(protocol: Protocol, seed: int, number: int, clients: int) -> li
 
 
 def turns_of(protocol: Protocol, clients: int) -> int:
-    """Most rounds of a run in which one client takes part: its turns where they are dealt out, else
-    all rounds, for a draw may choose it every time."""
+    """The largest number of rounds in which one client can participate: its turns if clients take
+    turns, else all rounds, because each draw may choose it."""
     count = max(1, round(protocol.participation * clients))
     if not protocol.turns or count == clients:
         return protocol.rounds
@@ -38,7 +38,7 @@ def turns_of(protocol: Protocol, clients: int) -> int:
 
 
 class RunningAverage:
-    """Adds networks up one after another, so that never more than the sum is held.
+    """Adds networks one after another, so that only the sum is in memory.
 
     first_statistics: BatchNorm statistics are the first client's instead of the average.
     """
@@ -49,14 +49,14 @@ class RunningAverage:
         self.tensors: dict[str, Tensor] = {}
 
     def weight_tensors(self, counts: Sequence[int], batch_size: int) -> None:
-        """Multiply the sum's tensor j by client j's share of all batches: MPFT's code, which pairs
-        the weights with the tensors and not with the clients. counts: of the clients' images."""
+        """Multiply the sum's tensor j by client j's share of all batches. MPFT's code applies the
+        weights to the tensors instead of the clients. counts: of the clients' images."""
         batches = [math.ceil(count / batch_size) for count in counts]
         for value, own in zip(self.tensors.values(), batches, strict=False):
             value.mul_(own / sum(batches))
 
     def take(self, position: int, message: Message, weight: float) -> None:
-        """Add the shared tensors of a client's message, and take them out of it."""
+        """Add the shared tensors of a client's message, and remove them from it."""
         if "model" in message:
             self.add(position, tensors_of(message, "model"), weight)
             del message["model"]

@@ -1,5 +1,5 @@
-"""The methods by name. A `Method` subclass in this folder or in extras is found by itself; one from
-elsewhere is added with `register` or through the entry-point group `fedrepro.methods`."""
+"""The methods by name. `Method` subclasses in this folder or in extras are found automatically.
+Others are added with `register` or through the entry-point group `fedrepro.methods`."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ _discovered = False
 
 def register(method: type[Method]) -> type[Method]:
     """Make a method known by its `name`; usable as a class decorator. FedReproError: the class
-    is not a method as `Method` asks, or its name is taken."""
+    does not meet the requirements of `Method`, or its name is taken."""
     _discover()
     return _add(method)
 
@@ -43,7 +43,7 @@ def _add(method: type[Method]) -> type[Method]:
 
 
 def _check(method: Any) -> None:
-    """FedReproError where a class cannot be used as a method."""
+    """Raise FedReproError if a class cannot be used as a method."""
     title = getattr(method, "__name__", repr(method))
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise FedReproError(f"{title} is not a method; make it a subclass of Method")
@@ -69,13 +69,13 @@ def _discover() -> None:
         for item in vars(module).values():
             if not (isinstance(item, type) and issubclass(item, Method)) or item is Method:
                 continue
-            # A subclass of the same name adds its paper's variants: it is the method.
+            # A subclass of the same name adds its paper's variants and replaces it.
             if issubclass(item, _registry.get(item.name, Method)):
                 _registry[item.name] = item
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             _add(entry.load())
-        except (Exception, SystemExit) as error:  # of somebody else's: the others still work
+        except (Exception, SystemExit) as error:  # from another package: the others still work
             said = f"the method of entry point {entry.name} = {entry.value} is left out: "
             warnings.warn(said + one_line(error), stacklevel=2)
     for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
@@ -89,15 +89,15 @@ def load(file: Path) -> list[type[Method]]:
     """
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
-        raise FedReproError(f"{file} is no Python file; name one that ends in .py")
+        raise FedReproError(f"{file} is not a Python file; name one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     try:
-        # Not by the loader: its cached code is taken for a file edited within the same second.
+        # Not by the loader: it would use cached code for a file edited within the same second.
         exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), vars(module))
     except FedReproError:
         raise
-    except Exception as error:  # whatever the file does
+    except Exception as error:  # the file may raise anything
         raise FedReproError(
             f"{file} cannot be run ({type(error).__name__}: {one_line(error)}); correct it"
         ) from None
@@ -118,7 +118,7 @@ def names() -> tuple[str, ...]:
 
 
 def get(name: str) -> type[Method]:
-    """The class of a method; FedReproError with the nearest names where there is none."""
+    """The class of a method. FedReproError, with the nearest names, if there is none."""
     _discover()
     if name not in _registry:
         raise FedReproError(f"no method {name!r}; choose from {choices(name, names())}")

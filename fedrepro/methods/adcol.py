@@ -13,12 +13,12 @@ from fedrepro.methods.losses import kl_from_uniform
 
 @dataclass(frozen=True)
 class ADCOL(fl.Method):
-    """Each client keeps its whole network; only representations and a discriminator travel.
+    """Each client keeps its whole network; only representations and a discriminator are sent.
 
     Clients minimise CE + mu KL(U || D(z)) (Eq. 2) against the received discriminator D; the server
-    trains D to tell whose representation z it sees (Eq. 4). Li et al., ADCOL, Alg. 1. No tensor of
-    a client's network is ever averaged. Each client's network is tested on its own domain. The log
-    says how much of the fresh uploads D tells apart before it learns from them.
+    trains D to predict the client of a representation z (Eq. 4). Li et al., ADCOL, Alg. 1. No
+    tensor of a client's network is averaged. Each client's network is tested on its own domain.
+    The log has D's accuracy on new uploads before it learns from them.
     """
 
     name = "ADCOL"
@@ -72,7 +72,7 @@ class ADCOL(fl.Method):
         return {"ce": ce, "kl": self.mu * kl_from_uniform(guess)}
 
     def shown(self, z: Tensor) -> Tensor:
-        """Representations (n, d) as D reads them."""
+        """The input of D for representations (n, d)."""
         return z
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
@@ -108,7 +108,7 @@ class ADCOL(fl.Method):
         return [upload.client for upload in uploads]
 
     def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:
-        """Train D on representations (n, d) and whose they are (n,)."""
+        """Train D on representations (n, d) and their clients (n,)."""
         epochs, optimizer = self.discriminator_epochs, self.optimizer(server.protocol)
         server.fit("discriminator", z, owner, epochs=epochs, optimizer=optimizer)
 

@@ -14,9 +14,9 @@ from fedrepro.models.discriminators import Panel, ResNetDiscriminator
 
 @dataclass(frozen=True)
 class ADCOLVariants(ADCOL):
-    """With `two_stages` a round of the paper is two of the protocol's, whose clients stay (`stay:
-    2`): in the odd one they train without D and send, D learns, in the even one they train with it.
-    Whatever D is made of is counted as sent whole in every round."""
+    """With `two_stages` a round of the paper is two rounds of the protocol with the same clients
+    (`stay: 2`). In the odd one they train without D and send, and D learns; in the even one they
+    train with D. All of D is counted as sent in every round."""
 
     discriminator_activation: bool = fl.hyper(
         True, "Sec. B.15: False is the linear function of Table 19", "stated", (False,)

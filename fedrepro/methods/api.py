@@ -1,4 +1,4 @@
-"""All that a method is written with, in one import; for methods from elsewhere too."""
+"""Everything needed to write a method, in one import; also for methods outside fedrepro."""
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol

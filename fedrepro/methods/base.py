@@ -1,5 +1,6 @@
-"""What a federated method declares: hyper-parameters with their sources, a pure loss, what is
-averaged, kept and sent. The round loop and the engine act on it and know no method by name."""
+"""The base class of federated methods: hyper-parameters with their sources, a pure loss, and what
+is averaged, kept and sent. The round loop and the engine use only this and know no method by
+name."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from fedrepro.models import FLModel, Output, TensorInfo
 if TYPE_CHECKING:
     from fedrepro.methods.server import Server
 
-BNPolicy = Literal["average", "local", "first", "recompute"]  #: What becomes of BatchNorm.
+BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
 BN_POLICIES: tuple[str, ...] = get_args(BNPolicy)
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
 
@@ -34,25 +35,24 @@ def hyper(
     high: float | None = None,
     later: bool = False,
 ) -> Any:
-    """A dataclass field that is a hyper-parameter: its value, where that is from, what settles it,
-    and what else is tried.
+    """A dataclass field for a hyper-parameter: its value, source, status, and alternatives.
 
     low, high: inclusive bounds of a number, checked when a method is created by name. later: it
-    came after the first recorded runs of the method, whose ids it must not change.
+    was added after the first recorded runs of the method, so it must not change their ids.
     """
     said = {"source": source, "status": status, "alternatives": tuple(alternatives)}
     return field(default=default, metadata={**said, "low": low, "high": high, "later": later})
 
 
 def averaged_bn(source: str, status: Status) -> Any:
-    """The field `bn_policy` of a method that averages BatchNorm with all else; others are tried."""
+    """The field `bn_policy` of a method that averages BatchNorm too; with alternatives."""
     return hyper("average", source, status, BN_POLICIES[1:])
 
 
 class Batch(NamedTuple):
     """x float (b, 3, H, W) after augmentation and normalisation; y int64 (b,).
 
-    draws (b, k): what chance decides for each image in the method's own loss (`Method.draw`).
+    draws (b, k): random numbers for each image in the method's own loss (`Method.draw`).
     """
 
     x: Tensor
@@ -62,12 +62,12 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalModel:
-    """What a loss sees of a client's network: call it, read its trained parameters, or `run`
+    """A client's network as a loss sees it: call it, read its trained parameters, or `run`
     another network of the same architecture.
 
-    run(tensors, x, training=False): the output for x under `tensors`, which name every parameter
-    and running statistic; with `training` BatchNorm uses the batch's own statistics. It writes
-    nothing. Gradients reach those of `tensors` that ask for them.
+    run(tensors, x, training=False): the output for x with `tensors`, which has every parameter
+    and running statistic by name; with `training` BatchNorm uses the batch's own statistics. It
+    changes nothing. Gradients flow to those of `tensors` that require them.
     """
 
     network: Callable[[Tensor], Output]
@@ -80,14 +80,14 @@ class LocalModel:
 
 @dataclass(frozen=True)
 class TrainedClient:
-    """What an upload, and a client's memory, see of a client after local training.
+    """A client after local training, for `upload` and `remember`.
 
     labels (n,) int64; classes: their number in the federation. inputs: embeddings (n, d) or uint8
-    images (n, 3, H, W). state: its network's tensors. received: what it got this round, with its
-    own ``memory`` if it has one. augmentation: the protocol's. generator: a CPU stream of this
-    client and round. features(training, augmentation): (n, d) in the order of the labels, of
-    un-augmented images where no augmentation is given; in training mode from batches of random
-    images, for BatchNorm.
+    images (n, 3, H, W). state: its network's tensors. received: the message of this round, with
+    its own ``memory`` if it has one. augmentation: the protocol's. generator: a CPU stream of
+    this client and round. features(training, augmentation): (n, d) in the order of the labels;
+    images are augmented only if an augmentation is given; in training mode from batches of
+    random images, because of BatchNorm.
     """
 
     index: int
@@ -103,9 +103,9 @@ class TrainedClient:
 
 @dataclass(frozen=True)
 class Upload:
-    """One client's message as it reaches the server; n is its number of training images.
+    """One client's message at the server; n is its number of training images.
 
-    Shared tensors ("model") are averaged as they come and are not in it any more at `server_step`.
+    Shared tensors ("model") are averaged when they arrive; at `server_step` they are removed.
     """
 
     client: int
@@ -124,7 +124,7 @@ def nothing(tensor: TensorInfo) -> bool:
 
 
 class Shots(NamedTuple):
-    """The first so many training images of each class, read in batches of a size of their own."""
+    """The first few training images of each class, with their own batch size."""
 
     per_class: int
     batch_size: int
@@ -132,17 +132,17 @@ class Shots(NamedTuple):
 
 @dataclass(frozen=True)
 class Phase:
-    """A stretch of local training. Phases of a round run in order on the same network.
+    """A part of local training. Phases of a round run in order on the same network.
 
-    trains: which parameters move (the others are frozen; BatchNorm statistics always follow the
-        batches, the network stays in training mode). `nothing`: the statistics alone.
-    optimizer: the protocol's where None. lookahead: where set, a step reads two batches: the
-        gradient of the second, taken after a plain step of this size on the first, is applied to
-        the point before that step (Per-FedAvg).
-    loss: the name of the method's function that is minimised, of `client_loss`'s form.
-    steps: batches in an epoch, whatever the number of images; one pass over them where None.
-    unclipped: terms of the loss whose gradient is added after the others' was shortened.
-    apart: parameters by name with a steady optimiser and a gradient length of their own.
+    trains: the trained parameters (the others are frozen; BatchNorm statistics are always
+    updated, the network stays in training mode). `nothing`: only the statistics.
+    optimizer: None: the protocol's. lookahead: if set, a step reads two batches. It takes the
+    gradient of the second after a plain step of this size on the first, and applies it to the
+    parameters before that step (Per-FedAvg).
+    loss: the name of the method's function to minimise, with `client_loss`'s signature.
+    steps: batches in an epoch, for any number of images; None: one pass over the images.
+    unclipped: loss terms whose gradient is added after the others' is clipped.
+    apart: parameters by name with their own constant-rate optimiser and their own clipping.
     """
 
     name: str
@@ -158,42 +158,43 @@ class Phase:
     def groups(
         self, default: OptimizerSpec, moving: Iterable[str]
     ) -> list[tuple[OptimizerSpec, tuple[str, ...]]]:
-        """The moving parameters by their optimiser, the phase's own first."""
+        """The trained parameters by their optimiser, the phase's own first."""
         alone = {name: spec for name, spec in self.apart if name in moving}
         rest = tuple(name for name in moving if name not in alone)
         own = (self.optimizer or default, rest)
         return [own, *((spec, (name,)) for name, spec in alone.items())]
 
 
-CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that BatchNorm's statistics alone follow
+CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that updates only BatchNorm's statistics
 
 
 @dataclass(frozen=True)
 class Method:
-    """Base of all methods: federated averaging's defaults, each of which a method may replace."""
+    """Base class of all methods. The defaults are federated averaging's; a method may override
+    them."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
     reference: ClassVar[str]
     keeps_optimizer: ClassVar[bool] = False
-    needs_embeddings: ClassVar[bool] = False  # its clients must be given these, not images
+    needs_embeddings: ClassVar[bool] = False  # its clients must get these, not images
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", "base class")
 
     def network(self, module: FLModel) -> FLModel:
-        """The protocol's network as this method trains it: itself, or wrapped so that it has
-        tensors of the method's own."""
+        """The protocol's network for this method: unchanged, or wrapped with the method's own
+        tensors."""
         return module
 
-    # What of the network travels, and which of it a client takes over.
+    # Which tensors of the network are sent, and which a client overwrites.
 
     def shares(self, tensor: TensorInfo) -> bool:
         """Whether a tensor of the network is sent to the server and averaged there."""
         return True
 
     def travels(self, tensor: TensorInfo) -> bool:
-        """`shares` after the BatchNorm policy; batch counters and given heads never travel."""
+        """`shares` after the BatchNorm policy; batch counters and frozen heads are never sent."""
         if tensor.is_counter or tensor.is_fixed or not self.shares(tensor):
             return False
         if tensor.is_bn and self.bn_policy == "local":
@@ -205,19 +206,19 @@ class Method:
         return self.travels(tensor)
 
     def overwrites(self, tensor: TensorInfo) -> bool:
-        """Whether a client replaces this tensor by the server's at the start of a round."""
+        """Whether a client replaces this tensor with the server's at the start of a round."""
         return self.broadcast(tensor)
 
     def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
-        """The networks whose test accuracy is the method's result: "global", the server's, where
-        all of it is shared, else "personal", what each client would begin the next round with.
-        Others: "trained", each client's as its local training left it; "twin", its second one."""
+        """The networks whose test accuracy is the method's result: "global", the server's, if all
+        of it is shared, else "personal", each client's at the start of the next round. Others:
+        "trained", each client's after its local training; "twin", its second network."""
         whole = all(self.overwrites(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
     def watched(self) -> str | None:
-        """The networks whose validation loss stops a run early and picks its round, if they are
-        others than those tested."""
+        """The networks whose validation loss stops a run early and selects its round, if they are
+        not the tested ones."""
         return None
 
     # Local training.
@@ -227,16 +228,16 @@ class Method:
         return (Phase("local", protocol.local_epochs),)
 
     def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
-        """Training of a second network that each client keeps for itself; none where empty. It
+        """Training of a second network that stays at each client; empty: no such network. It
         starts as a copy of the first, and receives the same messages."""
         return ()
 
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
-        """Training on a throw-away copy before a personal network is tested."""
+        """Training on a temporary copy before a personal network is tested."""
         return ()
 
     def adapts_on(self, protocol: Protocol) -> Shots | None:
-        """The images of that training; all of a client's where None."""
+        """The images of that training; None: all of the client's."""
         return None
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> Terms:
@@ -244,30 +245,30 @@ class Method:
         return {"ce": cross_entropy(model(batch.x).logits, batch.y)}
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor | None:
-        """Random numbers float32 (n, k) for the loss of a batch of n images, from a CPU generator:
-        a loss itself draws nothing, so that it is one and the same in every engine."""
+        """Random numbers float32 (n, k) for the loss of a batch of n images, from a CPU generator.
+        The loss itself must not draw, so that it is the same in every engine."""
         return None
 
     # Messages and the server.
 
     def init_server(self, server: Server) -> None:
-        """Build what the server owns besides the network (random initialisation is seeded)."""
+        """Build what the server needs besides the network (random initialisation is seeded)."""
 
     def download(self, server: Server, client: int) -> Message:
-        """What goes to a client besides the shared tensors."""
+        """The message to a client besides the shared tensors."""
         return {}
 
     def upload(self, client: TrainedClient) -> Message:
-        """What comes back besides the shared tensors."""
+        """The message from a client besides the shared tensors."""
         return {}
 
     def release(self, client: TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The shared tensors as they leave a client: as trained, unless privacy asks otherwise."""
+        """The shared tensors that a client sends: as trained, unless noise is added for privacy."""
         return dict(shared)
 
     def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
         """Weights of the clients' shared tensors in their average, from numbers of images: n_i /
-        sum n, or 1/N where the protocol says so; 1 where it weights tensors instead."""
+        sum n; 1/N if the protocol says so; 1 if it weights tensors instead."""
         if protocol.weighting == "tensors":
             return [1.0] * len(counts)
         if protocol.weighting == "uniform":
@@ -275,23 +276,24 @@ class Method:
         return [count / sum(counts) for count in counts]
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        """What the server learns from the uploads; the average is in `server.model` already."""
+        """Train the server on the uploads; the average is in `server.model` already."""
 
     # What a client remembers.
 
     def first_memory(self, server: Server) -> dict[str, Tensor]:
-        """Tensors each client keeps from round to round besides networks, as they are at first. A
-        loss finds them as the message of kind ``memory``; they never travel."""
+        """The initial tensors that each client keeps between rounds besides networks. A loss finds
+        them as the message of kind ``memory``; they are never sent."""
         return {}
 
     def remember(self, client: TrainedClient) -> dict[str, Tensor]:
-        """The memory after local training, of the same names; asked where there is one at first."""
+        """The memory after local training, with the same names; called if `first_memory` has
+        any."""
         return {}
 
     # Description.
 
     def fields(self) -> dict[str, Any]:
-        """Hyper-parameters by name, as they enter the run id; a ``later`` one only where it departs
+        """Hyper-parameters by name, as they enter the run id; a ``later`` one only if it differs
         from its default."""
         return {
             f.name: getattr(self, f.name)
@@ -310,5 +312,5 @@ class Method:
 
     @classmethod
     def layers(cls) -> list[type[Method]]:
-        """The classes of its name: the method as its paper gives it first, then its variants."""
+        """The classes with its name: first the method as in its paper, then its variants."""
         return [c for c in cls.__mro__[::-1] if getattr(c, "name", None) == cls.name]

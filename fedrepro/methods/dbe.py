@@ -15,14 +15,14 @@ from fedrepro.methods.networks import Shifted, ShiftedModel
 class DBE(fl.Method):
     """FedAvg with a trained vector m of each client added to its features, and a common mean.
 
-    Loss CE(h(z + m)) + kappa/2 mean_d (r - g)^2: r is the running mean of a round's features, g
-    that of all clients, weighted by their images, from a first round without m and without the
-    regulariser, whose networks are counted as sent. m starts at 0, stays with its client and has
-    the protocol's optimiser (plain gradient steps in the authors' code). Zhang et al. 2023 and that
-    code. g is sent to each client once. Each client's network is tested on its own domain.
+    Loss CE(h(z + m)) + kappa/2 mean_d (r - g)^2: r is the running mean of a round's features; g
+    is that of all clients, weighted by their images. g comes from a first round without m and
+    without the regulariser; its networks are counted as sent. m starts at 0, stays at its client
+    and has the protocol's optimiser (plain gradient steps in the authors' code). Zhang et al. 2023
+    and that code. g is sent to each client once. Each client's network is tested on its own domain.
 
-    Where z ends in BatchNorm a batch's mean is that layer's bias, and so all that the regulariser
-    reaches.
+    If z ends in BatchNorm, a batch's mean is that layer's bias, so the regulariser changes only
+    this bias.
     """
 
     name = "DBE"
@@ -47,7 +47,7 @@ class DBE(fl.Method):
         return tensor.part != "own"
 
     def overwrites(self, tensor: fl.TensorInfo) -> bool:
-        # A client begins each round with the server's untouched 0 as running mean, and learns
+        # A client begins each round with the server's unchanged 0 as running mean, and knows
         # from the round's number whether m is in use: neither is sent.
         return self.broadcast(tensor) or tensor.name in ("running_mean", "started")
 
@@ -59,7 +59,7 @@ class DBE(fl.Method):
         return {"ce": ce, "mean": self.kappa * out.started * distance}
 
     def common_mean(self, received: fl.Message) -> Tensor:
-        """g (d,) as it comes or as the client remembers it; zeros before there is one."""
+        """g (d,) from the message or the client's memory; zeros before there is one."""
         if "common_mean" in received:
             return fl.tensor_of(received, "common_mean")
         return fl.tensors_of(received, "memory")["common_mean"]

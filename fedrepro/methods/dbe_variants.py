@@ -1,4 +1,4 @@
-"""DBE as MPFT's code has it."""
+"""DBE as in MPFT's code."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from fedrepro.methods.dbe import DBE
 
 @dataclass(frozen=True)
 class DBEVariants(DBE):
-    """With `mean_lr` the vector m has an optimiser of its own, at that rate."""
+    """With `mean_lr` the vector m has its own optimiser, with that learning rate."""
 
     first_round: Literal["discarded", "averaged"] = fl.hyper(
         "discarded",

@@ -1,4 +1,4 @@
-"""A second, personal network beside FedAvg's."""
+"""FedAvg and a second, personal network."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,12 +10,11 @@ from fedrepro.methods.losses import proximal
 
 @dataclass(frozen=True)
 class Ditto(fl.Method):
-    """FedAvg, and beside it each client's own network v, held near the received one w.
+    """FedAvg, and each client's own network v, which is pulled towards the received one w.
 
     v <- v - lr (grad CE(v) + lambda (v - w)), Li et al. 2021, Alg. 1: plain gradient steps on
-    CE + lambda/2 ||v - w||^2, taken before the client trains w. Only w travels. v is what is
-    tested, each client's on its own domain. Where a length is given, CE's gradient alone is
-    shortened to it.
+    CE + lambda/2 ||v - w||^2, before the client trains w. Only w is sent. Each client's v is
+    tested on its own domain. If a maximal length is given, only CE's gradient is clipped.
     """
 
     name = "Ditto"
@@ -54,7 +53,7 @@ class Ditto(fl.Method):
     def personal_loss(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message
     ) -> fl.Terms:
-        """CE + lambda/2 ||v - w||^2 over what w shares."""
+        """CE + lambda/2 ||v - w||^2 over the shared tensors of w."""
         shared = fl.tensors_of(received, "model")
         params = {name: value for name, value in model.params.items() if name in shared}
         return {

@@ -17,8 +17,8 @@ class FedAPC(PrototypeMessages, fl.Method):
     After training each client averages every image's features over several augmented views (Eq. 2)
     and those over each class (Eq. 3); the server averages the clients' class means (Eq. 4, whose
     sum differs by a factor that the cosine cancels). Loss CE + APC (Eqs. 5, 6). Le et al., FedAPC,
-    Alg. 1. APC is zero in round 1, as there are no prototypes yet. Up go the means of the classes
-    a client has and a mask of these, down all prototypes and theirs.
+    Alg. 1. APC is zero in round 1, because there are no prototypes yet. A client sends the means of
+    its classes and a mask of these, and receives all prototypes and their mask.
     """
 
     name = "FedAPC"
@@ -67,7 +67,7 @@ class FedAPC(PrototypeMessages, fl.Method):
         return {"ce": fl.cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
 
     def augmentations(self) -> list[fl.Augmentation | None]:
-        """How each view of an image is made; None leaves it as it is."""
+        """The augmentation of each view of an image; None: unchanged."""
         if not self.augmented:
             return [None]
         if self.all_in_each:

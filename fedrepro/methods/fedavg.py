@@ -7,10 +7,10 @@ import fedrepro.methods.api as fl
 
 @dataclass(frozen=True)
 class FedAvg(fl.Method):
-    """Clients train the received network on their own images, the server averages all of it.
+    """Clients train the received network on their own images; the server averages all of it.
 
     McMahan et al. 2017, Alg. 1: w = sum_i (n_i / n) w_i. The averaged network is tested on every
-    domain. It is the base class's behaviour, named.
+    domain. This is the default behaviour of the base class.
     """
 
     name = "FedAvg"

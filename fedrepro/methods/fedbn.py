@@ -7,11 +7,11 @@ import fedrepro.methods.api as fl
 
 @dataclass(frozen=True)
 class FedBN(fl.Method):
-    """FedAvg, except that every BatchNorm layer, weights and statistics, stays where it is.
+    """FedAvg, but every BatchNorm layer, weights and statistics, stays at its client.
 
-    Li et al. 2021, Alg. 1. A layer is known by its type: the shortcut BatchNorms of a ResNet, whose
-    names carry no "bn", stay too (FedPall's code averages them). Each client's network is tested on
-    its own domain.
+    Li et al. 2021, Alg. 1. A layer is recognised by its type. So the shortcut BatchNorms of a
+    ResNet, which have no "bn" in their names, stay too (FedPall's code averages them). Each
+    client's network is tested on its own domain.
     """
 
     name = "FedBN"

@@ -14,18 +14,18 @@ from fedrepro.methods.server import under
 
 @dataclass(frozen=True)
 class FedDyn(fl.Method):
-    """FedAvg whose clients' objectives are bent until their optima agree.
+    """FedAvg that corrects each client's objective until all clients share one optimum.
 
     "dynamic", Acar et al. 2021, Alg. 1: client i minimises CE - <g_i, w> + (alpha/2) ||w - w_t||^2
     and then sets g_i <- g_i - alpha (w_i - w_t); the server sets s <- s - (alpha/m) sum_i (w_i -
-    w_t), m all clients, and sends mean(w_i) - s/alpha, which is tested. Kept here are -g_i/alpha
-    and -s/alpha: sums of past moves. g_i stays at its client, so the traffic is FedAvg's. Clients
-    count equally, as the derivation needs; BatchNorm's running statistics are plainly averaged. The
-    authors' code tests plain means, divides alpha by a client's relative number of images and clips
-    gradients; none of it is in Alg. 1 or here.
+    w_t), m all clients, and sends mean(w_i) - s/alpha, which is tested. Stored are -g_i/alpha and
+    -s/alpha: sums of past updates. g_i stays at its client, so the traffic is FedAvg's. Clients
+    have equal weights, as the derivation needs; BatchNorm's running statistics have a plain
+    average. The authors' code tests plain means, divides alpha by a client's relative number of
+    images and clips gradients; Alg. 1 does not, and neither does this class.
 
-    "inert": the penalty is written in the received network's parameters, which the local optimiser
-    does not own; it has no gradient and is left out. The server averages plainly: this is FedAvg.
+    "inert": the penalty depends on the received network's parameters, which the local optimiser
+    does not train. It has no gradient and is left out. The server takes plain averages: FedAvg.
     """
 
     name = "FedDyn"
@@ -60,7 +60,7 @@ class FedDyn(fl.Method):
         return [1 / len(counts)] * len(counts)
 
     def bent(self, server: fl.Server) -> list[str]:
-        """Names of the parameters that travel: those the regularisation is about."""
+        """Names of the shared parameters, which are regularised."""
         return [n for n, t in server.layout.items() if self.travels(t) and not t.is_buffer]
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:

@@ -22,14 +22,14 @@ TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
 @dataclass(frozen=True)
 class FedPall(PrototypeMessages, fl.Method):
-    """Encoders stay with their clients; features, masked and mixed with prototypes, go up.
+    """Encoders stay at their clients; features, masked and mixed with prototypes, are sent.
 
     Clients minimise CE + mu KL + delta contrast (Eq. 8): features that the received amplifier
     cannot tell apart by client (Eq. 6), close to the global prototype of their class (Eq. 7). The
-    server trains a global classifier and the amplifier on the uploads (Eqs. 12, 13) and joins the
-    prototypes (Eq. 4). A round starts with the global classifier's linear layers in place of the
-    client's own and ends with a pass in training mode, whose features go up, mixed with prototypes
-    of the last round (in the code this one's). Tested is what a client's training left.
+    server trains a global classifier and the amplifier on the uploads (Eqs. 12, 13) and combines
+    the prototypes (Eq. 4). At the start of a round the global classifier's linear layers replace
+    the client's own. At its end a pass in training mode gives the features, which are mixed with
+    the last round's prototypes (the code: this round's). The trained networks are tested.
     """
 
     name = "FedPall"
@@ -84,7 +84,7 @@ class FedPall(PrototypeMessages, fl.Method):
         return {**sent, **told_means(client, z)}
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
-        """Features (n, d) as they are sent."""
+        """The sent form of features (n, d)."""
         known = client.labels, fl.tensor_of(client.received, "prototypes"), client.generator
         return fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
 

@@ -1,4 +1,4 @@
-"""FedPall as its text has it where that differs from its code, and its ablations."""
+"""FedPall as in its text, where that differs from its code, and its ablations."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix, receiv
 
 @dataclass(frozen=True)
 class FedPallVariants(FedPall):
-    """`reading` "paper" is the text's. What goes up may be disguised otherwise, or not at all."""
+    """`reading` "paper" follows the text. Uploads may be masked in another way, or not at all."""
 
     reading: Literal["code", "paper"] = fl.hyper(
         "code",

@@ -13,17 +13,17 @@ from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 @dataclass(frozen=True)
 class FedProc(PrototypeMessages, fl.Method):
-    """FedAvg whose clients first learn features near their class's global prototype, then to
-    classify.
+    """FedAvg that first trains features towards their class's global prototype, then the
+    classifier.
 
-    Loss a_t contrast + (1 - a_t) CE, the contrast one of cosines with the global class means; Mu et
-    al. 2023. a_t falls with the rounds t = 0, 1, ... Beside the network, a mean feature of each
-    class the client has and its class counts go up, all global means down. A class nobody sends
-    keeps its own, as in the authors' code.
+    Loss a_t contrast + (1 - a_t) CE; the contrast uses cosines with the global class means; Mu et
+    al. 2023. a_t falls with the rounds t = 0, 1, ... Besides the network, a client sends a mean
+    feature of each of its classes and its class counts, and receives all global means. A class
+    that nobody sends keeps its mean, as in the authors' code.
 
     z is the feature of the protocol's network (the authors add a projection head of 256 values of
-    length 1). RethinkFL code gathers features in the last local epoch, while weights still move,
-    which is not done here.
+    length 1). RethinkFL code collects features in the last local epoch, while weights still
+    change; this class does not.
     """
 
     name = "FedProc"
@@ -73,7 +73,7 @@ class FedProc(PrototypeMessages, fl.Method):
         return {"ce": b * fl.cross_entropy(out.logits, batch.y), "contrast": a * contrast}
 
     def hold(self, server: fl.Server, prototypes: Tensor, present: Tensor) -> None:
-        """These, and the weights of the next round."""
+        """Store these prototypes, and the weights of the next round."""
         super().hold(server, prototypes, present)
         weights = self.shares_of_terms(server.round, server.protocol.rounds)
         server.tensors["schedule"] = torch.tensor(weights, dtype=server.dtype, device=server.device)

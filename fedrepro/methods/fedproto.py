@@ -14,10 +14,10 @@ class FedProto(PrototypeMessages, fl.Method):
 
     Loss CE + lambda times the element-wise mean squared distance between a sample's feature and its
     class's global prototype; Tan et al. 2022, Eq. 7, with the distance of the authors' code (the
-    paper's Eq. 8 is one of class means). The first round has no prototypes and no such term. Up go
-    a mean feature of each class the client has, and its class counts; down all global prototypes.
-    Each client's network is tested on its own domain. The authors' and RethinkFL code gather
-    features in the last local epoch, while weights still move, which is not done here.
+    paper's Eq. 8 is between class means). The first round has no prototypes and no such term. A
+    client sends a mean feature of each of its classes and its class counts, and receives all
+    global prototypes. Each client's network is tested on its own domain. The authors' and RethinkFL
+    code collect features in the last local epoch, while weights still change; this class does not.
     """
 
     name = "FedProto"

@@ -1,4 +1,4 @@
-"""FedProto as other papers' code has it."""
+"""FedProto as in other papers' code."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ from fedrepro.methods.prototypes import HELD
 
 @dataclass(frozen=True)
 class FedProtoVariants(FedProto):
-    """With `averages_networks` it is FedAvg with FedProto's term: networks travel too, and the
+    """With `averages_networks` it is FedAvg with FedProto's term: networks are sent too, and the
     server's is tested. With `inference` "prototype" the nearest global prototype classifies."""
 
     averages_networks: bool = fl.hyper(
@@ -50,7 +50,7 @@ class FedProtoVariants(FedProto):
         return self.averages_networks and tensor.name not in HELD
 
     def overwrites(self, tensor: fl.TensorInfo) -> bool:
-        # What a network holds of the prototypes came as a message of their own.
+        # The network's copy of the prototypes came in a separate message.
         return tensor.name in HELD or super().overwrites(tensor)
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:

@@ -9,10 +9,10 @@ from fedrepro.methods.losses import proximal
 
 @dataclass(frozen=True)
 class FedProx(fl.Method):
-    """FedAvg whose clients are held near the received network.
+    """FedAvg that keeps clients near the received network.
 
     Loss CE + (mu/2) ||w - w_received||^2 over the trained parameters; Li et al. 2020, Eq. 2. The
-    term is zero at a round's first step, where both networks are still equal.
+    term is zero at a round's first step, when both networks are equal.
     """
 
     name = "FedProx"

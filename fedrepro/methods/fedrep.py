@@ -8,7 +8,7 @@ import fedrepro.methods.api as fl
 
 @dataclass(frozen=True)
 class FedRep(fl.Method):
-    """The representation is averaged, the prediction head stays with its client.
+    """The representation is averaged, the prediction head stays at its client.
 
     Each round trains the head with the representation frozen, then the representation with the
     head frozen; Collins et al. 2021, Alg. 1. Each client's network is tested on its own domain.
@@ -36,7 +36,7 @@ class FedRep(fl.Method):
     bn_policy: fl.BNPolicy = fl.averaged_bn("FedPall code: the encoder's too", "code")
 
     def is_head(self, tensor: fl.TensorInfo) -> bool:
-        """Whether a tensor belongs to the part that stays with the client."""
+        """Whether a tensor belongs to the part that stays at the client."""
         return (tensor.part == "predictor") == (self.shared == "representation")
 
     def shares(self, tensor: fl.TensorInfo) -> bool:

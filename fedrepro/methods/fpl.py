@@ -19,18 +19,18 @@ from fedrepro.methods.prototypes import (
 
 @dataclass(frozen=True)
 class FPL(PrototypeMessages, fl.Method):
-    """FedAvg whose clients' features are held to prototypes of which a class may have several.
+    """FedAvg that pulls features towards prototypes; a class may have several prototypes.
 
-    The server clusters the clients' means of each class (FINCH), all clients alike, and sends the
-    clusters' means; Huang et al. 2023, Sec. 3. Loss CE + contrast with all of them + consistency,
-    the element-wise mean squared distance from the class's unbiased prototype, the mean of its
-    cluster prototypes, which the client works out itself. The first round has none and is
-    cross-entropy alone.
+    The server clusters the clients' means of each class (FINCH, all clients equal) and sends the
+    clusters' means; Huang et al. 2023, Sec. 3. Loss CE + contrast with all of them + consistency.
+    Consistency is the element-wise mean squared distance from the class's unbiased prototype: the
+    mean of its cluster prototypes, which the client computes itself. The first round has no
+    prototypes and only cross-entropy.
 
-    Down goes a table with room for the most there can be, half as many a class as clients, and a
-    mask; rows in use are counted as sent, and the curve's `cluster_prototypes` says how many.
-    RethinkFL code gathers features in the last local epoch, while weights still move, which is not
-    done here.
+    The server sends a table with room for the largest possible number, half as many per class as
+    clients, and a mask. Used rows are counted as sent; the curve's `cluster_prototypes` has their
+    number. RethinkFL code collects features in the last local epoch, while weights still change;
+    this class does not.
     """
 
     name = "FPL"
@@ -77,7 +77,7 @@ class FPL(PrototypeMessages, fl.Method):
         server.log["cluster_prototypes"] = float(server.tensors["present"].sum())
 
     def stacked(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> tuple[Tensor, Tensor]:
-        # Room for all clients, whoever took part: the table keeps its shape.
+        # Room for all clients, also those that do not participate: the table keeps its shape.
         room, owned = empty_table(server, server.clients, server.classes)
         rows = [upload.client for upload in uploads]
         room[rows], owned[rows] = super().stacked(server, uploads)

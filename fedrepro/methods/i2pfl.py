@@ -25,9 +25,9 @@ class I2PFL(PrototypeMessages, fl.Method):
 
     Between domains: clients send the mean feature of each class (Eq. 2); the server weights them by
     their distance from the plain mean (Eqs. 3, 4), averages over rounds (Eq. 5), and clients
-    contrast features with the result (GPCL, Eq. 6). Within one: features are drawn (APA, Eq. 9) to
-    the class means of features mixed with those of another class (Eqs. 7, 8), here of the batch.
-    Loss CE + GPCL + APA. GPCL is zero in round 1, as there are no prototypes yet.
+    contrast features with the result (GPCL, Eq. 6). Within a domain: features are pulled (APA,
+    Eq. 9) towards the class means of features mixed with those of another class (Eqs. 7, 8), here
+    of the batch. Loss CE + GPCL + APA. GPCL is zero in round 1: there are no prototypes yet.
     """
 
     name = "I2PFL"
@@ -74,7 +74,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         return self.drawn(n, generator) if self.apa else None
 
     def drawn(self, n: int, generator: torch.Generator) -> Tensor:
-        """Of each sample (n, 2): its own share, and a uniform number that picks its partner."""
+        """Random numbers (n, 2) of each sample: its own share, and one that selects its partner."""
         lam = beta_draws(n, self.alpha, generator).float()
         return torch.stack([lam, torch.rand(n, generator=generator)], dim=1)
 
@@ -94,7 +94,7 @@ class I2PFL(PrototypeMessages, fl.Method):
     def augmented(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message, out: fl.Output
     ) -> tuple[Tensor, Tensor]:
-        """Augmented prototypes (K, d), Eqs. 7 and 8, and their counts (K,); no gradient passes."""
+        """Augmented prototypes (K, d), Eqs. 7 and 8, and their counts (K,); without gradient."""
         assert batch.draws is not None
         classes, how = out.logits.shape[1], batch.draws.unbind(dim=1)
         mixed = mix_other_class(out.features, batch.y, classes, *how)

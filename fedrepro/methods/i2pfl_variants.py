@@ -21,9 +21,9 @@ from fedrepro.methods.prototypes import (
 
 @dataclass(frozen=True)
 class I2PFLVariants(I2PFL):
-    """With `augmented_over` "client" the augmented means are over all of a client's data, the
-    letter of Eq. 8: they are made of its trained network's features after each round and stay at
-    the client for the next one; APA then is zero in round 1."""
+    """With `augmented_over` "client" the augmented means are over all of a client's data, as Eq. 8
+    says. They are made from its trained network's features after each round and stay at the client
+    for the next round. APA is then zero in round 1."""
 
     one_lambda: bool = fl.hyper(
         False, "Eq. 7 reads as one a sample; MixUp code: one a batch", "inferred", (True,)
@@ -73,7 +73,7 @@ class I2PFLVariants(I2PFL):
         return class_means(mixed.detach() if self.augmented_constant else mixed, batch.y, classes)
 
     def mixed(self, model: fl.LocalModel, batch: fl.Batch, out: fl.Output, classes: int) -> Tensor:
-        """Images are mixed as the network reads them; BatchNorm then follows both passes."""
+        """Images are mixed before the network; both passes update BatchNorm."""
         if self.mixup == "none":
             return out.features
         assert batch.draws is not None

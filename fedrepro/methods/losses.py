@@ -1,11 +1,11 @@
-"""One function per equation, in matrix form: nothing loops over samples, none reads a generator.
+"""One function per equation, in matrix form: no loops over samples, no random numbers.
 
 All can be called under `torch.func.vmap`, one client's tensors at a time, and recorded as a CUDA
-graph: no shape and no branch depends on a value. Names used throughout: b samples in the batch, d
+graph: no shape or branch depends on a value. Names used throughout: b samples in the batch, d
 feature size, K classes, P prototypes; z (b, d) features; labels (b,) in 0..K-1; present (P,) or
-(K,), zero or False where there is no such prototype: what stands in that row must be finite and
-changes nothing. Prototypes are constants. Similarities are computed in float32 at least, whatever
-the network's precision, because a temperature of 0.02 multiplies their error by 50.
+(K,), zero or False where there is no such prototype: that row must be finite and is ignored.
+Prototypes are constants. Similarities are computed at least in float32, for any precision of the
+network, because a temperature of 0.02 multiplies their error by 50.
 """
 
 import math
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 TINY = 1e-8  # a vector shorter than this has no direction
-NEVER = -1e30  # a logit whose exponential is zero, finite so that no gradient turns into nan
+NEVER = -1e30  # a logit whose exponential is zero; finite, so that no gradient becomes NaN
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> T
     """Half the squared Euclidean distance between trained parameters and the received ones.
 
     Li et al., FedProx (2020), Eq. 2 without mu; the second term of FedDyn and Ditto's pull.
-    Tensors of `reference` that are not trained parameters (running statistics) take no part.
+    Tensors of `reference` that are not trained parameters (running statistics) are ignored.
     """
     parts = [((value - reference[name]) ** 2).sum() for name, value in params.items()]
     return 0.5 * torch.stack(parts).sum()
@@ -60,7 +60,7 @@ def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> T
 def feddyn_linear(params: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> Tensor:
     """<g, w> of FedDyn, to be subtracted: Acar et al. (2021), Alg. 1.
 
-    g: one tensor a trained parameter, under its name; others take no part.
+    g: one tensor per trained parameter, by name; others are ignored.
     """
     return torch.stack([(g[name] * value).sum() for name, value in params.items()]).sum()
 
@@ -86,10 +86,10 @@ def prototype_mse(
 ) -> Tensor:
     """Squared distance between features and the prototype of their class, a mean over samples.
 
-    prototypes (K, d), present (K,). Samples whose class has no prototype take no part; where all
-    are such, the value is 0 and so is its gradient. over_dimensions: "mean" is the element-wise
-    mean squared error of FedProto's and FPL's code, taken for I2PFL's Eq. 9 too, whose text does
-    not say which; "sum" is the squared Euclidean distance.
+    prototypes (K, d), present (K,). Samples whose class has no prototype are ignored; if all
+    are, the value and its gradient are 0. over_dimensions: "mean" is the element-wise mean squared
+    error of FedProto's and FPL's code, also used for I2PFL's Eq. 9, whose text does not say which;
+    "sum" is the squared Euclidean distance.
     """
     error = (_wide(z) - _wide(prototypes)[labels]).square()
     each = error.mean(dim=1) if over_dimensions == "mean" else error.sum(dim=1)
@@ -106,10 +106,9 @@ def prototype_contrast(
 ) -> Tensor:
     """Mean -log( sum over own-class prototypes e^(s/t) / sum over all e^(s/t) ), s the cosine.
 
-    prototypes (P, d); present (P,); owner (P,) the class of each, None for one a class in order.
-    Samples whose class has no prototype take no part; where all are such, the value is 0 and so
-    is its gradient. A scalar in nats. FPL's and FedAPC's contrast; I2PFL, Eq. 6;
-    FedProc with temperature 1.
+    prototypes (P, d); present (P,); owner (P,) the class of each, None for one per class in order.
+    Samples whose class has no prototype are ignored; if all are, the value and its gradient are 0.
+    A scalar in nats. FPL's and FedAPC's contrast; I2PFL, Eq. 6; FedProc with temperature 1.
     """
     logits = _cosine(z, prototypes) / temperature
     if owner is None:
@@ -130,12 +129,12 @@ def fedpall_contrast(
 ) -> Tensor:
     """FedPall's contrast with the global prototypes (K, d); a mean over samples, in nats.
 
-    "code": the own class's term stands in the denominator too, and there all prototypes have the
-    length they were sent with: -log( e^(sim(z, G_y)/t) / sum_k e^(<z/|z|, G_k>/t) ). With
-    prototypes shorter than 1 this is no softmax and may fall below zero.
-    "paper", Eq. 7: cosines throughout, own class left out of the denominator, whose x is read as
-    the feature of x; it may fall below zero too. Samples whose class has no prototype, and under
-    "paper" those with no other class to stand against, take no part.
+    "code": the own class is in the denominator too, and there the prototypes are not rescaled:
+    -log( e^(sim(z, G_y)/t) / sum_k e^(<z/|z|, G_k>/t) ). With prototypes shorter than 1 this is
+    not a softmax and may be negative.
+    "paper", Eq. 7: cosines everywhere, own class left out of the denominator, whose x is read as
+    the feature of x; it may be negative too. Samples whose class has no prototype are ignored, and
+    under "paper" also those without another class.
     """
     there = present.bool()
     own = _one_hot(labels, len(prototypes))
@@ -153,11 +152,11 @@ def fedpall_contrast(
 def prior_adjusted_cross_entropy(
     z: Tensor, labels: Tensor, prototypes: Tensor, shares: Tensor, temperature: float = 0.9
 ) -> Tensor:
-    """RUCR's unification term: cross-entropy of cosines to the global prototypes.
+    """RUCR's unification term: cross-entropy of the cosines with the global prototypes.
 
-    prototypes (K, d); shares (K,) each class's part of all samples. The logits are
+    prototypes (K, d); shares (K,) each class's share of all samples. The logits are
     cos(z, G_k) / temperature, and log(share) is added to that of the own class only, as in RUCR's
-    code. A class without a prototype has zeros there, and so a logit of 0. A scalar in nats.
+    code. A class without a prototype has zeros there, so its logit is 0. A scalar in nats.
     """
     logits = _cosine(z, prototypes) / temperature
     own = _one_hot(labels, len(prototypes))
@@ -167,7 +166,7 @@ def prior_adjusted_cross_entropy(
 def distill_kl(logits: Tensor, teacher: Tensor) -> Tensor:
     """KL(q || p) of a teacher's softmax q and a network's p, both logits (b, K), over b K; in nats.
 
-    As in MPFT's code: its Eq. 10 settles neither the direction nor the divisor.
+    As in MPFT's code: its Eq. 10 gives neither the direction nor the divisor.
     """
     log_p, log_q = F.log_softmax(logits, dim=1), F.log_softmax(teacher, dim=1)
     return (log_q.exp() * (log_q - log_p)).mean()
@@ -182,23 +181,23 @@ def mean_regulariser(running: Tensor, reference: Tensor) -> Tensor:
     return 0.5 * (_wide(running) - reference).square().mean()
 
 
-# What the functions above are made of.
+# Parts of the functions above.
 
 
 def _wide(x: Tensor) -> Tensor:
-    """float32 for a narrower type; other types stay."""
+    """The tensor in float32 if its type is narrower, else unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _directions(x: Tensor) -> Tensor:
-    """Rows scaled to length 1. A row of zeros stays so, and has no gradient."""
+    """Rows scaled to length 1. A row of zeros does not change and has no gradient."""
     x = _wide(x)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(length > TINY, length, math.inf)
 
 
 def _products(x: Tensor, y: Tensor) -> Tensor:
-    """Inner products (b, P) of rows, in the type the rows have."""
+    """Inner products (b, P) of rows, in the rows' type."""
     with torch.autocast(x.device.type, enabled=False):
         return x @ y.T
 
@@ -213,10 +212,10 @@ def _one_hot(labels: Tensor, classes: int) -> Tensor:
 
 
 def _log_sum_exp(logits: Tensor, mask: Tensor) -> Tensor:
-    """(b,) over the last axis's places where the mask holds; about NEVER where there are none."""
+    """(b,), over the masked places of the last axis; about NEVER if there are none."""
     return torch.logsumexp(torch.where(mask, logits, NEVER), dim=1)
 
 
 def _mean_where(mask: Tensor, each: Tensor) -> Tensor:
-    """Mean of the values (b,) where the mask holds; 0 where it holds nowhere."""
+    """Mean of the values (b,) where the mask is true; 0 if it is nowhere true."""
     return torch.where(mask, each, 0.0).sum() / mask.sum().clamp(min=1)

@@ -1,9 +1,9 @@
-"""What travels between server and clients, and its size in bytes by kind of payload.
+"""Messages between server and clients, and their size in bytes by kind of payload.
 
 A message maps a kind ("model", "representations", "discriminator", ...) to a payload: a tensor, a
-mapping of named tensors, or a network. Sizes are those of the tensors themselves; party ids, names
-and framing, which every method needs alike, are not counted, nor is what a client has or knows by
-itself: its own ``memory``, and a ``schedule``, values that follow from the round's number.
+mapping of named tensors, or a network. Sizes are those of the tensors. Ids, names and framing,
+which every method needs, are not counted. Values that a client has itself are not counted either:
+its own ``memory``, and a ``schedule``, values that follow from the round's number.
 """
 
 import copy
@@ -14,7 +14,7 @@ from torch.func import functional_call
 
 
 class Network:
-    """A network on its way: its weights travel, the receiver can call it but never trains it.
+    """A sent network: its weights are sent; the receiver can call it, but does not train it.
 
     training: whether the receiver's BatchNorm uses the batch's own statistics.
     """
@@ -28,12 +28,12 @@ class Network:
         self._skeleton = copy.deepcopy(module).train(training).requires_grad_(False)
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        """The network's output; gradients reach the inputs, never its weights."""
+        """The network's output; gradients flow to the inputs, not to its weights."""
         output: Tensor = functional_call(self._skeleton, self.tensors, (inputs,))
         return output
 
 
-OWN = ("memory", "schedule")  # kinds that reach a loss without having travelled
+OWN = ("memory", "schedule")  # kinds that a loss receives but that are not sent
 
 Payload = Tensor | Mapping[str, Tensor] | Network
 Message = dict[str, Payload]  #: Payloads by kind.
@@ -50,8 +50,8 @@ def payload_bytes(payload: Payload) -> int:
 def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
     """Bytes by kind, summed over messages.
 
-    A table whose message says by ``present`` which of its rows hold something counts by those: its
-    other rows only keep the shape the same from round to round.
+    If a message has ``present``, only the rows it marks as used are counted: the other rows only
+    keep the table's shape the same in all rounds.
     """
     total: dict[str, int] = {}
     for message in messages:
@@ -68,15 +68,15 @@ def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
 
 
 def tensors_of(message: Message, kind: str) -> Mapping[str, Tensor]:
-    """The named tensors of one payload; raises KeyError where the kind was not sent."""
+    """The named tensors of one payload; raises KeyError if the kind was not sent."""
     payload = message[kind]
     if not isinstance(payload, Mapping):
-        raise TypeError(f"payload {kind!r} holds no named tensors")
+        raise TypeError(f"payload {kind!r} has no named tensors")
     return payload
 
 
 def network_of(message: Message, kind: str) -> Network:
-    """The network of one payload; raises KeyError where the kind was not sent."""
+    """The network of one payload; raises KeyError if the kind was not sent."""
     payload = message[kind]
     if not isinstance(payload, Network):
         raise TypeError(f"payload {kind!r} is not a network")
@@ -84,7 +84,7 @@ def network_of(message: Message, kind: str) -> Network:
 
 
 def tensor_of(message: Message, kind: str) -> Tensor:
-    """The single tensor of one payload; raises KeyError where the kind was not sent."""
+    """The single tensor of one payload; raises KeyError if the kind was not sent."""
     payload = message[kind]
     if not isinstance(payload, Tensor):
         raise TypeError(f"payload {kind!r} is not a tensor")

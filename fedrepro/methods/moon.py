@@ -11,18 +11,19 @@ from fedrepro.methods.losses import model_contrast
 
 @dataclass(frozen=True)
 class MOON(fl.Method):
-    """FedAvg whose clients' features are held near the received network's, away from their own
-    previous one's.
+    """FedAvg that pulls a client's features towards those of the received network, and away from
+    those of its own previous network.
 
     Loss CE + mu times the contrast of the cosines with the features of the received network and of
-    the one this client ended its last round with; Li et al. 2021, Eq. 3 and Alg. 1. The previous
-    network stays at its client, and so is no traffic. In the first round it is the received one:
-    the term is mu log 2 and moves nothing, as in the authors' code, which has no term there, unless
-    one of the two is in training mode and the other is not.
+    the client's network at the end of its last round; Li et al. 2021, Eq. 3 and Alg. 1. The
+    previous network stays at its client, so it is no traffic. In the first round it is the received
+    one. Then the term is mu log 2 and has no gradient (the authors' code has no term there), unless
+    only one of the two is in training mode.
 
     z is the feature of the protocol's network (the authors add a projection head of 256 values).
-    Two accidents of public code are left out: RethinkFL code's previous networks of the first round
-    are random ones, and in FedPall code the previous network is the last that any client trained.
+    Two apparent mistakes of public code are left out: in RethinkFL code the previous networks of
+    the first round are random, and in FedPall code the previous network is the last one of any
+    client.
     """
 
     name = "MOON"
@@ -62,7 +63,7 @@ class MOON(fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         previous = fl.tensors_of(received, "memory")
-        # What does not travel, such as local BatchNorm, is the client's own in both.
+        # Tensors that are not sent, such as local BatchNorm, are the client's own in both.
         shared = {**previous, **fl.tensors_of(received, "model")}
         out = model(batch.x)
         if self.second_pass:

@@ -18,13 +18,13 @@ DROP = 10  # prototypes in a batch at the server; a smaller last batch is left o
 
 @dataclass(frozen=True)
 class MPFT(fl.Method):
-    """Clients send embeddings of their images, or what stands for them; the server trains the
-    adapter on all of them as if they were data, and sends it. One round.
+    """Clients send prototypes of their images' embeddings; the server trains the adapter on all of
+    them as if they were data, and sends it. One round.
 
     Prototypes of a client and class k: the mean of its embeddings, ceil(rate n_k) of them drawn
-    without replacement, or as many k-means centres. The server minimises cross-entropy by AdamW
+    without replacement, or as many k-means centres. The server minimises cross-entropy with AdamW
     until the losses of its last batches hardly differ. Zhang et al. 2025, Alg. 1 and 2. Clients
-    train nothing. The adapter a client begins with is counted as the one it gets.
+    train nothing. The initial adapter at a client is counted as the one it receives.
     """
 
     name = "MPFT"
@@ -74,7 +74,7 @@ class MPFT(fl.Method):
         return {"prototypes": torch.cat(rows), "counts": counts}
 
     def chosen(self, z: Tensor, generator: torch.Generator) -> Tensor:
-        """One class's prototypes (m, d) of its embeddings (n, d)."""
+        """The prototypes (m, d) of one class from its embeddings (n, d)."""
         if len(z) == 0:
             return z
         count = math.ceil(self.rate * len(z))
@@ -104,7 +104,8 @@ class MPFT(fl.Method):
         server.log["server_loss"] = float(np.mean(losses[-steps:]))
 
     def fit(self, module: nn.Module, z: Tensor, labels: Tensor, order: Tensor) -> list[float]:
-        """Train the adapter on prototypes, in one order in every epoch; the batches' losses."""
+        """Train the adapter on prototypes, in the same order in every epoch. Returns the batches'
+        losses."""
         warmup = min(self.server_warmup, self.server_epochs - 1)
         end = {"warmup": warmup, "cosine": self.server_epochs}
         spec = fl.OptimizerSpec(kind="adamw", lr=self.server_lr, **end)

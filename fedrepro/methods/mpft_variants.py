@@ -14,8 +14,8 @@ from fedrepro.methods.mpft import MPFT
 
 @dataclass(frozen=True)
 class MPFTVariants(MPFT):
-    """With `shots` each client adapts the adapter it got to a few images of its own: CE + lambda
-    KL(p_received || p), Alg. 3; then each client's is tested."""
+    """With `shots` each client fine-tunes the received adapter on a few of its own images: CE +
+    lambda KL(p_received || p), Alg. 3. Then each client's adapter is tested."""
 
     equations: ClassVar[tuple[str, ...]] = (
         *MPFT.equations,

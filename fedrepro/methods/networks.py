@@ -1,4 +1,4 @@
-"""Networks of a protocol with something of a method's own, as `Method.network` returns them."""
+"""A protocol's networks with a method's own parts, as `Method.network` returns them."""
 
 import torch
 from torch import Tensor, nn
@@ -9,15 +9,15 @@ from fedrepro.models.base import WrappedModel
 
 
 class Shifted(Output):
-    """features z, logits of z + m, and what DBE's regulariser reads: the running mean (d,), with
-    this batch's gradient, and whether m is in use yet, 0 or 1."""
+    """Features z, logits of z + m, and the inputs of DBE's regulariser: the running mean (d,), with
+    this batch's gradient, and whether m is used yet, 0 or 1."""
 
     running: Tensor
     started: Tensor
 
 
 class ShiftedModel(WrappedModel):
-    """A network whose predictor reads z + m, m being a client's own trained vector (DBE).
+    """A network whose predictor reads z + m, where m is a client's own trained vector (DBE).
 
     running_mean: r <- (1 - momentum) r + momentum mean(z) at every training batch.
     """
@@ -44,10 +44,10 @@ class ShiftedModel(WrappedModel):
 
 
 class NearestPrototype(WrappedModel):
-    """A network that classifies by the nearest of the prototypes it holds (FedProto).
+    """A network that classifies by its nearest prototype (FedProto).
 
-    Its scores are minus the squared distances. Its logits, and so every loss, the validation loss
-    too, stay the predictor's, which classifies as long as there are no prototypes (MPFT code).
+    Its scores are minus the squared distances. Its logits, and so all losses, also the validation
+    loss, are the predictor's. The predictor classifies while there are no prototypes (MPFT code).
     """
 
     prototypes: Tensor
@@ -66,7 +66,7 @@ class NearestPrototype(WrappedModel):
 
 
 class TwoEntrances(WrappedModel):
-    """A network that is given images or, past its encoder, features (b, d) (RUCR)."""
+    """A network that takes images or, after its encoder, features (b, d) (RUCR)."""
 
     def forward(self, x: Tensor) -> Output:
         z = x if x.ndim == 2 else self.projection(self.encoder(x))

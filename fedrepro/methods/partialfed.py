@@ -1,4 +1,4 @@
-"""Averaging whose clients take over only part of the average."""
+"""Averaging with clients that use only part of the average."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ import fedrepro.methods.api as fl
 class PartialFed(fl.Method):
     """Everything is sent and averaged; at a round's start a client keeps some of its own tensors.
 
-    The fixed variant of Sun et al. 2021: which tensors stay is chosen by hand. ADCOL says only
+    The fixed variant of Sun et al. 2021: the kept tensors are chosen by hand. ADCOL says only
     that it keeps chosen parameters besides BatchNorm. Each client's network, the loaded part
-    with its own rest, is tested on its own domain.
+    and its own rest, is tested on its own domain.
     """
 
     name = "PartialFed"

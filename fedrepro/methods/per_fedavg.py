@@ -1,4 +1,4 @@
-"""Averaging for a network that adapts in one go."""
+"""Averaging a network that is adapted to each client before its test."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ import fedrepro.methods.api as fl
 
 @dataclass(frozen=True)
 class PerFedAvg(fl.Method):
-    """First-order Per-FedAvg: clients move the shared point by gradients taken after one step.
+    """First-order Per-FedAvg: clients update the shared network with gradients after one step.
 
-    A step reads two batches (an epoch's last odd one is left out); Fallah et al. 2020, Alg. 1 with
-    the first-order approximation of its Sec. 5. The server averages. Before a test each client
-    adapts the average to its own images; `adapt_epochs` 0 tests the average as it is.
+    A step reads two batches (an odd last one of an epoch is left out); Fallah et al. 2020, Alg. 1
+    with the first-order approximation of its Sec. 5. The server averages. Before a test each client
+    adapts the average to its own images; `adapt_epochs` 0 tests the average itself.
     """
 
     name = "Per-FedAvg"

@@ -22,15 +22,16 @@ from fedrepro.methods.prototypes import (
 
 @dataclass(frozen=True)
 class RUCR(fl.Method):
-    """FedAvg with features drawn to global prototypes and a predictor trained on mixtures.
+    """FedAvg with features pulled towards global prototypes, and a predictor trained on mixtures.
 
-    Unification: CE + weight * cross-entropy of the cosines to the global prototypes, with the log
+    Unification: CE + weight * cross-entropy of the cosines with the global prototypes, with the log
     of its share of all samples added to the own class. Rectification: with the encoder frozen, the
-    predictor learns to call lam G_k + (1 - lam) z/|z| class k, for features z of the received
-    network and any class k; Huang et al. 2024. Everything is averaged; tested is the average.
+    predictor learns class k for lam G_k + (1 - lam) z/|z|, with features z of the received network
+    and any class k; Huang et al. 2024. Everything is averaged; the average is tested.
 
-    As in FedPall's code a round starts with rectification. Unlike in both codes prototypes are of
-    last round's networks, rectified predictors are averaged, and each epoch draws new mixtures.
+    As in FedPall's code a round starts with rectification. Unlike in both codes, prototypes are of
+    the previous round's networks, rectified predictors are averaged, and mixtures are drawn anew in
+    each epoch.
     """
 
     name = "RUCR"
@@ -50,7 +51,7 @@ class RUCR(fl.Method):
         0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), low=0, high=1
     )
     lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), low=0, high=1)
-    # mixtures need the received network whole, so no policy keeps a part of it at home
+    # mixtures need the whole received network, so no policy keeps a part of it at the client
     bn_policy: Literal["average", "first"] = fl.hyper(
         "average", "as FedAvg (FedPall code)", "code", ("first",)
     )
@@ -83,7 +84,7 @@ class RUCR(fl.Method):
         return torch.rand(n, 2, generator=generator)
 
     def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
-        """Cross-entropy of one mixture an image, as far as there is a prototype of its class."""
+        """Cross-entropy of one mixture per image, if its class has a prototype."""
         assert batch.draws is not None
         network, prototypes = fl.tensors_of(received, "model"), fl.tensor_of(received, "prototypes")
         k = (batch.draws[:, 0] * len(prototypes)).long().clamp(max=len(prototypes) - 1)
@@ -91,7 +92,7 @@ class RUCR(fl.Method):
         lam = lam.mul(100).round().div(100)
         z = model.run(network, batch.x).features.detach()
         mixed = lam * prototypes[k] + (1 - lam) * F.normalize(z.to(lam.dtype), dim=1)
-        # in evaluation mode, as in both codes: BatchNorm does not follow mixtures
+        # in evaluation mode, as in both codes: mixtures do not update BatchNorm
         logits = model.run({**network, **model.params}, mixed).logits
         counts = fl.tensor_of(received, "present")[k]
         each = F.cross_entropy(logits, k, reduction="none")
@@ -115,6 +116,6 @@ class RUCR(fl.Method):
         for name, join in (("prototypes", unit_mean), ("anchors", count_weighted_mean)):
             new, _ = join(stack, counts)
             server.tensors[name] = torch.where(present[:, None], new, server.tensors[name])
-        # one sample where this round had none: the share's logarithm stays finite
+        # one sample if this round had none: the share's logarithm stays finite
         total = counts.sum(dim=0).clamp(min=1)
         server.tensors["shares"] = total / total.sum()

@@ -1,4 +1,4 @@
-"""RUCR as its authors' code has it."""
+"""RUCR as in its authors' code."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -12,8 +12,8 @@ from fedrepro.methods.rucr import RUCR
 
 @dataclass(frozen=True)
 class RUCRVariants(RUCR):
-    """The authors' code goes on from the predictor as it was before rectification, which
-    `rectify_at` "end" does not."""
+    """The authors' code continues from the predictor before rectification; `rectify_at` "end"
+    does not."""
 
     anchors: Literal["unit", "raw"] = fl.hyper(
         "unit",

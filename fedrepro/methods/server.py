@@ -1,4 +1,4 @@
-"""The server of a federated run: the shared network, and whatever else a method keeps there."""
+"""The server of a federated run: the shared network, and other state of a method."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,11 +18,11 @@ from fedrepro.models import FLModel, TensorInfo, build_model
 
 @dataclass(eq=False)
 class Server:
-    """State that outlives a round at the server.
+    """The server's state between rounds.
 
-    model: every tensor of the network by name (those that never travel keep their first value).
-    clients, classes: their numbers. modules: networks a method owns and trains here. tensors:
-    anything else it keeps. log: what the method wants in the run's curve this round, by name.
+    model: every tensor of the network by name (those that are never sent keep their first value).
+    clients, classes: their numbers. modules: networks that a method trains here. tensors:
+    anything else it keeps. log: values for the run's curve in this round, by name.
     """
 
     model: dict[str, Tensor]
@@ -45,16 +45,16 @@ class Server:
         return next(iter(self.model.values())).dtype
 
     def add_module(self, name: str, module: nn.Module) -> None:
-        """Own a network; it moves to the run's device and type."""
+        """Add a network of the server; it moves to the run's device and type."""
         self.modules[name] = module.to(self.device, self.dtype)
 
     def new_network(self, size: int | None = None) -> FLModel:
-        """Another network of the protocol's kind, for images or embeddings of that size."""
+        """Another network of the protocol's kind, for images or embeddings of the same size."""
         kind, args = self.protocol.model, self.protocol.model_args
         return build_model(kind, self.classes, size or self.protocol.data.size, **args)
 
     def network(self, name: str, training: bool = False) -> Network:
-        """An owned network as it travels; one and the same object until it is trained again."""
+        """A server's network for sending; the same object until it is trained again."""
         key = name, training
         if key not in self._networks:
             self._networks[key] = Network(self.modules[name], training)
@@ -63,7 +63,7 @@ class Server:
     def fit(
         self, name: str, inputs: Tensor, labels: Tensor, *, epochs: int, optimizer: OptimizerSpec
     ) -> None:
-        """Train an owned network as a classifier of inputs (n, d) into labels (n,)."""
+        """Train a server's network as a classifier of inputs (n, d) into labels (n,)."""
         module = self.modules[name].train()
         inputs, labels = inputs.to(self.device), labels.to(self.device)
         generator = torch_stream(self.seed, "server", round=self.round)
@@ -85,7 +85,7 @@ class Server:
     def momentum(
         self, name: str, module: nn.Module, optimizer: OptimizerSpec
     ) -> Iterator[torch.optim.SGD]:
-        """SGD on an owned network, or a copy of it, whose momentum outlives the round."""
+        """SGD on a server's network, or a copy of it, with momentum kept between rounds."""
         self._networks.clear()
         sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
         own = (f"{name}/momentum/{key}" for key, _ in self.modules[name].named_parameters())
@@ -98,28 +98,28 @@ class Server:
                 self.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
 
     def log_fit(self, name: str, loss: float, hits: float, seen: int) -> None:
-        """Log the mean loss and the accuracy in percent of batches before their step, from sums."""
+        """Log the batches' mean loss and accuracy in percent before their step, from sums."""
         self.log[f"{name}_loss"] = loss / max(seen, 1)
         self.log[f"{name}_accuracy"] = 100 * hits / max(seen, 1)
 
     @torch.no_grad()
     def accuracy(self, name: str, inputs: Tensor, labels: Tensor, training: bool = False) -> float:
-        """An owned network's accuracy in percent, as one that travels in that mode: nothing of the
-        server's own moves. In training mode BatchNorm reads all inputs as one batch."""
+        """A server's network's accuracy in percent in a mode; the network does not change. In
+        training mode BatchNorm reads all inputs as one batch."""
         parts = [inputs] if training else inputs.split(self.protocol.batch_size)
         logits = torch.cat([self.network(name, training)(p.to(self.device)) for p in parts])
         return 100 * float((logits.argmax(1) == labels.to(self.device)).double().mean())
 
     def publish(self, name: str, prefix: str, chosen: Callable[[TensorInfo], bool]) -> None:
-        """Put those chosen of an owned network's parameters, known by a prefix, into `model`."""
+        """Copy chosen parameters of a server's network, named with a prefix, into `model`."""
         for key, value in self.modules[name].named_parameters(prefix=prefix):
             if chosen(self.layout[key]):
                 self.model[key] = value.detach().clone()
 
-    # What a checkpoint keeps.
+    # For checkpoints.
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors under flat names, for a checkpoint. What `fit` changes in place is copied."""
+        """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
         flat = {f"model/{k}": v for k, v in self.model.items()}
         flat |= {f"tensors/{k}": v.clone() for k, v in self.tensors.items()}
         for name, module in self.modules.items():
@@ -127,7 +127,7 @@ class Server:
         return flat
 
     def load_state(self, flat: Mapping[str, Tensor]) -> None:
-        """Put a checkpoint's tensors back."""
+        """Restore a checkpoint's tensors."""
         self.model = under(flat, "model/")
         self.tensors = under(flat, "tensors/")
         self._networks.clear()
@@ -136,7 +136,7 @@ class Server:
 
 
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose flat name starts with a prefix, by the rest of the name."""
+    """The tensors with a prefix in their flat name, by the rest of the name."""
     return {key[len(prefix) :]: value for key, value in flat.items() if key.startswith(prefix)}
 
 
@@ -147,8 +147,8 @@ def fit_until_flat(
     window: int,
     threshold: float,
 ) -> list[float]:
-    """Train a network by AdamW on the same batches until the losses of the last `window` of them
-    deviate by less than the threshold, or the schedule ends; the batches' losses."""
+    """Train a network with AdamW on the same batches until the losses of the last `window` batches
+    deviate by less than the threshold, or the schedule ends. Returns the batches' losses."""
     parameters, decay = list(module.parameters()), spec.weight_decay
     optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
     losses: list[float] = []

@@ -1,4 +1,4 @@
-"""Each client alone."""
+"""Training without communication."""
 
 from dataclasses import dataclass
 
@@ -7,10 +7,10 @@ import fedrepro.methods.api as fl
 
 @dataclass(frozen=True)
 class SOLO(fl.Method):
-    """Local training without any communication: the floor every federated method must clear.
+    """Local training without any communication. Every federated method should be better.
 
-    The optimiser's momentum is kept from round to round, so that rounds are only the points at
-    which the networks are tested and E rounds of e epochs equal one training of E x e epochs.
+    The optimiser's momentum is kept between rounds. So rounds are only the points at which the
+    networks are tested, and E rounds of e epochs equal one training of E x e epochs.
     """
 
     name = "SOLO"

@@ -1,5 +1,5 @@
-"""The shape every network has, its tensors (the basis of sharing rules and byte counts), and fully
-connected parts."""
+"""The common structure of all networks, their tensors (for sharing rules and byte counts), and
+fully connected parts."""
 
 import copy
 from typing import Literal, NamedTuple, cast, get_args
@@ -11,22 +11,22 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrepro.base.errors import FedReproError
 
-Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors a method added
+Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors added by a method
 
 
 class Output(NamedTuple):
-    """What one forward pass gives: features z (b, d) and class logits (b, K)."""
+    """The result of a forward pass: features z (b, d) and class logits (b, K)."""
 
     features: Tensor
     logits: Tensor
 
 
 class FLModel(nn.Module):
-    """A classifier in three named parts, so that a method can say which of them travels.
+    """A classifier in three named parts, so that a method can choose which of them are sent.
 
     z = projection(encoder(x)) has ``feature_size`` values per image; logits = predictor(z).
-    A network without a projection head has ``nn.Identity`` there. ``memory_format`` is the one it
-    was measured fastest in.
+    A network without a projection head has ``nn.Identity`` there. ``memory_format`` is its
+    fastest one.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class FLModel(nn.Module):
         return Output(z, self.predictor(z))
 
     def scores(self, out: Output) -> Tensor:
-        """What it classifies by (b, K), the highest one naming the class: its logits."""
+        """Class scores (b, K), by default the logits; the highest one is the predicted class."""
         return out.logits
 
 
 class WrappedModel(FLModel):
-    """A protocol's network with something of a method's own: what `Method.network` may return."""
+    """A protocol's network with a method's own parts; `Method.network` may return it."""
 
     def __init__(self, module: FLModel) -> None:
         parts = module.encoder, module.projection, module.predictor
@@ -63,7 +63,7 @@ class WrappedModel(FLModel):
 
     @torch.no_grad()
     def classes(self) -> int:
-        """How many classes the predictor tells apart."""
+        """The number of classes of the predictor."""
         predictor = copy.deepcopy(self.predictor).eval()
         return int(predictor(torch.zeros(1, self.feature_size)).shape[1])
 
@@ -84,10 +84,10 @@ class FrozenHead(nn.Module):
 class TensorInfo(NamedTuple):
     """One entry of a network's state dict.
 
-    is_bn: it belongs to a BatchNorm module, told by the module's type (a shortcut's BatchNorm is
-    called ``downsample.1``; no name would tell).
-    is_counter: BatchNorm's ``num_batches_tracked``. bytes: size as stored. is_fixed: of a head that
-    every client was given before the first round; it never travels.
+    is_bn: it belongs to a BatchNorm module, by the module's type (names do not show it: a
+    shortcut's BatchNorm is called ``downsample.1``).
+    is_counter: BatchNorm's ``num_batches_tracked``. bytes: size as stored. is_fixed: part of a
+    head that every client got before the first round; it is never sent.
     """
 
     name: str
@@ -122,7 +122,7 @@ def layout(model: FLModel) -> dict[str, TensorInfo]:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trainable values of a module."""
+    """The number of trainable values of a module."""
     return sum(p.numel() for p in model.parameters())
 
 
@@ -152,9 +152,9 @@ def adapter(classes: int, size: int, reduction: int = 4) -> FLModel:
     """MPFT's network on embeddings (b, size): z + A(z), then a frozen head on its direction.
 
     A is size -> size / reduction -> size: 131,072 values at 512, the 0.5 MiB of the paper's
-    Table 3. The feature is z + A(z). The head is zero until it is given its values.
+    Table 3. The feature is z + A(z). The head is zero until its values are set.
     """
     if size < reduction:
-        raise FedReproError(f"adapter: reduction = {reduction} leaves nothing of {size} values")
+        raise FedReproError(f"adapter: reduction = {reduction} leaves none of {size} values")
     encoder = Residual(size, size // reduction)
     return FLModel(encoder, nn.Identity(), FrozenHead(size, classes), size)

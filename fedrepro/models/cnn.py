@@ -10,19 +10,21 @@ from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
 from fedrepro.models.base import FLModel, bn_linear
 
-FASTEST = torch.channels_last  # 5 to 33 % off a training step on CPU cores
-BIG_IMAGE = 48  # from here on small-cnn's first convolution halves, narrow-resnet pools after it
-POOLED_50 = 2048  # channels ResNet-50 ends in, pooled to one value each
+FASTEST = torch.channels_last  # saves 5 to 33 % of a training step on CPU cores
+BIG_IMAGE = (
+    48  # from this size on small-cnn's first convolution halves, narrow-resnet pools after it
+)
+POOLED_50 = 2048  # ResNet-50's last channels, pooled to one value each
 HIDDEN = 512
 
 
 def _conv(
     inputs: int, outputs: int, kernel: int, stride: int = 1, pool: int | None = None
 ) -> list[nn.Module]:
-    """A convolution with BatchNorm, ReLU and, where asked for, max-pooling.
+    """A convolution with BatchNorm, ReLU and, optionally, max-pooling.
 
-    It pools before the ReLU: values and gradients are the same to the bit, and the ReLU has a
-    fraction of the work.
+    It pools before the ReLU: values and gradients are the same bit for bit, and the ReLU has less
+    work.
     """
     return [
         nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2),
@@ -50,7 +52,7 @@ def digit_cnn(classes: int, size: int) -> FLModel:
 
 def small_cnn(classes: int, size: int, width: int = 16, representation: int = 128) -> FLModel:
     """The network of scale ``reduced``: ADCOL's three parts at a size one CPU core can train. z (b,
-    representation) is what the projection ends in, without ReLU."""
+    representation) is the projection's output, without ReLU."""
     _at_least("small-cnn", size, 8)
     stride = 2 if size >= BIG_IMAGE else 1
     side = -(-size // stride) // 8
@@ -69,8 +71,8 @@ def small_cnn(classes: int, size: int, width: int = 16, representation: int = 12
 
 def pfl_cnn(classes: int, size: int) -> FLModel:
     """The network of pfl-research's CIFAR10 benchmark (its ``simple_cnn``), without BatchNorm: z
-    (b, 128). Weights start Glorot-uniform, as there. Left out is its dropout, whose masks would
-    come from the global generator. Pooling stands before the second ReLU here, as in `_conv`."""
+    (b, 128). Weights are initialised Glorot-uniform, as there. Its dropout is left out, because its
+    masks would use the global generator. Pooling comes before the second ReLU, as in `_conv`."""
     _at_least("pfl-cnn", size, 6)
     encoder = nn.Sequential(
         nn.Conv2d(3, 32, 3),
@@ -87,7 +89,7 @@ def pfl_cnn(classes: int, size: int) -> FLModel:
 
 
 def tiny_cnn(classes: int, size: int) -> FLModel:
-    """The network of scale ``smoke``: it proves the path in seconds and nothing about accuracy. z
+    """The network of scale ``smoke``: it tests the code in seconds; its accuracy means nothing. z
     (b, 16)."""
     _at_least("tiny-cnn", size, 8)
     side = max(1, -(-size // 2) // 4)
@@ -120,10 +122,10 @@ def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLMod
 
     Head: three fully connected layers with BatchNorm on each, as the paper says. It prints an input
     of 4096; ResNet-50 pools to 2048 and only 2048 explains the printed traffic (37,231,050 values
-    at 10 classes). Where the paper is silent, ReLU between the layers and none after the last: the
-    form of SimSiam, which it refers to. ``representation`` is the width of the last layer alone
-    (Table 11: 512, 1024, 2048). Images may be of any size from 28 on; at 28x28 the last map is 1x1,
-    so that a training batch needs at least two.
+    at 10 classes). Where the paper is silent: ReLU between the layers, none after the last, as in
+    SimSiam, which it cites. ``representation`` is the width of the last layer only
+    (Table 11: 512, 1024, 2048). Images may have any size from 28 on; at 28x28 the last map is 1x1,
+    so a training batch needs at least two.
     """
     encoder = _resnet50()
     projection = nn.Sequential(
@@ -138,9 +140,9 @@ def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLMod
 def fedpall_resnet50(classes: int, size: int) -> FLModel:
     """FedPall's network (Section 5.1): ResNet-50 from scratch and a three-layer classifier.
 
-    z (b, 2048) is the pooled vector, never negative; there is no projection head. That BatchNorm
-    and ReLU follow both hidden layers is read in the paper's public code. 23.51 M and, at 10
-    classes, 1.32 M parameters, as the paper prints. Images: as for ADCOL's.
+    z (b, 2048) is the pooled vector, never negative; there is no projection head. BatchNorm
+    and ReLU follow both hidden layers, as in the paper's public code. 23.51 M and, at 10
+    classes, 1.32 M parameters, as printed in the paper. Images: as for ADCOL's.
     """
     encoder = _resnet50()
     predictor = nn.Sequential(
@@ -150,12 +152,12 @@ def fedpall_resnet50(classes: int, size: int) -> FLModel:
 
 
 def resnet10(classes: int, size: int) -> FLModel:
-    """ResNet-10 of the FPL code family: one basic block a stage (FedAPC, I2PFL)."""
+    """ResNet-10 of the FPL code family: one basic block per stage (FedAPC, I2PFL)."""
     return _small_image_resnet(classes, blocks=1)
 
 
 def resnet18(classes: int, size: int) -> FLModel:
-    """ResNet-18 of the FPL code family: two basic blocks a stage (I2PFL on PACS)."""
+    """ResNet-18 of the FPL code family: two basic blocks per stage (I2PFL on PACS)."""
     return _small_image_resnet(classes, blocks=2)
 
 
@@ -178,9 +180,9 @@ def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
 
 def _small_image_resnet(classes: int, blocks: int) -> FLModel:
     """Basic-block ResNet for 32x32 images: a stem of stride 1, no max-pool. z (b, 512) is the
-    average of the last map after its ReLU. The family's class also carries an MLP that no loss
-    reaches; it is left out. Initial values are PyTorch's layer defaults, as there, not
-    torchvision's Kaiming ones."""
+    average of the last map after its ReLU. The family's class also has an MLP without any loss; it
+    is left out. Initial values are PyTorch's layer defaults, as there, not torchvision's Kaiming
+    ones."""
     resnet = load_torchvision().models.resnet
     encoder = resnet.ResNet(resnet.BasicBlock, [blocks] * 4)
     encoder.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)

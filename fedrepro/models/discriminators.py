@@ -1,4 +1,4 @@
-"""Discriminators: which client do features come from?"""
+"""Discriminators: they predict which client features come from."""
 
 import math
 from collections import OrderedDict
@@ -20,11 +20,11 @@ def discriminator(
     batch_norm: bool = False,
     activation: bool = True,
 ) -> nn.Sequential:
-    """ADCOL's discriminator: from features (b, inputs), which client they come from, as logits
-    (b, outputs). 2048-512-512-N by default (Section 3 and Table 19 of the paper).
+    """ADCOL's discriminator: features (b, inputs) -> logits (b, outputs) of the client they come
+    from. 2048-512-512-N by default (Section 3 and Table 19 of the paper).
 
     hidden: widths of the hidden layers; ``()`` is a single linear layer. batch_norm: BatchNorm
-    after each hidden layer and no biases at all, as in third-party code; the paper names neither.
+    after each hidden layer and no biases at all, as in third-party code; the paper has neither.
     activation: ReLU after each hidden layer; not in Table 19. FedReproError: a width below 1.
     """
     widths = [inputs, *hidden, outputs]
@@ -60,7 +60,7 @@ class ResNetDiscriminator(nn.Module):
 
 
 class Panel(nn.Module):
-    """The last `count` states of a discriminator, the newest first, asked together: features
+    """The last `count` states of a discriminator, the newest first, evaluated together: features
     (b, d) -> logits (count * b, outputs)."""
 
     def __init__(self, make: Callable[[], nn.Module], count: int) -> None:
@@ -71,7 +71,7 @@ class Panel(nn.Module):
         return torch.cat([member(z) for member in self.members])
 
     def take(self, newest: nn.Module, first: bool) -> None:
-        """Put a new state in front; everywhere, where it is the first that was ever trained."""
+        """Put a new state in front; the first trained state fills all places."""
         states = [newest.state_dict(), *(member.state_dict() for member in self.members)]
         for i in range(len(self.members) - 1, -1, -1):
             self.members[i].load_state_dict(states[0] if first else states[i])

@@ -118,7 +118,7 @@ def test_weights_are_read_where_their_hash_is_right(tmp_path):
     assert line == f"{NAME}: weights, used as released"
     (tmp_path / FILE).write_bytes(b"altered")
     for read in (lambda *given: list(prepare(["encoders"], [28], *given)), load):
-        with pytest.raises(FedReproError, match="the file is cut or altered"):
+        with pytest.raises(FedReproError, match="the file is incomplete or changed"):
             read(tmp_path, cache, manifest)
     (row,) = status([NAME], tmp_path, cache, manifest)
     assert row.hash == "bad"

@@ -76,14 +76,14 @@ def test_a_run_is_known_by_content_wherever_it_lies(mine, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda p: shutil.rmtree(p), r"mine does not exist; mend the path"),
+        (lambda p: shutil.rmtree(p), r"mine does not exist; correct the path"),
         (lambda p: (shutil.rmtree(p), p.write_text("")), r"mine is a file; name a folder"),
         (lambda p: shutil.rmtree(p / "photo"), r"mine holds one domain, sketch; two or more"),
         (lambda p: [shutil.rmtree(d / "cat") for d in p.iterdir()], "holds one class, ein Hund;"),
         (lambda p: [shutil.rmtree(d) for d in p.iterdir()], "mine holds no domain;"),
         (lambda p: shutil.rmtree(p / "photo" / "cat"), r"photo has no picture of cat; every"),
-        (lambda p: put(p / "photo" / "cat" / "x.webp", b""), r"x\.webp is no picture \(\.png"),
-        (lambda p: put(p / "photo" / "x.png", picture(1)), r"x\.png lies in no class of a domain"),
+        (lambda p: put(p / "photo" / "cat" / "x.webp", b""), r"x\.webp is not a picture \(\.png"),
+        (lambda p: put(p / "photo" / "x.png", picture(1)), r"x\.png is not in a class of a domain"),
         (lambda p: put(p / "photo/cat/a/x.png", picture(1)), "cat/a is a folder inside a class"),
         (lambda p: put(p / "sketch/cat/01.png", b"x"), r"sketch/cat/01\.png: cannot be read"),
         (lambda p: put(p / "sketch/cat/01.png", picture(1)[:50]), r"cat/01\.png: cannot be read"),
@@ -107,7 +107,7 @@ def test_links_that_leave_the_folder_are_refused_and_others_are_that_picture(
     put(tmp_path / "outside.png", picture(1))
     (tmp_path / "outside").mkdir()
     link.symlink_to(tmp_path / target)
-    refused(mine, r"99\.png is a link that leaves the folder")
+    refused(mine, r"99\.png is a link out of the folder")
 
 
 def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monkeypatch):
@@ -115,11 +115,11 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monke
     bomb = io.BytesIO()
     Image.new("1", (8_000, 8_000)).save(bomb, "PNG")  # 8 kB on disk
     put(path, bomb.getvalue())
-    refused(mine, r"cat/03\.png: is too large a picture; mend or remove it")
+    refused(mine, r"cat/03\.png: is too large a picture; repair or remove it")
     deep = io.BytesIO()
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())
-    refused(mine, r"cat/03\.png: has more than 8 bits a colour")
+    refused(mine, r"cat/03\.png: has more than 8 bits per colour")
     monkeypatch.setattr(folders.common, "MAX_MEMBERS", 5)
     refused(mine, "mine holds over 5 files")
 

@@ -87,7 +87,7 @@ def test_nobodys_images_have_moved(rule):
         ([4, 4], [0] * 8, "official-leaky", None, "no official test list that names the whole"),
         ([4, 4], None, "official-leaky", None, "no official test list that names the whole"),
         ([9, 1], None, "pooled-stratified", None, "cannot be split by class"),
-        ([50, 50], None, "every-tenth", 0.3, "goes with pooled-stratified"),
+        ([50, 50], None, "every-tenth", 0.3, "has its own test share"),
     ],
 )
 def test_impossible_splits_are_one_clear_line(counts, part, rule, share, message):

@@ -268,7 +268,7 @@ def test_a_download_that_broke_off_goes_on(server, mirrored, tmp_path, monkeypat
     monkeypatch.setattr(importlib.import_module("fedrepro.data.status"), "BLOCK", 1)
     whole, cut = server.files[IMAGES], len(server.files[IMAGES]) // 3
     server.cut = {IMAGES: cut}
-    with pytest.raises(FedReproError, match="what has come is kept"):
+    with pytest.raises(FedReproError, match="the downloaded part is kept"):
         fetch("mnist", tmp_path, manifest=mirrored)
     assert next(tmp_path.rglob(f".{IMAGES}.part")).read_bytes() == whole[:cut]
     server.cut, server.requests = {}, []

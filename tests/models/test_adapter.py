@@ -22,7 +22,7 @@ def test_it_has_the_half_mebibyte_of_the_papers_table_3():
     assert 4 * parameter_count(model) == 2**19
     fixed = [name for name, info in layout(model).items() if info.is_fixed]
     assert fixed == ["predictor.weight"]
-    with one_line("reduction = 40 leaves nothing of 12"):
+    with one_line("reduction = 40 leaves none of 12"):
         build_model("adapter", 7, 12, reduction=40)
 
 

@@ -1,7 +1,7 @@
 """Readers of the official files: ReadSpec -> Decoded (images, labels, parts), or one FedReproError
-that names the file. They check content and believe nothing that a file says of itself.
+that names the file. They check the content and do not trust a file's own header.
 
-Each module in this folder registers its readers by name; a new data set is one more module."""
+Each module in this folder registers its readers by name. A new data set needs a new module."""
 
 from __future__ import annotations
 

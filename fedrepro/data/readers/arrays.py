@@ -1,6 +1,6 @@
-"""Sets that come as arrays: MNIST idx, USPS LIBSVM and h5, SVHN mat, MNIST-M npz, CIFAR binary.
+"""Data sets released as arrays: MNIST idx, USPS LIBSVM and h5, SVHN mat, MNIST-M npz, CIFAR binary.
 
-torchvision reads some of them too, but believes what a file claims of itself.
+torchvision reads some of them too, but trusts the files' headers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_CIFAR = 160_000_000  # the longest member: 50,000 records of CIFAR-100
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
-    """An idx or gzipped idx file of unsigned bytes, told apart by content, as its array."""
+    """The array of an idx or gzipped idx file of unsigned bytes; the content decides which."""
     with reading(path):
         with path.open("rb") as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
@@ -73,7 +73,7 @@ def usps_bytes(values: npt.NDArray[np.float32], path: Path) -> Images:
 
 @reader("usps-libsvm")
 def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
-    """bzip2 LIBSVM texts: labels 1..10 are the digits 0..9, 256 values in [-1, 1] a line."""
+    """bzip2 LIBSVM texts: labels 1..10 are the digits 0..9, 256 values in [-1, 1] per line."""
     from sklearn.datasets import load_svmlight_file  # costs a second to import
 
     for name, part in PARTS:
@@ -110,8 +110,8 @@ def usps_h5(spec: ReadSpec) -> Iterator[Block]:
 def svhn(spec: ReadSpec) -> Iterator[Block]:
     """Cropped-digits .mat files, train and test or test alone: X uint8 (32, 32, 3, n), y (n, 1).
 
-    SVHN writes the digit 0 as 10; SynthDigits files are seen with 0 and with 10. A file that has
-    both would be ambiguous and is refused.
+    SVHN writes the digit 0 as 10; SynthDigits files have either 0 or 10. A file with both is
+    ambiguous and refused.
     """
     from scipy.io import loadmat
 
@@ -146,8 +146,8 @@ def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
 
 @reader("cifar10-binary", "cifar100-binary")
 def cifar(spec: ReadSpec) -> Iterator[Block]:
-    """Records of a label (CIFAR-100 has a coarse one before it), then red, green and blue planes,
-    row by row; the official archives that cannot run code."""
+    """Records: a label (CIFAR-100 has a coarse one before it), then red, green and blue planes, row
+    by row. These are the official archives that cannot run code."""
     archive, ten = spec.files["archive"], len(spec.classes) == 10
     train = [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"]
     test, names = ("test_batch.bin", "batches.meta.txt") if ten else ("test.bin", FINE)

@@ -1,4 +1,4 @@
-"""What readers share: input, output and registry; files of a folder or an archive; pictures."""
+"""Shared by readers: input, output and registry; files of a folder or an archive; pictures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Opened = Callable[[], Any]  # a binary file, or None
 TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
 PARTS = (("train", TRAIN), ("test", TEST))
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
-MAX_PIXELS = 50_000_000  # a picture of more is no data set picture but an attack or a mistake
+MAX_PIXELS = 50_000_000  # a larger picture is not from a data set, but an attack or a mistake
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ARCHIVE_BYTES = 16 * 2**30
 MAX_MEMBERS = 200_000
@@ -46,9 +46,9 @@ class Decoded:
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """What a reader is told: files by role, the domain's folder names, classes (and their other
-    spellings), the image size wanted, and, where the data set keeps only some of the release's
-    classes, all of them in the release's order."""
+    """A reader's input: files by role, the domain's folder names, classes (and their other
+    spellings), the image size, and, if the data set keeps only some of the release's classes,
+    all of them in the release's order."""
 
     domain: str
     files: Mapping[str, Path]
@@ -64,9 +64,9 @@ READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
 
 
 def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
-    """Registers what yields a domain's images, block by block, as a reader: ReadSpec -> Decoded.
+    """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
 
-    The names are part of the hash of what is read: they stay where readers became one.
+    The names are part of the data's hash, so they stay even after readers were merged.
     """
 
     def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
@@ -78,26 +78,26 @@ def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any
 
 @contextmanager
 def reading(path: Path | str) -> Iterator[None]:
-    """Whatever a parser raises on a broken file leaves as one FedReproError naming the file."""
+    """Turn any error of a parser on a broken file into one FedReproError that names the file."""
     try:
         yield
     except FedReproError:
         raise
-    except Exception as error:  # each parser has its own kinds, from SyntaxError to struct.error
+    except Exception as error:  # each parser has its own errors, from SyntaxError to struct.error
         raise FedReproError(
-            f"{path}: cannot be read ({one_line(error)}); the file is cut, altered or of another "
-            "format: delete it and fetch it again"
+            f"{path}: cannot be read ({one_line(error)}); the file is incomplete, changed or "
+            "of another format: delete it and fetch it again"
         ) from error
 
 
 def check(condition: bool, path: Path | str, problem: str) -> None:
-    """Raise one line naming the file unless the condition holds."""
+    """Raise a FedReproError that names the file unless the condition is true."""
     if not condition:
         raise FedReproError(f"{path}: {problem}; put the official file in its place")
 
 
 def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:
-    """Labels as int64 (n,): there must be some, whole numbers in 0..classes-1."""
+    """Labels as int64 (n,). FedReproError unless n > 0 and all are whole, in 0..classes-1."""
     check(raw.size > 0, path, "holds no images")
     labels = raw.reshape(-1).astype(np.int64)
     check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
@@ -108,7 +108,7 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
 
 
 class TreeFile(NamedTuple):
-    """A file: its path in the folder or archive, lower folders last. Read it before the next."""
+    """A file and its path in the folder or archive, as parts. Read it before the next one."""
 
     parts: tuple[str, ...]
     read: Callable[[], bytes]
@@ -122,7 +122,7 @@ def list_pictures(folder: Path) -> list[Path]:
 
 
 def is_picture(name: str) -> bool:
-    """By suffix, hidden files (macOS leaves ._x.png) left out."""
+    """Whether a name has a picture's suffix and is not hidden (macOS leaves ._x.png)."""
     return not name.startswith(".") and name.lower().endswith(PICTURES)
 
 
@@ -133,7 +133,7 @@ def files_in(
     own name), in the archive's order. limit: of a file's bytes, else 64 MiB.
 
     Nothing is extracted, and every member is checked before anything of it is read. (tarfile's
-    data filter guards what is extracted, and mends or allows some of what is refused here.)
+    data filter protects extraction only, and allows some members that are refused here.)
     """
     limit, total = limit or MAX_FILE_BYTES, 0
     with reading(where):
@@ -150,7 +150,7 @@ def files_in(
 
 
 def _content(where: Path, size: int, opened: Opened) -> bytes:
-    """One member's bytes, all of them; neither library reads more than the member claims."""
+    """All bytes of one member; neither library reads more than the member's stated size."""
     with reading(where), opened() or BytesIO() as file:
         content = file.read()
     check(len(content) == size, where, f"a member is cut to {len(content)} of {size} bytes")
@@ -158,7 +158,7 @@ def _content(where: Path, size: int, opened: Opened) -> bytes:
 
 
 def _members(where: Path) -> Iterator[tuple[str, int, bool, Opened]]:
-    """Each file's name, its size, whether it is an ordinary one, and what opens it."""
+    """Each file's name, size, whether it is a regular file, and a function that opens it."""
     if where.is_dir():
         for file in list_pictures(where):
             name = f"{where.name}/{file.relative_to(where).as_posix()}"
@@ -191,7 +191,7 @@ def decode_image(content: bytes, name: str, size: int) -> Images:
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         with Image.open(BytesIO(content), formats=("PNG", "JPEG", "BMP")) as image:
             check(image.width * image.height <= MAX_PIXELS, name, "is too large a picture")
-            check(image.mode[0] not in "IF", name, "has more than 8 bits a colour")
+            check(image.mode[0] not in "IF", name, "has more than 8 bits per colour")
             return resized(image.convert("L" if image.mode in ("L", "1") else "RGB"), size)
 
 

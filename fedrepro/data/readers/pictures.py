@@ -1,4 +1,4 @@
-"""Sets that come as pictures in class folders, on disk or in an archive."""
+"""Data sets released as pictures in class folders, on disk or in an archive."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
 
 
 def lookup(classes: Iterable[str], spec: ReadSpec) -> dict[str, int]:
-    """Every accepted spelling of a class folder, made plain -> label."""
+    """Every accepted spelling of a class folder (see `plain`) -> label."""
     return {
         plain(spelling): label
         for label, name in enumerate(classes)
@@ -95,8 +95,8 @@ def part_folders(spec: ReadSpec) -> Iterator[Block]:
 
 
 def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
-    """The keys of a list's pictures of the kept classes, empty where the list is not there. Its
-    labels number all classes of the release, from ``first``."""
+    """The keys of a list's pictures of the kept classes, empty without the list. Its labels number
+    all classes of the release, from ``first``."""
     if role not in spec.files:
         return set()
     path, keys = spec.files[role], set()
@@ -119,10 +119,10 @@ def _parts(keys: list[str], lists: dict[int, set[str]]) -> common.Parts:
 
 @reader("class-folders", "class-tar")
 def class_folders(spec: ReadSpec) -> Iterator[Block]:
-    """Office-Caltech-10 and PACS, with parts from the official lists where they are there.
+    """Office-Caltech-10 and PACS, with parts from the official lists if they are present.
 
-    The test list of PACS names the whole domain, so that train and crossval decide the part, and
-    the test list is only held against them.
+    The test list of PACS names the whole domain. So train and crossval decide the part, and the
+    test list is only compared with them.
     """
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, held, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
@@ -136,8 +136,8 @@ def class_folders(spec: ReadSpec) -> Iterator[Block]:
 
 @reader("domainnet-folders", "domainnet-zip")
 def domainnet(spec: ReadSpec) -> Iterator[Block]:
-    """DomainNet, of which a data set keeps some classes. Its archives hold pictures that neither
-    list names, duplicates mostly; those have no part."""
+    """DomainNet; a data set keeps some of its classes. Its archives have pictures that are in
+    neither list, mostly duplicates; those have no part."""
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
     where = spec.files.get("test-list", spec.files["images"])
