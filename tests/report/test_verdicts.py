@@ -185,6 +185,13 @@ def test_standin_column_its_average_and_its_neighbours() -> None:
     assert {column for (_, column), flag in table.standin.items() if flag} == {"SynthDigit", "avg"}
 
 
+def test_what_is_counted_has_no_interval_at_any_scale() -> None:
+    for scale, fact in (("paper", "counted"), ("reduced", "counted"), ("paper", "given")):
+        given = rows("SOLO", {"mnist": [87.9, 88.0]}, scale=scale, **{fact: True})
+        cell = cell_of(ADCOL, "table-1", given)
+        assert cell.low is None and cell.high is None and cell.difference is not None
+
+
 COUNTED = [  # printed: 1.33
     (1.3249, {}, "counted unequal"), (1.3251, {}, "counted equal"),
     (1.3349, {}, "counted equal"), (1.3351, {}, "counted unequal"),
