@@ -102,8 +102,8 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    header += ("paper's", "ours", "seeds", "scale", "verdict", "d, 95 % interval", "why")
-    return text.aligned(header, lines)
+    more = ("paper's", "ours", "seeds", "scale", "verdict", "d, 95 % interval", "why")
+    return text.aligned((*header, *more), lines)
 
 
 def _bounds(row: Mapping[str, Any]) -> str:
