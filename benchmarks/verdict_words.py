@@ -34,7 +34,7 @@ def word(rng: np.random.Generator, gap: float, spread: float, seeds: int, images
     theirs = rng.normal(60, spread, 3) + rng.normal(0, drawn**0.5)
     ours = rng.normal(60 + gap, spread, seeds) + rng.normal(0, drawn**0.5)
     others = rng.normal(0, spread, (6, 3)).var(axis=1, ddof=1).mean(), 12.0
-    facts = {"pooled": others, "images": drawn, "tolerance": 2.0}
+    facts = {"pooled": others, "images": drawn, "theirs": drawn, "tolerance": 2.0}
     found = compared(float(theirs.mean()), float(theirs.std(ddof=1)), 3, ours.tolist(), **facts)
     assert found is not None
     return found.word(found.p)[0]

@@ -137,7 +137,9 @@ def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (row,) = [row for row in rows if row["verdict"] != "not run"]
     assert (row["ours"], row["ours_std"], row["seeds"]) == (89.0, 1.0, 3)
     assert (row["column"], row["verdict"]) == ("MNIST", "close")
-    assert "89.0 ± 1.0" in call("verdicts", "--notebooks", str(tmp_path)).stdout
+    shown = call("verdicts", "--notebooks", str(tmp_path)).stdout
+    low, high = (f"{row[end]:.1f}".replace("-", "\N{MINUS SIGN}") for end in ("low", "high"))
+    assert "89.0 ± 1.0" in shown and f"1.1 [{low}, {high}]" in shown
 
 
 def test_verdicts_of_one_paper(tmp_path: Path) -> None:

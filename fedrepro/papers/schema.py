@@ -52,7 +52,8 @@ class Table(_Spec):
     """A printed table, or one block of it (or numbers of a figure or of prose).
 
     unit: of every column not named in ``units``. std_over: what the printed std runs over; only a
-    std over trials can enter an interval.
+    std over trials can enter an interval. trials: of its numbers, where they are others than the
+    paper's.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Table(_Spec):
     units: dict[str, str] = {}
     source: Literal["table", "figure", "prose"] = "table"
     std_over: Literal["trials", "parties", "sources"] = "trials"
+    trials: Count | None = None
     setting: str = ""
     notes: str = ""
     columns: tuple[str, ...]

@@ -15,7 +15,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Experiment, Paper, Table
-from fedrepro.quantities.noise import Noise, tested_images
+from fedrepro.quantities.noise import tested_images
 from fedrepro.records import Probe, Record, federation_of
 
 ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may hold quantities
@@ -161,7 +161,7 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     """Rows with keys table, method, column, value, standin, marks, alternative, alone (nothing
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
-    image moves it by, and images, its variance over draws of test images.
+    image moves it by, and the run.
 
     An arm whose training diverged has no value, and why, in each column the others have; printed
     rows that are not one arm each (a ratio of two, say) get none.
@@ -169,7 +169,6 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     kind = get(asked.experiment.kind)
     plain = {"standin": False, "marks": [], "alternative": False, "subset": False}
     plain |= {"counted": kind.counted, "given": kind.given, "past": False}
-    noise = Noise(asked.paper.rule)
     by_label = {result.label: result for result in asked.results}
     silent = {r.label for r in asked.results if not (r.record.curve.measure == "bytes").any()}
     rows: list[Row] = []
@@ -181,7 +180,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         alone = not asked.results or method in silent
         known["alternative"] = bool(result and result.arm.alternative)
         if asked.scale == "paper" and kind.whole and result is not None:
-            known |= _of_images(result, column, kind.whole, noise)
+            share = kind.whole * _one_image(result.record, column)
+            known |= {"one_image": share, "run": result.record}
         rows.append({**place, **plain, "alone": alone, **known, **(more[0] if more else {})})
     columns = list(dict.fromkeys(row["column"] for row in rows))
     for arm, end in diverged if kind.per_arm else ():
@@ -194,13 +194,11 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     return rows
 
 
-def _of_images(result: Result, column: str, whole: float, noise: Noise) -> Row:
-    """What the test images add to an accuracy's error: nothing where all test the same ones."""
-    images, record = tested_images(result.record), result.record
+def _one_image(record: Record, column: str) -> float:
+    """The most that one test image moves an accuracy by, from 0 to 1."""
+    images = tested_images(record)
     domains = [column] if column in images else list(images)
-    share = whole / min(images[domain] for domain in domains) / len(domains)
-    drawn = 0.0 if record.protocol.data.same_tests else noise.variance([[record]], column)
-    return {"one_image": share, "images": whole**2 * drawn}
+    return 1 / min(images[domain] for domain in domains) / len(domains)
 
 
 def _of_run(result: Result, column: str) -> Row:

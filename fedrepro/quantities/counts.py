@@ -35,7 +35,7 @@ def images(asked: Asked) -> Values:
     data = asked.protocol.data
     for name, arrays in sources(asked).items():
         split = make_split(arrays, data.split, data.split_seed, data.test_share)
-        more = {"standin": arrays.standin, "marks": list(arrays.deviations)}
+        more = {"standin": arrays.standin, "subset": arrays.subset, "marks": arrays.deviations}
         for column, part in (("train", split.train), ("test", split.test)):
             yield row(asked, name), column, float(len(part)), more
 

@@ -1,6 +1,7 @@
 """How large networks and messages are. Nothing is trained."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -12,13 +13,17 @@ from fedrepro.quantities.base import Asked, Values, quantity
 
 MILLION = 1e6
 BYTES, LABEL_BYTES = 4, 8  # of a float32, of a label
+OF_IMAGES = ("mean number", "images per client", "bytes up")  # rows that count images begin so
 
 
 @quantity("sizes", counted=True)
 def sizes(asked: Asked) -> Values:
     """FedPall's networks and messages (its Section 4), rounded to the printed digits."""
+    given = asked.federation
+    lesser = {"standin": bool(given.standins), "subset": bool(given.subsets)}
     for row, value in of_fedpall(asked):
-        more = {"alternative": row not in asked.table.methods}
+        more: dict[str, Any] = {"alternative": row not in asked.table.methods}
+        more |= lesser if row.startswith(OF_IMAGES) else {}
         yield row, "value", round(value, asked.digits(row, "value")), more
 
 
@@ -43,7 +48,7 @@ def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
     yield "classifier share (percent, as printed)", 100 * classifier / encoder
     yield "amplifier share (percent, as printed)", 100 * amplifier / encoder
     yield "embedding dimension", float(network.feature_size)
-    yield "mean number of mixed features uploaded per client", images
+    yield asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}"), images
     yield "FedAvg parameters uploaded (millions)", (encoder + classifier) / MILLION
     share = (classifier + amplifier) / (encoder + classifier)
     yield "download relative to FedAvg (percent)", 100 * share

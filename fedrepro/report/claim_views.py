@@ -32,7 +32,9 @@ RULES = (
 
 NOTES = (
     "A difference has two errors, added in variance. The first is the spread of the paired "
-    "differences over seeds, pooled over the comparisons of one table on one data set.",
+    "differences over seeds, pooled over the comparisons of the claim on one data set and scale.",
+    "Differences to one common row are correlated, so that the degrees of freedom of this pooled "
+    "spread are somewhat too high.",
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
     "image by image, where both rows kept them; else p(1-p)/N of each row, as if each had its own "
     "images.",
@@ -42,8 +44,9 @@ NOTES = (
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
     "read off a straight line through the last half, as the mean over seeds (since 2026-11-24; "
     "before, off the last five rounds alone, which chance moves by a point or more).",
-    "An open claim whose curves are flat says which lead such runs would show four times of five, "
-    "and how many seeds a lead of the printed size takes, in hours of the core that trained them.",
+    "An open claim that has runs says which lead such runs would show four times of five, beside "
+    "the printed one. Where the curves are flat it says how many seeds a lead of the printed size "
+    "takes, in hours of the core that trained them; else it says what is missing.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
     "is counted from the paper's own networks and rounds, not trained, has no error.",
 )

@@ -2,7 +2,7 @@
 
 A claim is data in its paper's file (`papers.schema.Claim`). Each of its tests compares rows of one
 experiment, on each data set it was run on. Differences are paired over seeds; their spread is
-pooled over the comparisons of a test on a data set. To it comes the variance over test images.
+pooled over the comparisons of the claim on a data set. To it comes the variance over test images.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
+from fedrepro.report.pairs import Pair, Spread, paired, pooled
 from fedrepro.report.results import FLAT, Results, recorded
 
 Word = Literal["holds", "contradicted", "open"]
@@ -123,7 +124,7 @@ class Part:
         where = self.test.experiment + (f" on {self.dataset}" if self.dataset else "")
         weakest = self.weakest
         if weakest is None:
-            return f"{where}: not run"
+            return f"{where}: not run; what is missing: runs"
         runs = "counted" if weakest.exact else f"{self.seeds} seeds"
         more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
         said = f"{where}, {self.scale}, {runs}: {more} less {less} ({weakest.column})"
@@ -131,20 +132,24 @@ class Part:
         if weakest.exact:
             return said
         if weakest.interval is None:
-            return f"{said}; one seed has no interval"
+            return f"{said}; one seed has no interval; what is missing: more seeds"
         low, high = weakest.interval
         said += f" [{low:.3g}, {high:.3g}], p {weakest.p:.2g}"
         if self.rising:
-            return f"{said}; still rising: {', '.join(self.rising)}"
+            said += f"; still rising: {', '.join(self.rising)}"
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs show {weakest.least_seen:.3g} and more{self._cost(weakest)}"
         return said
 
     def _cost(self, weakest: Difference) -> str:
         """The printed lead, and what it takes to show one of its size."""
+        said, seeds = ", none is printed", weakest.seeds_needed
+        if weakest.printed is not None:
+            said = f", printed {weakest.printed:+.3g}"
+        if self.rising:
+            return f"{said}; what is missing: longer runs"
         if weakest.printed is None:
-            return ""
-        said, seeds = f", printed {weakest.printed:+.3g}", weakest.seeds_needed
+            return said
         if seeds is None and weakest.printed > weakest.margin:
             return f"{said}, for which no number of seeds makes up for the few test images"
         if seeds is None or seeds <= self.seeds:
@@ -182,7 +187,7 @@ class Answer:
         return f"{self.verdict}, counted" if counted else f"{self.verdict} at scale {self.scale}"
 
     def row(self) -> dict[str, Any]:
-        """As `fedrepro claims --json` prints it; effect, interval and p of the weakest part."""
+        """As `fedrepro claims --json` prints it; effect and what follows of the weakest part."""
         ran = [part for part in self.parts if part.weakest is not None]
         parts = [part for part in ran if part.verdict == self.verdict] or ran
         weakest = max((p.weakest for p in parts if p.weakest), key=lambda d: d.p, default=None)
@@ -196,6 +201,8 @@ class Answer:
             "effect": weakest.mean if weakest else None,
             "interval": weakest.interval if weakest else None,
             "p": weakest.p if weakest and weakest.freedom else None,
+            "printed": weakest.printed if weakest else None,
+            "least_seen": weakest.least_seen if weakest else None,
             "evidence": [part.why for part in self.parts] or [self.claim.untested],
         }
 
@@ -264,7 +271,7 @@ def answers(
     found = []
     for claim in paper.claims:
         seen = cells, gains or {}, images, hours
-        parts = [part for test in claim.tests for part in _parts(paper, test, *seen)]
+        parts = _parts(paper, claim, *seen)
         found.append(Answer(paper.name, claim, tuple(_judged(parts))))
     return found
 
@@ -287,108 +294,71 @@ def _judged(parts: list[Part]) -> Iterator[Part]:
         yield Part(**{**vars(part), "verdict": word})
 
 
+Compared = tuple[Comparison, str, str, list[Pair]]  # a test, data set, scale and its pairs
+
+
+def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Compared]:
+    """A test's pairs on each data set that holds its rows, at the largest scale that does."""
+    rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
+    found = []
+    for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
+        if test.dataset and paper.datasets[dataset].protocol != test.dataset:
+            continue
+        for scale in SCALES[: 1 if test.paper_only else None]:
+            pairs = paired(paper, test, rows[(rows.dataset == dataset) & (rows.scale == scale)])
+            if pairs:
+                found.append((test, dataset, scale, pairs))
+                break
+    return found or [(test, "", "", [])]
+
+
 def _parts(
     paper: Paper,
-    test: Comparison,
+    claim: Claim,
     cells: pd.DataFrame,
     gains: Mapping[tuple[str, str, str, str], float],
     images: Images,
     hours: Hours,
 ) -> list[Part]:
-    """A test on each data set that holds its rows, at the largest scale that does."""
-    rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
+    """The tests of a claim, each on its data sets. The spread is that of all the claim's pairs of a
+    unit on a data set at a scale."""
+    every, pools = [], dict[tuple[str, str, str], list[Pair]]()
+    for test in claim.tests:
+        every += _compared(paper, test, cells)
+    for _, dataset, scale, pairs in every:
+        for pair in pairs:
+            pools.setdefault((dataset, scale, pair.unit), []).append(pair)
+    spreads = {key: pooled(pairs) for key, pairs in pools.items()}
     parts = []
-    for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
-        if test.dataset and paper.datasets[dataset].protocol != test.dataset:
-            continue
-        for scale in SCALES[: 1 if test.paper_only else None]:
-            here = rows[(rows.dataset == dataset) & (rows.scale == scale)]
-            differences, seeds = _differences(
-                paper, test, here, partial(images, test, dataset, scale)
-            )
-            if differences:
-                compared = {test.better: test.experiment}
-                compared |= {d.other: test.against or test.experiment for d in differences}
-                rising = [
-                    name
-                    for name, used in compared.items()
-                    if gains.get((used, dataset, scale, name), 0.0) >= FLAT
-                ]
-                shown = tuple(rising) if scale != "paper" else ()
-                spent = sum(hours(used, dataset, scale, name) for name, used in compared.items())
-                parts.append(Part(test, dataset, scale, seeds, differences, shown, spent))
-                break
-    return parts or [Part(test, "", "", 0, ())]
+    for test, dataset, scale, pairs in every:
+        rows = {test.better: test.experiment} if pairs else {}
+        rows |= {pair.other: test.against or test.experiment for pair in pairs}
+        rising = tuple(
+            name
+            for name, used in rows.items()
+            if gains.get((used, dataset, scale, name), 0.0) >= FLAT and scale != "paper"
+        )
+        differences = tuple(
+            _difference(paper, test, pair, spreads[dataset, scale, pair.unit], drawn)
+            for pair in pairs
+            for drawn in [partial(images, test, dataset, scale)]
+        )
+        seeds = min((len(pair.gaps) for pair in pairs), default=0)
+        spent = sum(hours(used, dataset, scale, name) for name, used in rows.items())
+        parts.append(Part(test, dataset, scale, seeds, differences, rising, spent))
+    return parts
 
 
-def _differences(
-    paper: Paper, test: Comparison, rows: pd.DataFrame, images: Callable[[str, str], float]
-) -> tuple[tuple[Difference, ...], int]:
-    """The differences of a test in the cells of one data set and scale, and the number of seeds;
-    none where a row is missing."""
-    own = rows[rows.table == test.experiment]
-    theirs = rows[rows.table == test.against] if test.against else own
-    better = _by_seed(own, test.better)
-    others = _others(paper, test)
-    tables = {name: _by_seed(theirs, name) for name in others}
-    if better.empty or any(table.empty for table in tables.values()):
-        return (), 0
-    sign, pairs = -1 if test.lower else 1, []
-    for column in _columns(test, better):
-        if test.above is not None:
-            gaps = sign * (better[column].dropna() - test.above)
-            pairs.append((f"{test.above:g}", column, gaps))
-        for name, table in tables.items():
-            if column in table:
-                pairs.append((name, column, (sign * (better[column] - table[column])).dropna()))
-    pairs = [pair for pair in pairs if len(pair[2])]
+def _difference(
+    paper: Paper, test: Comparison, pair: Pair, own: Spread, images: Callable[[str, str], float]
+) -> Difference:
+    """One pair with its error. What is counted has none."""
+    mean = float(pair.gaps.mean())
     counted = get(paper.experiment(test.experiment).kind).counted
-    freedom = sum(len(d) - 1 for *_, d in pairs)
-    pooled = sum(float(d.var(ddof=1)) * (len(d) - 1) for *_, d in pairs if len(d) > 1)
-    found = []
-    for name, column, d in pairs:
-        error, known, spread, drawn = 0.0, math.inf if counted else 0.0, 0.0, 0.0
-        if freedom and not counted:
-            spread, drawn = pooled / freedom, images(name, column)
-            error, known = combined((spread / len(d), freedom), (drawn, math.inf))
-        printed = _printed(paper, test, name, column, sign)
-        sizes = error, known, test.margin, printed, spread, len(pairs), drawn
-        found.append(Difference(name, column, float(d.mean()), *sizes))
-    return tuple(found), min((len(d) for *_, d in pairs), default=0)
-
-
-def _others(paper: Paper, test: Comparison) -> list[str]:
-    if test.above is not None:
-        return []
-    if test.than != "all":
-        return list(test.than)
-    specs = paper.arm_specs(test.against or test.experiment)
-    return [s.label for s in specs if s.label != test.better and not s.alternative]
-
-
-def _by_seed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """A row's values: one line per seed, a column per column."""
-    own = rows[(rows.method == name) & rows.value.notna()]
-    return own.assign(value=own.value.astype(float)).pivot_table(
-        index="seed", columns="column", values="value"
-    )
-
-
-def _columns(test: Comparison, table: pd.DataFrame) -> list[str]:
-    if test.by in ("each", "only"):
-        return [str(column) for column in table.columns if column != "avg"]
-    names = (test.by,) if isinstance(test.by, str) else test.by
-    return [name for name in names if name in table.columns][:1]
-
-
-def _printed(paper: Paper, test: Comparison, other: str, column: str, sign: int) -> float | None:
-    """The printed difference of the same two rows, where both are printed."""
-    table = paper.experiment(test.experiment).table
-    if table is None or test.against:
-        return None
-    shown = paper.column(table, column)
-    cells = [paper.table(table).cell(name, shown or column) for name in (test.better, other)]
-    values = [cell.value if cell is not None else None for cell in cells]
-    if values[0] is None or values[1] is None:
-        return None
-    return sign * (values[0] - values[1])
+    if counted or not own.freedom:
+        known = math.inf if counted else 0.0
+        return Difference(pair.other, pair.column, mean, 0.0, known, test.margin, pair.printed)
+    drawn = images(pair.other, pair.column)
+    error, known = combined((own.variance / len(pair.gaps), own.freedom), (drawn, math.inf))
+    sizes = error, known, test.margin, pair.printed, own.variance, own.pairs, drawn
+    return Difference(pair.other, pair.column, mean, *sizes)

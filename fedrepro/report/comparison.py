@@ -11,7 +11,9 @@ from typing import Literal
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated.metrics import ROUNDING
-from fedrepro.quantities.noise import combined
+from fedrepro.papers import Paper
+from fedrepro.quantities.noise import Noise, combined, of_printed, tested_images
+from fedrepro.records import Record
 
 Word = Literal[
     "agrees",
@@ -72,13 +74,14 @@ def compared(
     *,
     pooled: tuple[float, float] | None = None,
     images: float = 0.0,
+    theirs: float = 0.0,
     tolerance: float = 0.0,
 ) -> Compared | None:
     """Our seeds beside a printed number; None where no spread is known.
 
     published_std: over so many trials; None where it is not printed or not usable. pooled: variance
-    of one run and its degrees of freedom, for a single seed. images: variance of our number over
-    draws of test images; the paper's is taken as equal.
+    of one run and its degrees of freedom, for a single seed. images, theirs: variance of our
+    number and of the printed one over draws of test images.
     """
     own = (variance(ours), float(len(ours) - 1)) if len(ours) > 1 else pooled
     if own is None:
@@ -88,5 +91,24 @@ def compared(
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
     else:
         parts = [(spread / len(ours), freedom), (published_std**2 / trials, trials - 1)]
-    error, known = combined(*parts, (2 * images, math.inf))
+    error, known = combined(*parts, (images + theirs, math.inf))
     return Compared(fmean(ours) - published, error, known, tolerance, len(ours) == 1)
+
+
+def drawn(
+    paper: Paper, table: str, method: str, column: str, runs: Sequence[Record], noise: Noise
+) -> tuple[float, float]:
+    """Variance over draws of test images, of our runs' mean and of the printed number, in its unit;
+    none where both test the same images. column: ours, a domain or a plain mean of all domains."""
+    if runs[0].protocol.data.same_tests:
+        return 0.0, 0.0
+    printed, images = paper.table(table), tested_images(runs[0])
+    domains = [column] if column in images else list(images)
+    own, *cells = (
+        printed.cell(method, paper.column(table, name) or name) for name in (column, *domains)
+    )
+    known = [cell if cell is not None and cell.value is not None else own for cell in cells]
+    whole = 1.0 if printed.unit_of(paper.column(table, column) or column) == "fraction" else 100.0
+    shares = [cell.value / whole for cell in known if cell is not None and cell.value is not None]
+    theirs = of_printed(shares, [images[domain] for domain in domains])
+    return whole**2 * noise.variance([runs], column), whole**2 * theirs

@@ -97,11 +97,22 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
             str(row["seeds"]),
             row["scale"] or "–",
             row["verdict"],
+            _bounds(row),
             row["why"],
         )
         for row in rows
     ]
-    return text.aligned((*header, "paper's", "ours", "seeds", "scale", "verdict", "why"), lines)
+    more = ("paper's", "ours", "seeds", "scale", "verdict", "d, 95 % interval", "why")
+    return text.aligned((*header, *more), lines)
+
+
+def _bounds(row: Mapping[str, Any]) -> str:
+    """The difference between ours and the paper's, with its 95 % interval where it has one."""
+    if row["difference"] is None:
+        return "–"
+    ends = (row[key] for key in ("difference", "low", "high") if row[key] is not None)
+    middle, *bounds = (number(end, row["unit"]) for end in ends)
+    return f"{middle} [{', '.join(bounds)}]" if bounds else middle
 
 
 def claim_lines(rows: Sequence[Mapping[str, Any]]) -> str:

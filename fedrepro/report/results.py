@@ -79,8 +79,11 @@ class Kept(Study):
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         if experiment in self.scraps["counted"]:
             kinds = {e.id: e.kind for e in self.paper.experiments}  # older rows do not say it
-            given = experiment in kinds and get(kinds[experiment]).given
-            return [{**row, "given": given} for row in self.scraps["counted"][experiment]]
+            known = {}
+            if experiment in kinds:
+                kind = get(kinds[experiment])
+                known = {"counted": kind.counted, "given": kind.given}
+            return [{**row, **known} for row in self.scraps["counted"][experiment]]
         if experiment not in self._cells:
             self._cells[experiment] = super().cells(experiment)
         return self._cells[experiment]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 METHOD_KEYS = ("name", "paper", "fields")
 EXPERIMENT_KEYS = ("paper", "id", "dataset", "caption", "state", "reason")
 CLAIM_KEYS = (
-    *("paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p", "evidence"),
+    *("paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p"),
+    *("printed", "least_seen", "evidence"),
 )
 CELL_KEYS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),

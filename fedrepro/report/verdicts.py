@@ -16,8 +16,10 @@ import pandas as pd
 
 from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper, Table, contradicts
+from fedrepro.quantities.noise import Noise
 from fedrepro.quantities.paper_run import Study
-from fedrepro.report.comparison import Compared, Word, compared
+from fedrepro.records import Record
+from fedrepro.report.comparison import Compared, Word, compared, drawn
 from fedrepro.report.verdicts_earlier import earlier
 
 TOLERANCE = 2.0  # percentage points
@@ -59,12 +61,14 @@ NOTES: tuple[str, ...] = (
     "The error of d has four parts, added in variance: our seeds, the paper's trials, and on both "
     "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
-    "ours stands for it, over the paper's number of trials.",
+    "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
     "One seed has no spread: it takes that of the other rows of the table with two seeds or more, "
     "else that at scale reduced, and the cell says *one run*.",
-    "The test images' part is p(1-p)/N, from the recorded predictions where they are kept. The "
-    "paper's is taken as ours, for the protocol fixes N. Where a split gives everyone the same "
-    "test images there is none.",
+    "The test images' part is p(1-p)/N on each side. Ours is that of the mean of all seeds, image "
+    "by image from the recorded predictions where they are kept. The paper's takes p from the "
+    "printed accuracy and N from our test images, for the protocol fixes N; of an average, it adds "
+    "up those of the printed domains (with the average as p where they are not printed). Where a "
+    "split gives everyone the same test images there is none.",
     "A deviation that can move a number (a stand-in client beside it, smaller source images) does "
     "not refuse the verdict: it is printed with it as a mark.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
@@ -128,14 +132,16 @@ Key = tuple[str, str, str, str]  # data set, scale, method, column
 @dataclass(frozen=True)
 class _Found:
     """A cell of ours. standin: its data, or those of an average. refused: why it has no verdict.
-    one_image: what one test image moves it by."""
+    name: our column's. runs: of accuracies at scale paper. one_image: what one image moves it by.
+    """
 
     values: dict[int, float] = field(default_factory=dict)  # by seed; NaN where it has none
     standin: bool = False
     marks: tuple[str, ...] = ()
     counted: bool = False
     refused: str = ""
-    images: tuple[float, ...] = ()
+    name: str = ""
+    runs: tuple[Record, ...] = ()
     one_image: float = 0.0
 
 
@@ -156,9 +162,10 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
             {**old.values, int(row["seed"]): math.nan if row["value"] is None else row["value"]},
             old.standin or bool(row.get("standin", False)),
             tuple(dict.fromkeys((*old.marks, *row.get("marks", ())))),
-            bool(row.get("counted")),
+            bool(row.get("counted") or row.get("given")),
             "it is the protocol's own input" if row.get("given") else refused,
-            (*old.images, row.get("images", 0.0)),
+            row["column"],
+            (*old.runs, row["run"]) if "run" in row else old.runs,
             row.get("one_image", 0.0),
         )
         if row.get("alone"):
@@ -230,23 +237,13 @@ def _judged(
     """Every cell's verdict, why, and the comparison behind it where there is one."""
     found: dict[Key, tuple[Word, str, Compared | None]] = {}
     tests: dict[Key, Compared] = {}
-    trials = _trials(paper)
-    usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
+    noise = Noise(paper.rule)
     for key, cell in ours.items():
-        value, unit = theirs[key]["published"], theirs[key]["unit"]
+        value = theirs[key]["published"]
         valid = [value for value in cell.values.values() if not math.isnan(value)]
-        known = TOLERANCES.get(unit, 0.0)
         both = None
-        if value is not None and valid and key[1] != "smoke":
-            both = compared(
-                value,
-                theirs[key]["published_std"] if usable else None,
-                trials or 1,
-                valid,
-                pooled=_pooled(ours, key),
-                images=fmean(cell.images),
-                tolerance=max(known, cell.one_image) if known else 0.0,
-            )
+        if value is not None and valid and key[1] != "smoke" and not cell.counted:
+            both = _compared(paper, table, ours, key, theirs[key], noise)
         decimals = _decimals(paper.table(table), *key[2:])
         word = _settled(key[1], cell, value, decimals)
         if word is None and (both is None or len(valid) < len(cell.values)):
@@ -264,6 +261,32 @@ def _judged(
         for key, p in zip(keys, adjusted, strict=True):
             found[key] = *tests[key].word(float(p)), tests[key]
     return found
+
+
+def _compared(
+    paper: Paper,
+    table: str,
+    ours: Mapping[Key, _Found],
+    key: Key,
+    printed: Mapping[str, Any],
+    noise: Noise,
+) -> Compared | None:
+    """One trained cell beside its printed number."""
+    cell, known = ours[key], TOLERANCES.get(printed["unit"], 0.0)
+    usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
+    images, theirs = 0.0, 0.0
+    if known and cell.runs:
+        images, theirs = drawn(paper, table, key[2], cell.name, cell.runs, noise)
+    return compared(
+        printed["published"],
+        printed["published_std"] if usable else None,
+        paper.table(table).trials or _trials(paper) or 1,
+        [value for value in cell.values.values() if not math.isnan(value)],
+        pooled=_pooled(ours, key),
+        images=images,
+        theirs=theirs,
+        tolerance=max(known, cell.one_image) if known else 0.0,
+    )
 
 
 def _settled(

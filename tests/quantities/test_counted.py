@@ -1,9 +1,13 @@
 """Numbers that need no training: sizes, distances, messages."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import linalg
 
+from fedrepro import papers
+from fedrepro.quantities import base, counts
 from fedrepro.quantities.counts import frechet
 from fedrepro.quantities.paper_run import study
 
@@ -51,6 +55,31 @@ def test_sizes_of_sources_are_those_before_clients_get_theirs() -> None:
     rows = found("table-3-sizes")
     assert rows["minidigits / mini-scanned", "train"]["value"] == 1437
     assert rows["minidigits / mini-scanned", "test"]["value"] == 360
+
+
+def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeypatch) -> None:
+    whole, federation_of = counts.sources, base.federation_of
+
+    def cut(asked):
+        return {k: replace(v, subset=k == "mini-font") for k, v in whole(asked).items()}
+
+    def lesser(*where):
+        return replace(federation_of(*where), subsets=("mini-font",))
+
+    monkeypatch.setattr(counts, "sources", cut)
+    monkeypatch.setattr(base, "federation_of", lesser)
+    sizes = found("table-3-sizes")
+    assert {m for (m, _), row in sizes.items() if row["subset"]} == {"minidigits / mini-font"}
+    messages = found("prose-cost", paper="fedpall")
+    counted = {method for (method, _), row in messages.items() if row["subset"]}
+    up = "bytes up in a round, relative to FedAvg (percent)"
+    assert counted == {"images per client, minidigits", up}
+
+
+def test_the_printed_features_stand_beside_digits_alone() -> None:
+    rows = papers.load("fedpall").experiment("prose-cost").rows
+    assert set(rows) == {"digits5", "digits5-standin"}
+    assert set(rows.values()) <= set(papers.load("fedpall").table("prose-cost").methods)
 
 
 def test_the_clients_of_each_domain_are_the_printed_ones(real_data, tmp_path) -> None:

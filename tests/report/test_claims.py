@@ -111,6 +111,20 @@ def test_the_spread_is_pooled_over_comparisons() -> None:
     assert part.differences[0].error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
 
 
+def test_the_spread_is_pooled_over_the_tests_of_a_claim() -> None:
+    ours = np.array([60.0, 61.0, 62.0])
+    rows = {"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]}
+    fedavg = Comparison(experiment="table-4", better="ADCOL", than=("FedAvg",))
+    answer = _answer(_cells(rows), _than_solo(), fedavg)
+    for part in answer.parts:
+        (difference,) = part.differences
+        assert (difference.freedom, difference.pairs) == (4, 2)
+        assert difference.error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
+    other = _cells({"ADCOL": [1.0, 3.0, 9.0], "SOLO": [1.0, 1.0, 1.0]}, scale="reduced")
+    both = pd.concat([_cells(rows), other])  # another scale has a spread of its own
+    assert _answer(both, _than_solo(), fedavg).parts[0].differences == answer.parts[0].differences
+
+
 def test_holm_protects_a_claim_of_many_comparisons() -> None:
     """One reverse p of 0.03 beside six near a half contradicts nothing; one of 0.003 does."""
     theirs = {name: 50 + NOISE for name in OTHERS}
@@ -126,7 +140,7 @@ def test_one_seed_or_no_run_is_open_and_says_so() -> None:
     one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), _than_solo())
     assert one.verdict == "open" and "one seed has no interval" in one.parts[0].why
     none = _answer(_cells({"SOLO": [10.0, 11.0]}), _than_solo())
-    assert none.verdict == "open" and "not run" in none.parts[0].why
+    assert none.verdict == "open" and "not run; what is missing: runs" in none.parts[0].why
     assert _answer(pd.DataFrame(), _than_solo()).row()["p"] is None
 
 
@@ -139,6 +153,10 @@ def test_curves_that_still_rise_answer_nothing_at_reduced() -> None:
     reduced = _cells(values, scale="reduced")
     assert _answer(reduced, _than_solo(), ADCOL=0.5).verdict == "holds"
     rising = _answer(reduced, _than_solo(), ADCOL=1.5)
+    row = rising.row()
+    said = f"these runs show {row['least_seen']:.3g} and more, printed +3.8"
+    assert said in row["evidence"][0] and "what is missing: longer runs" in row["evidence"][0]
+    assert row["printed"] == pytest.approx(3.8)
     assert rising.verdict == "open" and "still rising: ADCOL" in rising.parts[0].why
     assert _answer(_cells(values), _than_solo(), ADCOL=1.5).verdict == "holds"
 

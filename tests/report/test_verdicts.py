@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 
 from fedrepro import papers
-from fedrepro.report.comparison import Compared, compared
+from fedrepro.federated.metrics import CURVE_COLUMNS
+from fedrepro.quantities.noise import Noise
+from fedrepro.report.comparison import Compared, compared, drawn
 from fedrepro.report.verdicts import BESIDE_STANDIN, COLUMNS, build_table, order
 from tests.report.test_tables import rows as made
 
@@ -43,9 +47,49 @@ def test_one_seed_borrows_the_spread_of_others() -> None:
 
 
 def test_test_images_widen_the_interval_of_both_sides() -> None:
-    found = compared(70.0, None, 3, [72.0, 72.0, 72.0], images=4.5)
+    found = compared(70.0, None, 3, [72.0, 72.0, 72.0], images=4.5, theirs=4.5)
     assert found.error == pytest.approx(3.0) and math.isinf(found.freedom)
     assert found.interval(0.9)[0] == pytest.approx(2 - 1.644854 * 3.0)
+
+
+def _run(accuracy: float, split: str = "pooled-stratified") -> Any:
+    """A run with one round and no kept predictions: two domains of Table 4."""
+    images, data = {"amazon": 192, "dslr": 32}, ADCOL.protocol("office10").data
+    counts = [{"domain": d, "split": "test", "images": n} for d, n in images.items()]
+    curve = pd.DataFrame([(1, "accuracy", "net", d, "test", accuracy) for d in images])
+    return SimpleNamespace(
+        run_id=str(accuracy),
+        predictions={},
+        data={"domains": list(images), "clients": [], "counts": counts},
+        curve=curve.set_axis(CURVE_COLUMNS, axis=1),
+        protocol=SimpleNamespace(data=data.model_copy(update={"split": split})),
+    )
+
+
+@pytest.mark.parametrize(("column", "domains"), [("dslr", ("DSLR",)), ("avg", ("Amazon", "DSLR"))])
+def test_the_papers_images_have_the_printed_accuracy_and_ours_that_of_all_seeds(
+    column: str, domains: tuple[str, ...]
+) -> None:
+    runs, sizes = [_run(20.0), _run(80.0)], {"Amazon": 192, "DSLR": 32}
+    printed = {d: ADCOL.table("table-4").cell("SOLO", d).value / 100 for d in domains}
+    ours, theirs = drawn(ADCOL, "table-4", "SOLO", column, runs, Noise("last"))
+    share = 100**2 / len(domains) ** 2
+    assert theirs == pytest.approx(share * sum(p * (1 - p) / sizes[d] for d, p in printed.items()))
+    assert ours == pytest.approx(share * sum(0.5 * 0.5 / sizes[d] for d in domains))
+
+
+def test_where_both_test_the_official_images_no_draw_adds_to_the_error() -> None:
+    assert drawn(ADCOL, "table-4", "SOLO", "avg", [_run(50.0, "official")], Noise("last")) == (0, 0)
+
+
+def test_a_table_of_one_trial_has_the_wider_interval() -> None:
+    """FedPall prints three trials; its ablations are one: s 1, n 3, so 1/3 + 1 for 1/3 + 1/3."""
+    found = cell_of(
+        FEDPALL,
+        "figure-5-best",
+        rows("mu=0.2, delta=0.2", {"accuracy": [68.12, 69.12, 70.12]}, dataset="office10"),
+    )
+    assert found.high == pytest.approx(4.302653 * math.sqrt(4 / 3), rel=1e-5)
 
 
 WORDS = [
@@ -139,6 +183,13 @@ def test_standin_column_its_average_and_its_neighbours() -> None:
     assert table.marks["ADCOL", "SynthDigit"] == ("subset",)
     assert table.marks["SOLO", "MNIST"] == (), "a client that trains alone"
     assert {column for (_, column), flag in table.standin.items() if flag} == {"SynthDigit", "avg"}
+
+
+def test_what_is_counted_has_no_interval_at_any_scale() -> None:
+    for scale, fact in (("paper", "counted"), ("reduced", "counted"), ("paper", "given")):
+        given = rows("SOLO", {"mnist": [87.9, 88.0]}, scale=scale, **{fact: True})
+        cell = cell_of(ADCOL, "table-1", given)
+        assert cell.low is None and cell.high is None and cell.difference is not None
 
 
 COUNTED = [  # printed: 1.33
