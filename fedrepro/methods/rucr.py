@@ -30,7 +30,7 @@ class RUCR(fl.Method):
     and any class k; Huang et al. 2024. Everything is averaged; the average is tested.
 
     As in FedPall's code a round starts with rectification. Unlike in both codes, prototypes are of
-    the previous round's networks, rectified predictors are averaged, and each epoch has new mixtures.
+    the previous round's networks, rectified predictors are averaged, and each epoch mixes anew.
     """
 
     name = "RUCR"

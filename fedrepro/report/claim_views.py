@@ -26,7 +26,7 @@ RULES = (
         "contradicted",
         f"a difference is below it, p < {LEVEL:g} after Holm's correction over the claim",
     ),
-    ("open", "neither, or no run, one seed, or curves at scale reduced that are not flat yet"),
+    ("open", "neither; or no run, one seed, earlier settings, or curves that are not flat yet"),
 )
 
 
@@ -174,6 +174,7 @@ def _lead(paper: Paper, part: Part, least: Difference) -> tuple[str, str]:
         ours += " [{}, {}]".format(*map(signed, least.interval))
     ours += f" {'less than' if part.test.lower else 'over'} {least.other}"
     ours += "; counted" * least.exact + "; still rising" * bool(part.rising)
+    ours += "; earlier settings" * bool(part.past)
     return "" if least.printed is None else signed(least.printed), ours
 
 

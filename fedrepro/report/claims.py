@@ -103,7 +103,8 @@ def _seen(error: float, freedom: float) -> float:
 @dataclass(frozen=True)
 class Part:
     """One test of a claim on one data set. differences: none where nothing was run. hours: of one
-    core, that one seed of all its rows took."""
+    core, that one seed of all its rows took. rising, past: rows that are not flat yet, and rows
+    trained with earlier settings; both leave the part open."""
 
     test: Comparison
     dataset: str
@@ -111,6 +112,7 @@ class Part:
     seeds: int
     differences: tuple[Difference, ...]
     rising: tuple[str, ...] = ()
+    past: tuple[str, ...] = ()
     hours: float = 0.0
     verdict: Word = "open"
 
@@ -137,6 +139,8 @@ class Part:
         said += f" [{low:.3g}, {high:.3g}], p {weakest.p:.2g}"
         if self.rising:
             said += f"; still rising: {', '.join(self.rising)}"
+        if self.past:
+            said += f"; trained with earlier settings: {', '.join(self.past)}"
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs show {weakest.least_seen:.3g} and more{self._cost(weakest)}"
         return said
@@ -146,8 +150,9 @@ class Part:
         said, seeds = ", none is printed", weakest.seeds_needed
         if weakest.printed is not None:
             said = f", printed {weakest.printed:+.3g}"
-        if self.rising:
-            return f"{said}; what is missing: longer runs"
+        if self.rising or self.past:
+            missing = "longer runs" if self.rising else "runs of today's settings"
+            return f"{said}; what is missing: {missing}"
         if weakest.printed is None:
             return said
         if seeds is None and weakest.printed > weakest.margin:
@@ -286,7 +291,7 @@ def _judged(parts: list[Part]) -> Iterator[Part]:
         adjusted[id(every[place])] = worst
     for part in parts:
         word: Word = "open"
-        if part.differences and not part.rising:
+        if part.differences and not part.rising and not part.past:
             if any(adjusted[id(d)] < LEVEL for d in part.differences):
                 word = "contradicted"
             elif all(d.p < LEVEL for d in part.differences):
@@ -329,6 +334,10 @@ def _parts(
         for pair in pairs:
             pools.setdefault((dataset, scale, pair.unit), []).append(pair)
     spreads = {key: pooled(pairs) for key, pairs in pools.items()}
+    earlier = set[tuple[Any, ...]]()
+    if "past" in cells:
+        old = cells.loc[cells.past.astype(bool), ["table", "dataset", "scale", "method"]]
+        earlier = set(old.itertuples(index=False, name=None))
     parts = []
     for test, dataset, scale, pairs in every:
         rows = {test.better: test.experiment} if pairs else {}
@@ -338,6 +347,7 @@ def _parts(
             for name, used in rows.items()
             if gains.get((used, dataset, scale, name), 0.0) >= FLAT and scale != "paper"
         )
+        past = tuple(n for n, used in rows.items() if (used, dataset, scale, n) in earlier)
         differences = tuple(
             _difference(paper, test, pair, spreads[dataset, scale, pair.unit], drawn)
             for pair in pairs
@@ -345,7 +355,7 @@ def _parts(
         )
         seeds = min((len(pair.gaps) for pair in pairs), default=0)
         spent = sum(hours(used, dataset, scale, name) for name, used in rows.items())
-        parts.append(Part(test, dataset, scale, seeds, differences, rising, spent))
+        parts.append(Part(test, dataset, scale, seeds, differences, rising, past, spent))
     return parts
 
 
