@@ -101,11 +101,11 @@ def make_partition(
     FedReproError: an impossible specification; the message names what is available.
     """
     labels = {name: np.asarray(of) for name, of in labels.items()}
-    dealer = _Dealer(splits, labels, spec, seed, validation)
+    partitioner = _Partitioner(splits, labels, spec, seed, validation)
     if spec.cut_tests:
-        return dealer.cut()
-    rules = {"domain": dealer.domain, "table": dealer.table, "mixed": dealer.mixed}
-    clients = {**rules, "dirichlet": dealer.dirichlet}[spec.rule]()
+        return partitioner.cut()
+    rules = {"domain": partitioner.domain, "table": partitioner.table, "mixed": partitioner.mixed}
+    clients = {**rules, "dirichlet": partitioner.dirichlet}[spec.rule]()
     tests = {name: split.test for name, split in splits.items()}
     if spec.disjoint:
         clients = [_untested(client, tests, shared or {}) for client in clients]
@@ -115,11 +115,11 @@ def make_partition(
             f"allocation leaves client {client.name} {len(client)} image(s); every client needs "
             f"{_SMALLEST_CLIENT} or more: raise per_client or lower the clients",
         )
-    held = dealer.aside or dealer.left_over(clients)
+    held = partitioner.aside or partitioner.left_over(clients)
     if spec.rule == "mixed":
-        mixed = dealer.mix(held, _MIX_VALIDATION)
+        mixed = partitioner.mix(held, _MIX_VALIDATION)
         some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
-        after = some, dealer.mix(tests, _MIX_TEST)
+        after = some, partitioner.mix(tests, _MIX_TEST)
     else:
         after = {d: ((d, i),) for d, i in held.items()}, {d: ((d, i),) for d, i in tests.items()}
     return Partition(tuple(clients), *after, spec.model_dump_json())
@@ -139,7 +139,7 @@ def _untested(
 
 
 @dataclass(frozen=True)
-class _Dealer:
+class _Partitioner:
     """The inputs of `make_partition`; one method per rule, and shared functions."""
 
     splits: Mapping[str, Split]
@@ -317,8 +317,8 @@ class _Dealer:
         whole = self.spec.per_client == "all"
         _need(whole, "by_class divides whole domains; set per_client to all")
         order = self.orders[name]
-        dealt = [np.array_split(order[places], clients) for places in self._places(name, order)]
-        return [np.concatenate(pieces) for pieces in zip(*dealt, strict=True)]
+        pieces = [np.array_split(order[places], clients) for places in self._places(name, order)]
+        return [np.concatenate(own) for own in zip(*pieces, strict=True)]
 
     def _sizes(self, name: str, clients: int) -> list[int]:
         per, available = self.spec.per_client, len(self.orders[name])

@@ -22,8 +22,8 @@ def participants(protocol: Protocol, seed: int, number: int, clients: int) -> li
     if not protocol.turns:
         drawn = numpy_stream(seed, "participation", round=draw)
         return sorted(drawn.choice(clients, count, replace=False).tolist())
-    dealt, place = divmod(draw - 1, clients // count)
-    order = numpy_stream(seed, "participation", round=dealt + 1).permutation(clients)
+    passes, place = divmod(draw - 1, clients // count)
+    order = numpy_stream(seed, "participation", round=passes + 1).permutation(clients)
     return sorted(order[place * count : (place + 1) * count].tolist())
 
 
