@@ -21,6 +21,9 @@ ROOT = Path(__file__).parents[1]
 RUNS, PAPERS = ROOT / "book" / "runs", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
 KINDS = {"accuracy": 100.0, "sweep": 100.0, "sampling": 100.0, "in-out": 1.0}
+# Unit, differences by seed, variance over test images, margin; of each difference of a test. Then
+# the scale, and whether its curves let it answer.
+Part = tuple[list[tuple[Any, Any, float, float]], str, bool]
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -103,7 +106,11 @@ def values(run: str, kind: str, rule: str) -> dict[str, float]:
     if kind == "in-out":
         return in_out(run)
     means = by_round(run).loc[list(scored(run, rule))].mean().to_dict()
-    return means | {"avg": float(np.mean(list(means.values())))}
+    found = means | {"avg": float(np.mean(list(means.values())))}
+    if kind == "leakage":
+        measured = index()[0][run]["measured"]["leakage"]
+        return {"MI": float(measured["mutual_information"]), "accuracy": found["avg"]}
+    return found
 
 
 def right(run: str, rule: str, domain: str) -> np.ndarray[Any, Any] | None:
@@ -176,9 +183,11 @@ def gain(runs: list[str]) -> float:
     return float(np.mean(gains))
 
 
-def compare(name: str, test: dict[str, Any], dataset: str) -> tuple[Any, ...] | None:
-    """(p, reverse p) of every difference of a test on a data set, and whether it may answer."""
-    kind = next(e for e in paper(name)["experiments"] if e["id"] == test["experiment"])["kind"]
+def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
+    """Every difference of a test on a data set: unit, differences by seed, variance over test
+    images and margin; the scale, and whether it may answer. None where nothing was run."""
+    found = next(e for e in paper(name)["experiments"] if e["id"] == test["experiment"])
+    kind, sign = found["kind"], -1 if test.get("lower") else 1
     rule = paper(name)["reporting"]["score_rule"]["value"]
     for scale in ("paper", "reduced")[: 1 if test.get("paper_only") else 2]:
         own = rows_of(name, test["experiment"], dataset, scale)
@@ -188,37 +197,77 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> tuple[Any, ...] | 
         if wanted == "all":
             specs = [a for a in arms(name, other) if not a.get("alternative")]
             wanted = [a["label"] for a in specs if a["label"] != test["better"]]
+        if kind == "speedup" and own:
+            gaps = np.array([speedup(found, test["better"], rows, rule) for rows in seeds_of(own)])
+            return [(kind, gaps - test["above"], 0.0, 0.0)], scale, True
         if test["better"] not in own or any(label not in theirs for label in wanted):
             continue
-        by, best = test.get("by", "avg"), own[test["better"]]
-        columns = {"each": facts(next(iter(best.values())))["domains"], "accuracy": ["avg"]}
-        by = {"ood_acc": "ood", "ind_acc": "ind"}[by[0]] if kind == "in-out" else by
-        found = []
+        by, best = column_of(test, kind), own[test["better"]]
+        columns = {"each": facts(next(iter(best.values())))["domains"]}
+        if kind == "sampling":
+            columns["accuracy"] = ["avg"]
+        differences = []
         for column in columns.get(by, [by]):
             for label in wanted:
                 seeds = sorted(set(best) & set(theirs[label]))
-                pairs = [(best[s], theirs[label][s]) for s in seeds]
-                d = [
-                    values(a, kind, rule)[column] - values(b, kind, rule)[column] for a, b in pairs
-                ]
-                sides = [[pair[side] for pair in pairs] for side in (0, 1)]
-                drawn = KINDS[kind] ** 2 * image_variance(sides, rule, column)
-                found.append((np.array(d), drawn))
-        freedom = sum(len(d) - 1 for d, _ in found)
-        if not freedom:
-            return [], True
-        pooled = sum(((d - d.mean()) ** 2).sum() for d, _ in found) / freedom
-        ps = []
-        for d, drawn in found:
-            seed_part = pooled / len(d)
-            total = seed_part + drawn
-            known = total**2 * freedom / seed_part**2 if seed_part else math.inf
-            t = (d.mean() - test.get("margin", 0.0)) / math.sqrt(total)
-            ps.append((stats.t.sf(t, known), stats.t.cdf(t, known)))
+                sides = [[row[s] for s in seeds] for row in (best, theirs[label])]
+                ours, others = ([values(r, kind, rule)[column] for r in side] for side in sides)
+                whole = KINDS.get(kind, 0.0)
+                drawn = whole and whole**2 * image_variance(sides, rule, column)
+                d = sign * (np.array(ours) - np.array(others))
+                differences.append((whole or column, d, drawn, test.get("margin", 0.0)))
         compared = [best, *(theirs[label] for label in wanted)]
         flat = all(gain(list(row.values())) < 1 for row in compared)
-        return ps, scale == "paper" or flat
+        return differences, scale, scale == "paper" or flat
     return None
+
+
+def column_of(test: dict[str, Any], kind: str) -> str:
+    """A test's column by our own name."""
+    by = test.get("by", "avg")
+    return {"ood_acc": "ood", "ind_acc": "ind"}[by[0]] if kind == "in-out" else by
+
+
+def seeds_of(rows: dict[str, dict[int, str]]) -> list[dict[str, str]]:
+    """Runs by row, for each seed that all rows have."""
+    common = set.intersection(*(set(row) for row in rows.values()))
+    return [{label: row[seed] for label, row in rows.items()} for seed in sorted(common)]
+
+
+def speedup(experiment: dict[str, Any], row: str, runs: dict[str, str], rule: str) -> float:
+    """How many times as much the second named method sends until the mean accuracy reaches the
+    lowest final one of some methods."""
+    goal = min(values(runs[m], "accuracy", rule)["avg"] for m in experiment["target"]["lowest_of"])
+    sent = []
+    for label in row.split(" vs "):
+        mean, rows = by_round(runs[label]).mean(axis=1), curve(runs[label])
+        last = mean.index[mean >= goal - 1e-9][0]
+        sent.append(rows[(rows.measure == "bytes") & (rows["round"] <= last)].value.sum())
+    return float(sent[1] / sent[0])
+
+
+def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:
+    """(p, reverse p) of every difference of a claim. The spread over seeds is pooled over all its
+    differences of a unit on one data set and scale."""
+    pools: dict[tuple[str, str, Any], list[np.ndarray[Any, Any]]] = {}
+    for differences, scale, _, dataset in parts:
+        for unit, d, *_ in differences:
+            pools.setdefault((dataset, scale, unit), []).append(d)
+    found = []
+    for differences, scale, _, dataset in parts:
+        ps = []
+        for unit, d, drawn, margin in differences:
+            every = pools[dataset, scale, unit]
+            freedom = sum(len(other) - 1 for other in every)
+            if not freedom:
+                continue
+            seeds = sum(((o - o.mean()) ** 2).sum() for o in every) / freedom / len(d)
+            total = seeds + drawn
+            known = total**2 * freedom / seeds**2 if seeds else math.inf
+            t = (d.mean() - margin) / math.sqrt(total)
+            ps.append((float(stats.t.sf(t, known)), float(stats.t.cdf(t, known))))
+        found.append(ps)
+    return found
 
 
 def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
@@ -235,33 +284,31 @@ def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
     return found
 
 
-def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, float]]] | None:
-    """The answer to a claim, p and reverse p of all its differences; None where a test is of a kind
-    that is not recomputed here (traffic of runs, and leakage)."""
+def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, float]]]:
+    """The answer to a claim, p and reverse p of all its differences."""
     kinds = {e["id"]: e["kind"] for e in paper(name)["experiments"]}
     tests = claim.get("tests", [])
     if tests and all(kinds[t["experiment"]] in COUNTED for t in tests):
         pairs = [pair for test in tests for pair in count(name, test)]
         held = bool(pairs) and all(p < 0.05 for p, _ in pairs)
         return "holds" if held else "contradicted" if pairs else "open", pairs
-    if any(kinds[t["experiment"]] not in KINDS or "above" in t or t.get("lower") for t in tests):
-        return None
-    parts = []
+    parts: list[Any] = []
     for test in tests:
         where = {s["study"]["dataset"] for s in index()[2] if s["study"]["paper"] == name}
         protocols = {d: spec["protocol"] for d, spec in paper(name)["datasets"].items()}
         if "dataset" in test:
             where = {d for d in where if protocols[d] == test["dataset"]}
-        found = [compare(name, test, dataset) for dataset in sorted(where)]
-        parts += [part for part in found if part is not None] or [([], True)]
-    pairs = [(float(p), float(reverse)) for ps, _ in parts for p, reverse in ps]
-    every = sorted(reverse for _, reverse in pairs)
+        found = [(compare(name, test, dataset), dataset) for dataset in sorted(where)]
+        ran = [(*part, dataset) for part, dataset in found if part is not None]
+        parts += ran or [([], "", True, "")]
+    every = tested_p(parts)
+    pairs = [pair for ps in every for pair in ps]
     worst, adjusted = 0.0, {}
-    for rank, p in enumerate(every):
-        worst = max(worst, min(1.0, p * (len(every) - rank)))
+    for rank, p in enumerate(sorted(reverse for _, reverse in pairs)):
+        worst = max(worst, min(1.0, p * (len(pairs) - rank)))
         adjusted.setdefault(p, worst)
     words = []
-    for ps, may in parts:
+    for ps, (_, _, may, _) in zip(every, parts, strict=True):
         word = "open"
         if ps and may and any(adjusted[reverse] < 0.05 for _, reverse in ps):
             word = "contradicted"
@@ -271,28 +318,3 @@ def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, flo
     if "contradicted" in words:
         return "contradicted", pairs
     return "holds" if words and set(words) == {"holds"} else "open", pairs
-
-
-def verdict(name: str, runs: list[str], column: str, printed: float) -> tuple[str, float, float]:
-    """The word and the 95 % interval of a mean accuracy whose printed deviation is not usable. A
-    single seed takes the spread of Table 4 at scale reduced; no other cell stands in the table."""
-    rule = paper(name)["reporting"]["score_rule"]["value"]
-    trials = paper(name)["reporting"]["trials"]["value"]
-    ours = [values(run, "accuracy", rule)[column] for run in runs]
-    rows = [[values(r, "accuracy", rule)[column] for r in runs]]
-    if len(runs) == 1:
-        other = rows_of(name, "table-4", "office10", "reduced").values()
-        rows = [[values(r, "accuracy", rule)[column] for r in row.values()] for row in other]
-    freedom = sum(len(row) - 1 for row in rows)
-    spread = sum(np.var(row, ddof=1) * (len(row) - 1) for row in rows) / freedom
-    drawn = np.mean([100**2 * image_variance([[run]], rule, column) for run in runs])
-    seeds = spread * (1 / len(ours) + 1 / trials)
-    error, known = math.sqrt(seeds + 2 * drawn), (seeds + 2 * drawn) ** 2 * freedom / seeds**2
-    d = float(np.mean(ours)) - printed
-    low, high = (d + sign * stats.t.ppf(0.975, known) * error for sign in (-1, 1))
-    inner = stats.t.ppf(0.95, known) * error
-    if abs(d) + inner <= 2:
-        return "agrees", low, high
-    if abs(d) > 2 and 2 * stats.t.sf(abs(d) / error, known) < 0.05:
-        return "higher" if d > 0 else "lower", low, high
-    return "close" if abs(d) <= 2 else "open", low, high

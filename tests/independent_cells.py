@@ -1,0 +1,230 @@
+"""The verdict of every printed cell with a number of ours at scale paper, recomputed from the
+packed files as `independent` recomputes the claims."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import yaml
+from scipy import stats
+
+from tests.independent import (
+    KINDS,
+    PAPERS,
+    arms,
+    curve,
+    facts,
+    image_variance,
+    index,
+    paper,
+    rows_of,
+    scored,
+    tested,
+    values,
+)
+
+DRAWN = (
+    "pooled-stratified",
+    "pooled-leaky",
+    "random-fifth",
+)  # splits with test images of one's own
+DELTA = {"percent": 2.0, "fraction": 0.02}
+Place = tuple[str, str, str, str]  # table, data set, row, column
+
+
+@cache
+def tables(name: str) -> dict[str, dict[str, Any]]:
+    read = yaml.safe_load((PAPERS / f"{name}.tables.yaml").read_text(encoding="utf-8"))
+    return {table["id"]: table for table in read["tables"]}
+
+
+def table_of(name: str, experiment: dict[str, Any]) -> str:
+    """The table that an experiment's numbers are printed in: that of its name, if none is given."""
+    known = experiment["id"] if experiment["id"] in tables(name) else ""
+    found: str = experiment.get("table", known)
+    return found
+
+
+def printed(name: str, table: str, row: str, column: str) -> str:
+    """A cell's text; empty where there is none."""
+    found = tables(name)[table]
+    cells = next((r["cells"] for r in found["rows"] if r["method"] == row), "")
+    places = dict(zip(found["columns"], str(cells).split(), strict=False))
+    return places.get(column, "")
+
+
+def shown(name: str, table: str, column: str) -> str:
+    """The column that a domain is printed under."""
+    names = [column, *paper(name)["columns"].get(column, ())]
+    return next((n for n in names if n in tables(name)[table]["columns"]), column)
+
+
+def scores(run: str, kind: str, rule: str) -> dict[str, float]:
+    if kind != "in-out":
+        return values(run, kind, rule)
+    found, sent = values(run, kind, rule), (curve(run).measure == "bytes").any()
+    best = scored(run, "validation")[0] if sent else 0
+    return {"ood_acc": found["ood"], "ind_acc": found["ind"], "rounds": float(best)}
+
+
+def counted(name: str) -> dict[Place, str]:
+    """Words of what is not trained."""
+    kinds = {e["id"]: (e["kind"], table_of(name, e)) for e in paper(name)["experiments"]}
+    found = {}
+    for study in index()[2]:
+        given = study["study"]
+        if (given["paper"], given["scale"]) != (name, "paper"):
+            continue
+        for experiment, rows in study["counted"].items():
+            kind, table = kinds[experiment]
+            for row in rows if table else ():
+                column = shown(name, table, row["column"])
+                cell = printed(name, table, row["method"], column)
+                if not cell:
+                    continue
+                word, digits = "no verdict", len(cell.partition("±")[0].partition(".")[2])
+                lesser = row["standin"] or row.get("subset") or kind == "clients" or cell == "-"
+                if not lesser:
+                    gap = abs(row["value"] - float(cell.partition("±")[0]))
+                    word = f"counted {'' if gap <= 0.5 * 10**-digits + 1e-9 else 'un'}equal"
+                found[table, given["dataset"], row["method"], column] = word
+    return found
+
+
+def trained(name: str) -> dict[Place, str]:
+    """Words of what is trained: one correction by Benjamini and Hochberg for each table."""
+    found: dict[Place, str] = {}
+    places = {(s["study"]["dataset"]) for s in index()[2] if s["study"]["paper"] == name}
+    for experiment in paper(name)["experiments"]:
+        table = table_of(name, experiment)
+        for dataset in places if table else ():
+            rows = rows_of(name, experiment["id"], dataset, "paper")
+            tests: dict[Place, tuple[float, float, float, float, float]] = {}
+            for label, runs in rows.items():
+                own = next(a for a in arms(name, experiment["id"]) if a["label"] == label)
+                if own.get("alternative"):
+                    continue
+                for column, place in places_of(name, experiment, own, next(iter(runs.values()))):
+                    place = (table, dataset, *place)
+                    cell = printed(name, table, *place[2:])
+                    if not cell:
+                        continue
+                    found[place] = settled(name, table, runs, column, cell)
+                    if found[place] == "open" and (experiment["id"], label) not in diverged(
+                        dataset
+                    ):
+                        test = tested_cell(name, experiment, label, column, place)
+                        tests |= {place: test} if test else {}
+            ordered = sorted(tests, key=lambda one: tests[one][4])
+            least = 1.0
+            for rank, place in reversed(list(enumerate(ordered, 1))):
+                least = min(least, tests[place][4] * len(tests) / rank)
+                found[place] = worded(*tests[place][:4], least)
+    return found
+
+
+def places_of(
+    name: str, experiment: dict[str, Any], arm: dict[str, Any], run: str
+) -> list[tuple[str, tuple[str, str]]]:
+    """Our columns of an arm, each with the row and column it is printed in."""
+    table, row = table_of(name, experiment), arm.get("row", arm["label"])
+    if experiment["kind"] == "grid":
+        return [("avg", (row, arm.get("column", tables(name)[table]["columns"][0])))]
+    columns = scores(run, experiment["kind"], rule(name))
+    return [(column, (row, shown(name, table, column))) for column in columns]
+
+
+def diverged(dataset: str) -> set[tuple[str, str]]:
+    """Experiment and row of the trainings at scale paper that diverged."""
+    where = {"dataset": dataset, "scale": "paper"}
+    return {
+        (end[0], end[1])
+        for study in index()[2]
+        if where.items() <= study["study"].items()
+        for end in study["diverged"]
+    }
+
+
+def rule(name: str) -> str:
+    found: str = paper(name)["reporting"]["score_rule"]["value"]
+    return found
+
+
+def settled(name: str, table: str, runs: dict[int, str], column: str, cell: str) -> str:
+    """*no verdict* where one is refused, else *open* until it is tested."""
+    data = facts(next(iter(runs.values())))
+    domains = [column] if column in data["domains"] else data["domains"]
+    lesser = {*data["standins"], *data["subsets"]} & set(domains)
+    foreign = column == "avg" and any(
+        shown(name, table, d) not in tables(name)[table]["columns"] for d in data["domains"]
+    )
+    return "no verdict" if cell == "-" or lesser or foreign else "open"
+
+
+def tested_cell(
+    name: str, experiment: dict[str, Any], label: str, column: str, place: Place
+) -> tuple[float, float, float, float, float] | None:
+    """d, half of its 90 and 95 % intervals, the tolerance and p; None where no spread is known."""
+    kind, table, dataset = experiment["kind"], tables(name)[place[0]], place[1]
+    here = rows_of(name, experiment["id"], dataset, "paper")
+    runs = list(here[label].values())
+    ours = [scores(run, kind, rule(name))[column] for run in runs]
+    reporting, spread, freedom = paper(name)["reporting"], 0.0, 0
+    for rows in ({0: here[label]}, here, rows_of(name, experiment["id"], dataset, "reduced")):
+        seen = [
+            [scores(r, kind, rule(name))[column] for r in row.values()] for row in rows.values()
+        ]
+        freedom = sum(len(row) - 1 for row in seen)
+        if freedom:
+            spread = sum(np.var(row, ddof=1) * (len(row) - 1) for row in seen if len(row) > 1)
+            spread = float(spread) / freedom
+            break
+    if not freedom:
+        return None
+    mean, _, std = printed(name, table["id"], *place[2:]).partition("±")
+    trials = table.get("trials", reporting["trials"]["value"])
+    usable = reporting.get("std_usable", {"value": True})["value"]
+    parts = [(spread / len(ours), freedom)]
+    if std and usable and trials > 1 and table.get("std_over", "trials") == "trials":
+        parts.append((float(std) ** 2 / trials, trials - 1))
+    else:
+        parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
+    unit = table.get("units", {}).get(place[3], table["unit"])
+    delta = DELTA.get(unit, 0.0)
+    drawn, image = of_images(name, place, column, runs, unit) if delta else (0.0, 0.0)
+    total = drawn + sum(v for v, _ in parts)
+    known = total**2 / below if (below := sum(v**2 / f for v, f in parts)) else math.inf
+    d, error = float(np.mean(ours)) - float(mean), math.sqrt(total)
+    halves = [float(stats.t.ppf(q, known)) * error for q in (0.95, 0.975)]
+    p = 2 * float(stats.t.sf(abs(d) / error, known)) if error else float(abs(d) <= 1e-9)
+    return d, halves[0], halves[1], max(delta, image) if delta else 0.0, p
+
+
+def of_images(
+    name: str, place: Place, column: str, runs: list[str], unit: str
+) -> tuple[float, float]:
+    """Variance over test images of both sides, and what one image moves."""
+    whole, sizes = KINDS["accuracy"] if unit == "percent" else 1.0, tested(runs[0])
+    domains = [column] if column in sizes else list(sizes)
+    image = whole / min(sizes[d] for d in domains) / len(domains)
+    data = index()[1][index()[0][runs[0]]["config"]["protocol"]]["data"]
+    if data["split"] not in DRAWN and data.get("test_limit") is None:
+        return 0.0, image
+    theirs = 0.0
+    for domain in domains:
+        cell = printed(name, place[0], place[2], shown(name, place[0], domain))
+        cell = cell if cell not in ("", "-") else printed(name, place[0], *place[2:])
+        p = float(cell.partition("±")[0]) / whole
+        theirs += p * (1 - p) / sizes[domain] / len(domains) ** 2
+    return whole**2 * (image_variance([runs], rule(name), column) + theirs), image
+
+
+def worded(d: float, inner: float, outer: float, delta: float, p: float) -> str:
+    if delta and abs(d) + inner <= delta + 1e-9:
+        return "agrees"
+    if abs(d) > delta + 1e-9 and p < 0.05:
+        return "higher" if d > 0 else "lower"
+    return "close" if delta and abs(d) <= delta + 1e-9 else "open"
