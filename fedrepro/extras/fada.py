@@ -21,30 +21,31 @@ from fedrepro.extras.disentangling import (
 from fedrepro.methods.losses import TINY, kl_from_uniform
 from fedrepro.models.discriminators import Panel
 
-SOURCE, TARGET = 0, 1  # what a discriminator calls them, in the order `fit` has them
+SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`
 
 
 @dataclass(frozen=True)
 class FADA(fl.Method):
-    """Labelled sources teach one unlabelled target: an extractor no discriminator can tell source
-    from target by, a disentangler, and an attention to the sources that help the target cluster.
+    """Labelled sources and one unlabelled target: an extractor for which no discriminator can
+    separate source and target, a disentangler, and an attention to the sources that help the
+    target.
 
     A source minimises CE of the predictor on the domain-invariant part of its features; the term
     that fools its discriminator; KL from uniform of a class identifier on the domain-specific part;
     the mutual information of the parts; and their squared error in rebuilding the features. The
-    target, whose labels reach no loss, trains its extractor to fool all discriminators, in mean.
-    The server trains one discriminator per source. The new network is the sources' mean, weighted
-    by how much less the target's features scatter within k-means clusters after a source's update,
-    plus the target's own update. Each client is tested with it on its own domain; the target's
-    number counts.
+    target's labels are in no loss; it trains its extractor to fool all discriminators on average.
+    The server trains one discriminator per source. The new network is the sources' weighted mean
+    plus the target's own update. A source's weight is higher if its update reduces the scatter of
+    the target's features within k-means clusters. Each client is tested with it on its own domain;
+    the target's number counts.
 
-    Peng et al. 2020, whose text was not at hand, after ADCOL App. C, secondary sources and the
-    authors' code of an earlier method (DAL). Departures: everything moves by rounds instead of
-    batches, so discriminators and attention are a round late, and round 1 weighs all alike; sources
-    start each round from the common network, not from their own; of the disentangler the
-    domain-invariant half travels alone; the players of a game step together, on one batch, through
-    reversed gradients; softplus(I) stands for I, which may be below 0; the target trains no
-    disentangler, whose terms would not reach the extractor or need its labels.
+    Peng et al. 2020, whose text was not available, after ADCOL App. C, secondary sources and the
+    authors' code of an earlier method (DAL). Differences: everything is exchanged per round instead
+    of per batch, so discriminators and attention are one round late, and round 1 has equal weights;
+    sources start each round from the common network, not from their own; only the domain-invariant
+    half of the disentangler is sent; adversaries step together, on one batch, with reversed
+    gradients; softplus(I) replaces I, which may be negative; the target trains no disentangler,
+    whose terms would not reach the extractor or would need labels.
     """
 
     name = "FADA"
@@ -102,12 +103,12 @@ class FADA(fl.Method):
         return tensor.part != "own" or tensor.name.startswith("invariant.")
 
     def travels(self, tensor: fl.TensorInfo) -> bool:
-        return False  # `upload` sends what `server_step` gives each client's own weight
+        return False  # `upload` sends the tensors that `server_step` weights per client
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return super().travels(tensor)
 
-    # Clients. The target is who gets all the discriminators.
+    # Clients. The target is the client that gets all discriminators.
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
@@ -135,7 +136,7 @@ class FADA(fl.Method):
         if "discriminators" not in client.received:
             message["network"] = {name: client.state[name] for name in names}
             return message
-        if self.target_share:  # its predictor and disentangler stand where they stood
+        if self.target_share:  # its predictor and disentangler did not change
             own = (name for name in names if name.startswith(("encoder.", "projection.")))
             message["network"] = {name: client.state[name] for name in own}
         if "candidates" in client.received:
@@ -144,7 +145,7 @@ class FADA(fl.Method):
 
     @torch.no_grad()
     def scatter(self, client: fl.TrainedClient) -> Tensor:
-        """W of the client's features under every candidate, k-means from the same images."""
+        """W of the client's features for every candidate, with k-means from the same images."""
         order = torch.randperm(len(client.inputs), generator=client.generator)
         images = client.inputs[order.to(client.inputs.device)]
         features = fl.network_of(client.received, "candidates")(images)
@@ -160,7 +161,7 @@ class FADA(fl.Method):
     def init_server(self, server: fl.Server) -> None:
         protocol, clients = server.protocol, server.clients
         if not -clients <= self.target < clients or clients < 2:
-            choice = f"choose one of 0 to {clients - 1}, of two clients at least"
+            choice = f"choose one of 0 to {clients - 1}, with at least two clients"
             raise fl.FedReproError(f"FADA target = {self.target}: {choice}")
         if protocol.participation < 1:
             raise fl.FedReproError("FADA needs its target in every round; set participation to 1")
@@ -201,7 +202,7 @@ class FADA(fl.Method):
         lr, momentum = self.discriminator_lr, self.discriminator_momentum
         decay = server.protocol.optimizer.weight_decay
         spec = fl.OptimizerSpec(lr=lr, momentum=momentum, weight_decay=decay)
-        for i in sources:  # each one's discriminator, on its features and the target's
+        for i in sources:  # each source's discriminator, on its features and the target's
             both = z[i], z[target]
             domain = torch.cat([torch.full((len(part),), n) for n, part in enumerate(both)])
             epochs = self.discriminator_epochs
@@ -220,6 +221,6 @@ class FADA(fl.Method):
 
 
 def _cross_entropy_to(domain: int, logits: Tensor) -> Tensor:
-    """Cross-entropy of a discriminator's logits (b, 2) to a domain that is not the features' own:
-    it is low once the discriminator is fooled."""
+    """Cross-entropy of a discriminator's logits (b, 2) with a domain that is not the features' own:
+    it is low if the discriminator is fooled."""
     return -F.log_softmax(logits, dim=1)[:, domain].mean()

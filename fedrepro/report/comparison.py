@@ -1,4 +1,4 @@
-"""The statistics behind one cell's verdict: our seeds beside a printed number."""
+"""The statistics behind one cell's verdict: our seeds compared with a printed number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Compared:
-    """Our number less the printed one, its standard error and degrees of freedom. tolerance: Δ."""
+    """Our number minus the printed one, its standard error and degrees of freedom. tolerance: Δ."""
 
     difference: float
     error: float
@@ -43,7 +43,7 @@ class Compared:
 
     @property
     def p(self) -> float:
-        """Two-sided, of no difference."""
+        """The two-sided p of no difference."""
         if not self.error:
             return 0.0 if abs(self.difference) > ROUNDING else 1.0
         return 2 * float(stdtr(self.freedom, -abs(self.difference) / self.error))
@@ -74,9 +74,9 @@ def compared(
     images: float = 0.0,
     tolerance: float = 0.0,
 ) -> Compared | None:
-    """Our seeds beside a printed number; None where no spread is known.
+    """Our seeds compared with a printed number; None if no spread is known.
 
-    published_std: over so many trials; None where it is not printed or not usable. pooled: variance
+    published_std: over `trials`; None if it is not printed or not usable. pooled: variance
     of one run and its degrees of freedom, for a single seed. images: variance of our number over
     draws of test images; the paper's is taken as equal.
     """
