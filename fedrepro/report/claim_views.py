@@ -31,21 +31,21 @@ RULES = (
 
 
 NOTES = (
-    "A difference has two errors, added in variance. The first is the spread of the paired "
+    "A difference has two errors; their variances are added. The first is the spread of the paired "
     "differences over seeds, pooled over the comparisons of one table on one data set.",
-    "The second is that of the test images, which all seeds share: from the recorded predictions, "
-    "image by image, where both rows kept them; else p(1-p)/N of each row, as if each had its own "
-    "images.",
-    "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
+    "The second comes from the test images, which all seeds share. It is computed from the "
+    "recorded predictions, image by image, if both rows have them; else it is p(1-p)/N of each "
+    "row, as if each had its own images.",
+    "An answer is valid for its scale. At scale reduced it is about a small network, fewer rounds "
     "and the weights of the protocol page, not about the paper's own run.",
-    "A table at scale reduced answers only where its curves are flat: the last quarter of the "
-    f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
-    "read off a straight line through the last half, as the mean over seeds (since 2026-11-24; "
-    "before, off the last five rounds alone, which chance moves by a point or more).",
-    "An open claim whose curves are flat says which lead such runs would show four times of five, "
-    "and how many seeds a lead of the printed size takes, in hours of the core that trained them.",
-    "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
-    "is counted from the paper's own networks and rounds, not trained, has no error.",
+    "A table at scale reduced answers only if its curves are flat: the last quarter of the rounds "
+    f"adds less than {FLAT:g} point of mean accuracy to every compared row. This gain is computed "
+    "from a straight line through the last half, as the mean over seeds (since 2026-11-24; "
+    "before, from the last five rounds only, which chance changes by a point or more).",
+    "An open claim with flat curves says which lead such runs can detect (80 % power), and how "
+    "many seeds are needed for a lead of the printed size, in hours of the core that trained them.",
+    "A claim about traffic is answered only at scale paper: a small network has other bytes. "
+    "Numbers counted from the paper's own networks and rounds, without training, have no error.",
 )
 
 

@@ -98,10 +98,10 @@ def _messages(cls: type[Method]) -> str:
     ]
     size = parameter_count(training.engine.module)
     return (
-        f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
-        f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
-        "their defaults. Per client and round:\n\n"
-        + (_table(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
+        f"Counted in the second round of {CLIENTS} clients with {IMAGES} generated images of "
+        f"{SIZE} pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), "
+        "fields at their defaults. Per client and round:\n\n"
+        + (_table(("way", "message", "bytes"), rows) if rows else "Nothing is sent.\n")
         + f"\nWhat is tested ({' and '.join(training.judged)}): "
         + "; ".join(TESTED.get(kind, kind) for kind in training.judged)
         + ".\n"

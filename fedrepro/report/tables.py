@@ -217,11 +217,11 @@ def _notes(section: Section) -> list[str]:
         names = ", ".join(section.left_out)
         notes.append(f"Other domains than the paper's, whose columns are left out: {names}.")
     if section.scale == "reduced" and not section.bare:
-        notes.append("Ranks (1 is best) count the methods that have both numbers.")
+        notes.append("Ranks (1 is best) count the methods with both numbers.")
     if section.filed:
         notes.append(
-            f"{FILED}: what the authors keep in their public repository; {APART} where it is no "
-            "rounding of the printed number."
+            f"{FILED}: numbers from the public repository of the authors; {APART} if the "
+            "printed number is not their rounding."
         )
     return notes
 

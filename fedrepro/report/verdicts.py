@@ -36,7 +36,7 @@ ORDER_COLUMNS = (
 )
 
 RULES: tuple[tuple[Word, str], ...] = (
-    ("not run", "no run of ours; the printed cell is listed all the same"),
+    ("not run", "no run of ours; the printed cell is still listed"),
     (
         "no verdict",
         "the run is at another scale than the paper's; the paper prints no number in this place; "
@@ -53,24 +53,25 @@ RULES: tuple[tuple[Word, str], ...] = (
 )
 NOTES: tuple[str, ...] = (
     "d is the mean of our seeds minus the printed number, under the score rule the paper used; "
-    "where the paper does not name its rule, under the one the protocol page gives.",
-    f"Δ is {TOLERANCE:g} percentage points, or one test image where that is more. Other units "
+    "if the paper does not name its rule, under the rule on the protocol page.",
+    f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Other units "
     "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
-    "The error of d has four parts, added in variance: our seeds, the paper's trials, and on both "
-    "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
-    "The paper's spread is its printed standard deviation over trials, where that is usable; else "
-    "ours stands for it, over the paper's number of trials.",
-    "One seed has no spread: it takes that of the other rows of the table with two seeds or more, "
+    "The error of d has four parts; their variances are added: our seeds, the paper's trials, "
+    "and on both sides the draw of the test images. Degrees of freedom are Welch's and "
+    "Satterthwaite's.",
+    "The paper's spread is its printed standard deviation over trials, if that is usable; else "
+    "our spread is used, over the paper's number of trials.",
+    "One seed has no spread. It gets the spread of the table's other rows with at least two seeds, "
     "else that at scale reduced, and the cell says *one run*.",
-    "The test images' part is p(1-p)/N, from the recorded predictions where they are kept. The "
-    "paper's is taken as ours, for the protocol fixes N. Where a split gives everyone the same "
-    "test images there is none.",
-    "A deviation that can move a number (a stand-in client beside it, smaller source images) does "
-    "not refuse the verdict: it is printed with it as a mark.",
+    "The test images' part is p(1-p)/N, from the recorded predictions if they are kept. The "
+    "paper's is taken as ours, because the protocol fixes N. If a split gives everyone the same "
+    "test images, there is none.",
+    "A deviation that can change a number (a stand-in client in the federation, smaller source "
+    "images) does not prevent the verdict: it is printed with it as a mark.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
     "mark, and is open.",
-    "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
-    "with Kendall's tau, per column.",
+    "For runs at scale reduced only the order of the methods is compared: our ranks and the "
+    "paper's, with Kendall's tau, per column.",
     "These rules hold since 2026-11-23. When they were written, one run at scale paper was known "
     "(ADCOL's Table 4, training alone, seed 0). `fedrepro verdicts --json` gives the word of the "
     "rules before them as `earlier`, for one release.",
@@ -252,7 +253,7 @@ def _judged(
         word = _settled(key[1], cell, value, decimals)
         if word is None and (both is None or len(valid) < len(cell.values)):
             lost = f"{len(cell.values) - len(valid)} of {len(cell.values)} seeds have no value"
-            word = "open", lost if both else "one run, and no spread of others to set beside it"
+            word = "open", lost if both else "one run, and no spread of others to compare with"
         if word is not None:
             found[key] = *word, both
         elif both is not None:
