@@ -58,7 +58,7 @@ MAIN_CLAIMS = "main_claims.md"
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
 RECORDED_PART = "The notebooks behind the tables"
-PATH_CHECK = "Your own runs (path check, not results)"
+PATH_CHECK = "Your own runs (tests of the code, not results)"
 OWN_RUNS = "Your own runs"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -291,7 +291,7 @@ def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
 
 def _mark_own(notebook: Any, name: str, scale: str) -> None:
     """Put the run's name into the title of a user's own notebook, and a plain note under it."""
-    what = "a check of the path from data to page, not a result" if scale == "smoke" else "your own"
+    what = "a test of the code, not a result" if scale == "smoke" else "your own"
     note = f"```{{note}}\nThis page is {what}. It was run at scale `{scale}`.\n```\n"
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):

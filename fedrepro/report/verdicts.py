@@ -278,7 +278,7 @@ def _settled(
         return "no verdict", "the paper prints no number here"
     if scale != "paper":
         return "no verdict", f"scale {scale}: " + (
-            "checks the path only" if scale == "smoke" else "only the order of methods is read"
+            "only tests the code" if scale == "smoke" else "only the order of methods is read"
         )
     if cell.standin or cell.refused:
         standin = "the column is a stand-in, or an average that contains one"
