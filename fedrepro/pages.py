@@ -292,7 +292,7 @@ def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
 
 def _mark_own(notebook: Any, name: str, scale: str) -> None:
     """Put the run's name into the title of a user's own notebook, and a plain note under it."""
-    what = "a check of the path from data to page, not a result" if scale == "smoke" else "your own"
+    what = "a test of the code, not a result" if scale == "smoke" else "your own"
     note = f"```{{note}}\nThis page is {what}. It was run at scale `{scale}`.\n```\n"
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and cell.source.startswith("# "):

@@ -266,7 +266,7 @@ def test_run_prints_the_table_and_finds_the_run_again(tmp_path: Path) -> None:
     assert first.exit_code == 0, first.output
     lines = first.stdout.splitlines()
     assert lines[0].startswith("ADCOL table-1: ") and "minidigits" in lines[0]
-    assert "checks the path, not a result" in lines[0]
+    assert "tests the code, not a result" in lines[0]
     assert lines[2].startswith("method") and lines[2].endswith("avg (%)")
     row = next(line for line in lines[3:] if line.startswith("ADCOL"))
     assert row.count("(n=1)") == 5

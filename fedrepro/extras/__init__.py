@@ -1,1 +1,1 @@
-"""What one appendix alone needs: FADA, DP-SGD, leakage, inversion, CLIP."""
+"""Methods and measurements of single appendices: FADA, DP-SGD, leakage, inversion, CLIP."""

@@ -1,4 +1,4 @@
-"""CLIP encoders through open_clip, with weights the user has."""
+"""CLIP encoders through open_clip, with the user's weights."""
 
 import hashlib
 import importlib
@@ -25,7 +25,7 @@ MODELS = {  # open_clip's architecture and the release of its weights
 FOLDER, ENDINGS = "encoders", (".safetensors", ".bin", ".pt")
 PROMPT_VERSION = 1  # raised whenever the prompts change
 
-# Six prompts a domain, in the styles of MPFT's public code, worded here.
+# Six prompts per domain, in the styles of MPFT's public code, reworded.
 PROMPTS = {
     "real": (
         *("a photo of {} in real life", "a realistic picture of {}", "an everyday photo of {}"),
@@ -57,7 +57,7 @@ STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # 
 
 def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Embedder:
     """The encoder with the weights under the data root. FedReproError: open_clip or the weights
-    are missing, or the weights are another network's."""
+    are missing, or the weights belong to another network."""
     architecture, release = MODELS[name]
     package = _package(name)
     path = _weights(name, f"open_clip's {architecture} {release}", root)
@@ -66,7 +66,7 @@ def load(name: str, root: Path | None, cache: Path | None, device: torch.device)
         model.load_state_dict(_tensors(path))
     except (RuntimeError, ValueError, pickle.UnpicklingError) as error:
         raise FedReproError(
-            f"{path} does not hold the weights of {architecture} ({one_line(error)}); get {release}"
+            f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
         ) from None
     key = json.dumps([name, file_hash(path, cache_root(cache)), PROMPT_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
@@ -79,7 +79,7 @@ EMBEDDERS |= dict.fromkeys(MODELS, load)
 def wrap(
     model: Any, tokenize: Any, hash: str, device: torch.device, name: str = "clip"
 ) -> Embedder:
-    """An open_clip model as the embeddings need it."""
+    """An open_clip model as an `Embedder`."""
     model = model.requires_grad_(False).to(device).eval()
     visual = model.visual
     size = visual.image_size[0] if isinstance(visual.image_size, tuple) else visual.image_size
@@ -138,7 +138,7 @@ def _weights(name: str, what: str, root: Path | None) -> Path:
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:
-    """A file's tensors, read without the power to run code."""
+    """A file's tensors, read in a way that cannot run code."""
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 

@@ -1,4 +1,4 @@
-"""Networks that take features apart into a domain-invariant and a domain-specific part."""
+"""Networks that split features into a domain-invariant and a domain-specific part."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,12 @@ STEPS = 20  # of k-means
 
 
 class Disentangled(Output):
-    """features z, logits of z's domain-invariant part, and what else training reads.
+    """Features z, logits of z's domain-invariant part, and further outputs for training.
 
     guessed, confused (b, K): the class identifier's logits of the domain-specific part; the first
-    trains the identifier alone, the second everything else. joint, marginal (b,): the estimator's
-    values of the two parts of one image and of different ones. rebuilt (b, d): z from both parts.
+    trains only the identifier, the second everything else. joint, marginal (b,): the estimator's
+    values for the two parts of one image and of different images. rebuilt (b, d): z from both
+    parts.
     """
 
     guessed: Tensor
@@ -43,8 +44,9 @@ class Estimator(nn.Module):
 
 
 class DisentanglingModel(WrappedModel):
-    """A network whose predictor reads the domain-invariant part of z, with what tells the parts
-    apart. against: weight of the two parts' share in lowering the estimate of their information."""
+    """A network whose predictor reads the domain-invariant part of z, with the networks that
+    separate the parts. against: weight with which the two parts lower the estimate of their
+    information."""
 
     def __init__(self, module: FLModel, against: float, hidden: int) -> None:
         super().__init__(module)
@@ -74,7 +76,7 @@ class DisentanglingModel(WrappedModel):
 
 
 class Extractor(nn.Module):
-    """Encoder and projection alone; BatchNorm has no statistics but the batch's."""
+    """Only encoder and projection; BatchNorm uses only the batch's statistics."""
 
     def __init__(self, module: FLModel) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Extractor(nn.Module):
 
 
 class Candidates(nn.Module):
-    """Extractors side by side: uint8 images (n, 3, H, W) -> features (extractors, n, d)."""
+    """Several extractors: uint8 images (n, 3, H, W) -> features (extractors, n, d)."""
 
     def __init__(self, members: Sequence[Extractor], how: str) -> None:
         super().__init__()
@@ -111,7 +113,7 @@ class Candidates(nn.Module):
 def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:
     """Donsker and Varadhan's lower bound of a mutual information: E T - log E' exp T.
 
-    joint (b,): T of pairs as they belong together; marginal (b,): of pairs that do not. A scalar in
+    joint (b,): T of pairs that belong together; marginal (b,): of pairs that do not. A scalar in
     nats, in float32 at least; a poor T gives less than 0. Belghazi et al., MINE (2018).
     """
     wide = torch.promote_types(joint.dtype, torch.float32)
@@ -120,8 +122,8 @@ def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:
 
 
 def opposed(x: Tensor, by: float = 1.0) -> Tensor:
-    """x, whose gradient is multiplied by -`by`: what lies before it works against what lies behind.
-    Ganin and Lempitsky (2015)."""
+    """x with its gradient multiplied by -`by`: the layers before it are trained against those after
+    it. Ganin and Lempitsky (2015)."""
     return x.detach() + by * (x.detach() - x)
 
 

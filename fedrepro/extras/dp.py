@@ -1,5 +1,5 @@
-"""Differential privacy: noise and clipping of what travels, and DP-SGD for a network the server
-trains. Opacus (extra `privacy`) does the accounting and DP-SGD itself."""
+"""Differential privacy: noise and clipping of messages, and DP-SGD for a network of the server.
+Opacus (extra `privacy`) does the accounting and DP-SGD."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Noise = Literal["laplace", "gaussian"]
 def noise(like: Tensor, scale: float, kind: Noise, generator: torch.Generator) -> Tensor:
     """Independent noise of mean 0 and of a tensor's shape, type and device; scale: the Laplace
     distribution's (its deviation is sqrt(2) times that), or the normal one's deviation. Drawn on
-    the CPU, so that every device adds the same."""
+    the CPU, so that it is the same on every device."""
     if kind == "gaussian":
         drawn = scale * torch.randn(like.shape, generator=generator)
     else:
@@ -37,13 +37,13 @@ def noise(like: Tensor, scale: float, kind: Noise, generator: torch.Generator) -
 
 
 def into_unit_range(z: Tensor) -> Tensor:
-    """Each row of (n, d) moved and stretched to [0, 1]; a constant row becomes 0."""
+    """Each row of (n, d) shifted and scaled to [0, 1]; a constant row becomes 0."""
     low, high = z.amin(dim=1, keepdim=True), z.amax(dim=1, keepdim=True)
     return (z - low) / (high - low).clamp(min=1e-12)
 
 
 def clipped(update: Mapping[str, Tensor], bound: float, order: float) -> dict[str, Tensor]:
-    """An update over all its tensors shortened to a norm of at most `bound`."""
+    """An update, clipped over all its tensors to a norm of at most `bound`."""
     norms = [torch.linalg.vector_norm(value, order) for value in update.values()]
     whole = float(torch.linalg.vector_norm(torch.stack(norms), order))
     factor = min(1.0, bound / max(whole, 1e-12))
@@ -52,7 +52,7 @@ def clipped(update: Mapping[str, Tensor], bound: float, order: float) -> dict[st
 
 @dataclass(frozen=True)
 class Budget:
-    """(epsilon, delta) for a whole run; clip: longest gradient of one sample."""
+    """(epsilon, delta) for a whole run; clip: largest gradient norm of one sample."""
 
     epsilon: float
     delta: float
@@ -61,8 +61,8 @@ class Budget:
 
 @lru_cache
 def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """Deviation of the noise, in units of the clipping norm, that so many steps of
-    Poisson-sampled Gaussian noise may have within a budget. Renyi accounting. FedReproError:
+    """Deviation of the noise, in units of the clipping norm, with which `steps` steps of
+    Poisson-sampled Gaussian noise stay within a budget. Renyi accounting. FedReproError:
     opacus is not installed, or no noise meets the budget."""
     try:
         from opacus.accountants.utils import get_noise_multiplier
@@ -79,7 +79,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
 
 
 def spent(noise: float, delta: float, rate: float, steps: int) -> float:
-    """The epsilon of so many steps."""
+    """The epsilon of this many steps."""
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
@@ -98,8 +98,8 @@ def fit(
     budget: Budget,
 ) -> None:
     """`Server.fit` by DP-SGD: batches drawn by Poisson sampling, each sample's gradient clipped,
-    noise added (Abadi et al. 2016). Every round takes its even share of the run's budget; logs the
-    epsilon spent so far as `<name>_epsilon`, beside the loss and accuracy of `Server.fit`.
+    noise added (Abadi et al. 2016). Every round uses an equal share of the run's budget. Logs
+    the epsilon spent so far as `<name>_epsilon`, with the loss and accuracy of `Server.fit`.
     """
     inputs, labels = inputs.to(server.device), labels.to(server.device)
     rate = min(1.0, server.protocol.batch_size / len(labels))
@@ -110,7 +110,7 @@ def fit(
 
     key = stream_seed(server.seed, "server", round=server.round)
     order = torch.Generator().manual_seed(key)
-    # A copy is trained: the hooks that find each sample's gradient must not travel.
+    # A copy is trained: the hooks for each sample's gradient must not be sent.
     module = GradSampleModule(copy.deepcopy(server.modules[name]).train())
     sums = torch.zeros(3, device=server.device)  # loss, hits, samples
     with server.momentum(name, module, optimizer) as sgd:
@@ -123,7 +123,7 @@ def fit(
         )
         for _ in range(steps):
             chosen = torch.rand(len(labels), generator=order) < rate
-            if chosen.any():  # else there is no gradient to hide
+            if chosen.any():  # else there is no gradient
                 index = chosen.nonzero().squeeze(1).to(server.device)
                 sums += _step(module, private, inputs[index], labels[index])
     server.modules[name].load_state_dict(module.to_standard_module().state_dict())
@@ -132,9 +132,9 @@ def fit(
 
 
 def _step(module: nn.Module, private: Any, x: Tensor, y: Tensor) -> Tensor:
-    """One step; the sums of loss, hits and samples of the batch before it."""
+    """Take one step. Returns the sums of loss, hits and samples of the batch before it."""
     private.zero_grad(set_to_none=True)
-    logits = module(x.requires_grad_())  # Opacus warns of inputs without gradients
+    logits = module(x.requires_grad_())  # Opacus warns about inputs without gradients
     loss = F.cross_entropy(logits, y)
     loss.backward()
     private.step()

@@ -1,4 +1,4 @@
-"""FedBN with client-level differential privacy, ADCOL's rival in its Table 17."""
+"""FedBN with client-level differential privacy, compared with ADCOL in its Table 17."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from fedrepro.federated.server import turns_of
 
 @dataclass(frozen=True)
 class DPFedBN(fl.Method):
-    """FedBN whose clients clip their update and hide it in noise. Li et al., ADCOL, Sec. B.12.
+    """FedBN with clipped updates and noise. Li et al., ADCOL, Sec. B.12.
 
     Curious server: each client adds Laplace noise of scale clip / e to every value it sends, with
-    e = epsilon / k for the k rounds it takes part in (losses add up). Trusted server: the average
-    of the clipped updates gets Gaussian noise, by an accountant over all rounds (DP-FedAvg of
-    McMahan et al. 2017), sized by the heaviest client. BatchNorm stays local.
+    e = epsilon / k for the k rounds it participates in (privacy losses add up). Trusted server: the
+    average of the clipped updates gets Gaussian noise, by an accountant over all rounds (DP-FedAvg
+    of McMahan et al. 2017), scaled by the client with the largest weight. BatchNorm stays local.
     """
 
     name = "DP-FedBN"

@@ -16,7 +16,7 @@ from fedrepro.extras.disentangling import (
 from fedrepro.extras.fada_server import AttendedSources
 from fedrepro.methods.losses import kl_from_uniform
 
-SOURCE, TARGET = 0, 1  # what a discriminator calls them, in the order `fit` has them
+SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class FADA(AttendedSources, fl.Method):
         return tensor.part != "own" or tensor.name.startswith("invariant.")
 
     def travels(self, tensor: fl.TensorInfo) -> bool:
-        return False  # `upload` sends what `server_step` gives each client's own weight
+        return False  # `upload` sends the tensors that `server_step` weights per client
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return super().travels(tensor)

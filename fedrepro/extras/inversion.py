@@ -1,5 +1,5 @@
-"""The feature space hijacking attack: an image is searched whose embedding is a given prototype;
-and what it finds of MPFT's messages (its App. G)."""
+"""The feature space hijacking attack, which searches an image whose embedding is a given prototype,
+and its results on MPFT's messages (its App. G)."""
 
 from dataclasses import dataclass
 
@@ -19,18 +19,18 @@ from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.quantities.figure_arrays import Made, encoder_caveats, kept, likeness
 from fedrepro.records import federation_of
 
-LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper names neither
-NOISE = 0.05  # around grey: what the encoder does not see stays as it began, and would spoil a PSNR
-RATE = 0.3  # of a class's images, its k-means centres: the higher one of MPFT's Table 1
+LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper gives neither
+NOISE = 0.05  # around grey: pixels the encoder ignores do not change, and would affect the PSNR
+RATE = 0.3  # k-means centres as a share of a class's images: the higher one of MPFT's Table 1
 
 
 def start(count: int, size: int, generator: torch.Generator) -> Tensor:
-    """Images (count, 3, size, size) to begin the search from: grey with a little noise."""
+    """Start images (count, 3, size, size) of the search: grey with a little noise."""
     return 0.5 + NOISE * (2 * torch.rand(count, 3, size, size, generator=generator) - 1)
 
 
 def misses(encoder: Embedder, images: Tensor, prototypes: Tensor) -> Tensor:
-    """Mean squared error (m,) of each image's embedding against its prototype."""
+    """Mean squared error (m,) between each image's embedding and its prototype."""
     return (encoder.images(images) - prototypes).square().mean(dim=1)
 
 
@@ -45,9 +45,9 @@ def invert(
 ) -> Tensor:
     """Images (m, 3, size, size) in [0, 1] whose embeddings are near prototypes (m, d).
 
-    Descends the mean squared error by Adam from `start`, cutting to [0, 1] after every step, each
-    image by itself. Zhang et al. 2025 (MPFT), App. G, which leaves start, optimiser and rate open.
-    Equal arguments give equal bits on one CPU, from a checkpoint too.
+    Minimises the mean squared error with Adam from `start`, limited to [0, 1] after every step,
+    each image separately. Zhang et al. 2025 (MPFT), App. G, does not give start, optimiser and
+    rate. Equal arguments give equal bits on one CPU, also from a checkpoint.
     """
     images = start(len(prototypes), size, generator).requires_grad_()
     optimizer = torch.optim.Adam([images], lr=lr)
@@ -71,7 +71,7 @@ def invert(
 
 
 def to_uint8(images: Tensor) -> npt.NDArray[np.uint8]:
-    """Images in [0, 1] as they are stored."""
+    """Images in [0, 1] as uint8."""
     return (255 * images).round().to(torch.uint8).numpy()
 
 
@@ -79,7 +79,7 @@ def to_uint8(images: Tensor) -> npt.NDArray[np.uint8]:
 
 
 def attack(asked: Asked) -> Figure:
-    """The attack on what clients of MPFT send.
+    """The attack on the messages of MPFT's clients.
 
     prototypes (m, d); start, found, behind and another, uint8 (m, 3, H, H) of the size the encoder
     works on; mse (m, 2), of the embedding before and after. The facts name the ``rows``.
@@ -90,8 +90,8 @@ def attack(asked: Asked) -> Figure:
 
 @quantity("inversion", figure=attack)
 def inversion(asked: Asked) -> Values:
-    """Squared error of the embedding, and likeness to the image behind a prototype: of the image
-    the search began with, of that it found, and of another image of the class."""
+    """Squared error of the embedding, and similarity to the image behind a prototype: of the start
+    image, of the found image, and of another image of the class."""
     figure = attack(asked)
     arrays, settings = figure.arrays, figure.facts["settings"]
     searched = f"{settings['steps']:,} steps of Adam at rate {settings['lr']:g}"
@@ -141,8 +141,8 @@ class Target:
 
 
 def _targets(asked: Asked) -> list[Target]:
-    """The embedding of one image of every client, as the paper attacks; and of the first client's
-    class of it a k-means centre and the mean, each with the image nearest to it."""
+    """The embedding of one image of every client, as in the paper; and, for the first client's
+    class of it, a k-means centre and the mean, each with the nearest image."""
     plain = asked.protocol.data.model_copy(update={"encoder": None})
     pictures = federation_of(plain, asked.root).clients
     targets = []
@@ -166,10 +166,10 @@ def _targets(asked: Asked) -> list[Target]:
 
 
 def _pair(samples: Samples, generator: np.random.Generator, name: str) -> tuple[int, int]:
-    """An image drawn at random, and another of its class; FedReproError where none has a fellow."""
+    """A random image, and another of its class. FedReproError: no class has two images."""
     labels = samples.labels.numpy()
     for one in generator.permutation(len(labels)):
         fellows = np.flatnonzero(labels == labels[one])
         if len(fellows) > 1:
             return int(one), int(generator.choice(fellows[fellows != one]))
-    raise FedReproError(f"{name} has no two images of one class to compare; give it more")
+    raise FedReproError(f"{name} has no two images of one class to compare; add images")

@@ -1,9 +1,9 @@
-"""What uploads tell about the images behind them: mutual information, estimated from below.
+"""Leakage of uploads: a lower bound of the mutual information of uploads and images.
 
 A network T scores pairs. With joint pairs p and shuffled ones q, Donsker and Varadhan's
 E_p[T] - log E_q[exp T] is a lower bound of the mutual information for every T (Belghazi et al.
-2018, MINE). As in DEMINE (Lin et al. 2019) the pairs that judge T are not those that trained it:
-what T learnt by heart counts for nothing, and the bound holds for few pairs too.
+2018, MINE). As in DEMINE (Lin et al. 2019) T is tested on other pairs than it was trained on. So
+memorised pairs do not count, and the bound is also valid for few pairs.
 """
 
 import copy
@@ -25,17 +25,17 @@ from fedrepro.quantities.base import Asked, Values, quantity
 from fedrepro.records import Probe
 
 Array = npt.NDArray[Any]
-PER_SAMPLE = ("features", "representations")  # kinds of payload with a row an image
-COMPONENTS = 32  # a principal component each; more are noise at a few thousand pairs
+PER_SAMPLE = ("features", "representations")  # kinds of payload with one row per image
+COMPONENTS = 32  # principal components; more are noise with a few thousand pairs
 FOLDS, STOPPING = 4, 0.2
 HIDDEN, WIDTH, BATCH = 128, 32, 256
 EPOCHS, PATIENCE = 150, 15
 LEARNING_RATE, WEIGHT_DECAY = 2e-3, 0.1
-LEAST = 40  # pairs: ten a fold
+LEAST = 40  # pairs: ten per fold
 
 
 class Tower(nn.Module):
-    """One hidden layer and, beside it, a linear map, which few pairs are enough to learn."""
+    """One hidden layer and a parallel linear map, for which few pairs are enough."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Tower(nn.Module):
 
 
 class Critic(nn.Module):
-    """T(x, y) = f(x) . g(y): scores (n, n) of all pairs of n x's and n y's at once."""
+    """T(x, y) = f(x) . g(y): scores (n, n) of all pairs of n x's and n y's."""
 
     def __init__(self, x_size: int, y_size: int) -> None:
         super().__init__()
@@ -68,17 +68,17 @@ def lower_bound(scores: Tensor) -> Tensor:
 
 
 def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
-    """Lower bound in nats of the mutual information of x (n, d) and y (n, e), a row a pair.
+    """Lower bound in nats of the mutual information of x (n, d) and y (n, e), one row per pair.
 
-    Both are first centred and, where they are wider, cut to their 32 largest principal components.
-    The mean over four folds, each judged by a critic that never saw it; never below 0. Equal input
-    and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, values that are
-    not finite.
+    Both are first centred and, if wider, reduced to their 32 largest principal components. The mean
+    over four folds; each fold is tested with a critic trained without it; never below 0. Equal
+    input and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, values
+    that are not finite.
     """
     from sklearn.model_selection import KFold  # takes a second
 
     if len(x) < LEAST:
-        raise FedReproError(f"{len(x)} pairs are too few to judge by; give {LEAST} or more")
+        raise FedReproError(f"{len(x)} pairs are too few; give {LEAST} or more")
     both = _compact(x, seed), _compact(y, seed)
     folds = KFold(FOLDS, shuffle=True, random_state=stream_seed(seed, "figure") % 2**32)
     found = [_one_fold(both, rest, judged, seed) for rest, judged in folds.split(both[0])]
@@ -101,7 +101,7 @@ def _compact(values: Array, seed: int) -> Tensor:
 
 
 def _one_fold(both: tuple[Tensor, Tensor], rest: Array, judged: Array, seed: int) -> float:
-    """The bound on held-out pairs under the critic that did best on a fifth of the others."""
+    """The bound on held-out pairs, for the critic that was best on a fifth of the others."""
     stop = max(2, round(STOPPING * len(rest)))
     order = np.random.default_rng(stream_seed(seed, "figure")).permutation(rest)
     stopping, training = (
@@ -140,10 +140,10 @@ def _trained(training: tuple[Tensor, ...], stopping: tuple[Tensor, ...], seed: i
 
 
 def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
-    """By client, its training images (n, 3 H W) and what it would send of them (n, d), row by row.
+    """By client, its training images (n, 3 H W) and their upload (n, d), row by row.
 
-    Its network is the one that is tested, the rest what the next round would start with.
-    FedReproError where the method sends nothing with a row an image.
+    Its network is the tested one, everything else is as at the start of the next round.
+    FedReproError: the method sends nothing with one row per image.
     """
     networks = dict(training.tested_networks(training.round))
     for client in training.clients:
@@ -161,7 +161,7 @@ def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
 
 
 def leakage(training: Training) -> Mapping[str, float]:
-    """Mutual information in nats of all clients' training images and what is sent of them, and the
+    """Mutual information in nats between all clients' training images and their uploads, and the
     number of pairs."""
     pairs = list(sent_pairs(training))
     x, y = (np.concatenate(parts) for parts in zip(*pairs, strict=True))

@@ -1,4 +1,4 @@
-"""ADCOL with differential privacy, its Section B.12."""
+"""ADCOL with differential privacy (its Section B.12)."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from fedrepro.methods.adcol_variants import ADCOLVariants
 
 @dataclass(frozen=True)
 class PrivateADCOL(ADCOLVariants):
-    """A trusted server trains D by DP-SGD (`epsilon`); a curious one gets noisy representations
+    """A trusted server trains D with DP-SGD (`epsilon`); a curious one gets noisy representations
     (`local_epsilon`)."""
 
     epsilon: float | None = fl.hyper(

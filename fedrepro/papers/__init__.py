@@ -1,4 +1,4 @@
-"""The papers: what they print, how they train with the source of every value, what they claim."""
+"""The papers: printed numbers, protocols with the source of every value, and claims."""
 
 from fedrepro.papers.paper import Arm, Paper
 from fedrepro.papers.registry import COMMON, experiments, load, read_paper

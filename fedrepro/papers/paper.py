@@ -1,4 +1,4 @@
-"""A paper as the rest of the library asks it: tables, protocols, sources, experiments, arms."""
+"""A paper for the rest of the library: tables, protocols, sources, experiments, arms."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Named = TypeVar("Named", Table, Experiment)
 class Arm:
     """One run of an experiment for each seed. ``label`` is the row's name in the printed table
     (``alternative``: a second reading of the paper, which has no row there). row, column: the
-    printed place of its mean accuracy where each arm has one (kind ``grid``). tuned: fields that
-    take a tuned value; the protocol's setting where there are none."""
+    printed place of its mean accuracy if each arm has one (kind ``grid``). tuned: fields that
+    get a tuned value; empty: the protocol's setting gets it."""
 
     label: str
     method: str
@@ -47,7 +47,7 @@ class Arm:
     tuned: tuple[str, ...] = ()
 
     def trials(self, tuning: Tuning) -> Iterator[tuple[str, Arm, Arm]]:
-        """Each value that is tried and this arm with it: for all rounds, and for a trial's."""
+        """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
         scale = self.protocol.scale
         rounds = tuning.rounds.get(scale, self.protocol.rounds)
         for value in tuning.values[scale]:
@@ -59,9 +59,9 @@ class Arm:
 
 
 class Paper(BaseModel):
-    """One of the papers: what its files hold. columns: by domain of ours, the names it is printed
-    under. method_settings_on: by protocol, what differs there. filed: what the authors keep beside
-    the printed numbers."""
+    """One of the papers: the content of its files. columns: our domains' names in print.
+    method_settings_on: by protocol, differing settings. filed: the authors' own files behind the
+    printed numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -88,32 +88,32 @@ class Paper(BaseModel):
 
     @property
     def rule(self) -> str:
-        """The score rule its numbers are read by, one of `metrics.SCORE_RULES`."""
+        """The score rule of its numbers, one of `metrics.SCORE_RULES`."""
         return str(self.reporting["score_rule"].value)
 
     def table(self, name: str) -> Table:
-        """A printed table by id; FedReproError naming the choices where there is none."""
+        """A printed table by id; FedReproError, with the choices, if there is none."""
         return _pick(self.tables, name, f"printed table of {self.short}")
 
     def experiment(self, name: str) -> Experiment:
-        """An experiment by id; FedReproError naming the choices where there is none."""
+        """An experiment by id; FedReproError, with the choices, if there is none."""
         return _pick(self.experiments, name, f"experiment of {self.short}")
 
     def column(self, table: str, domain: str) -> str | None:
-        """The column a domain (or ``avg``) is printed under, None where it is not printed."""
+        """The printed column of a domain (or ``avg``), None if it is not printed."""
         printed = self.table(table).columns
         if domain in printed:
             return domain
         return next((name for name in self.columns.get(domain, ()) if name in printed), None)
 
     def protocol(self, dataset: str, scale: str = "paper") -> Protocol:
-        """How the paper trains on a data set. At scale ``paper`` every value is the paper's own
-        (or, where it is silent, the one ``sources`` justifies)."""
+        """The paper's protocol on a data set. At scale ``paper`` every value is the paper's own
+        (or, where it is silent, the one that ``sources`` justifies)."""
         return self._protocol(self._base(dataset), dataset, scale)
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
-        """Every setting as text: columns setting, value, status, source, alternatives. Where a data
-        set or a scale departs from the paper, the paper's value heads the alternatives."""
+        """Every setting as text: columns setting, value, status, source, alternatives. If a data
+        set or a scale changes a value, the paper's value comes first in the alternatives."""
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
         rows = {"data.dataset": chosen}
         for layer in self._layers(self._base(dataset), dataset, scale):
@@ -143,9 +143,9 @@ class Paper(BaseModel):
         also: Sequence[str] = (),
     ) -> list[Arm]:
         """The arms of an experiment on a data set (default: the experiment's own). also: methods
-        with a row of their own, under the experiment's protocol and their settings in this paper.
+        with their own row, under the experiment's protocol and their settings in this paper.
 
-        FedReproError where there is nothing to run, or the data set does not fit the experiment.
+        FedReproError: there is nothing to run, or the data set does not fit the experiment.
         """
         experiment = self.experiment(name)
         if not experiment.can_run:
@@ -168,11 +168,11 @@ class Paper(BaseModel):
         return [self._arm(spec, protocol, base) for spec in [*self.arm_specs(name), *own]]
 
     def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
-        """The protocol behind an experiment's arms."""
+        """The protocol of an experiment's arms."""
         return self._protocol(self._base_of(self.experiment(name), dataset), dataset, scale)
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
-        """An experiment's arms before a protocol is chosen; reuse of another's arms resolved."""
+        """An experiment's arms before a protocol is chosen, with reused arms included."""
         experiment = self.experiment(name)
         if experiment.arms_of is None:
             return list(experiment.arms)
@@ -181,8 +181,8 @@ class Paper(BaseModel):
         return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
 
     def tuning_of(self, name: str, dataset: str, arm: Arm) -> Tuning | None:
-        """What is tuned of an experiment's arm on a data set, if anything. With another's arms
-        comes their tuning."""
+        """The tuning of an experiment's arm on a data set, if any. Reused arms keep their
+        tuning."""
         experiment = self.experiment(name)
         tuning, base = experiment.tuning, self._base_of(experiment, dataset)
         if tuning is None and experiment.arms_of is not None:
@@ -193,8 +193,8 @@ class Paper(BaseModel):
         return tuning if here else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
-        """The data sets an experiment accepts: those that follow its protocol, and the embedded
-        one, which stands in for any."""
+        """The data sets of an experiment: those that follow its protocol, and the embedded one,
+        which may replace any."""
         wanted = self.experiment(name).datasets
         return tuple(
             dataset
@@ -226,24 +226,24 @@ class Paper(BaseModel):
         return {**self.method_settings.get(method, {}), **own.get(method, {})}
 
     def _base_of(self, experiment: Experiment, dataset: str) -> str:
-        """The protocol a data set follows in an experiment: its own, or the first one where it
-        stands in for another's."""
+        """The protocol of a data set in an experiment: its own, or the first one if it replaces
+        another data set."""
         base = self._base(dataset)
         return base if base in experiment.datasets else experiment.datasets[0]
 
     def _base(self, dataset: str) -> str:
-        """The protocol a data set follows."""
+        """The protocol of a data set."""
         return self.dataset(dataset).protocol
 
     def dataset(self, name: str) -> DatasetSpec:
-        """What is said of a data set, of a folder by its kind; FedReproError naming the choices
-        where nothing is."""
+        """The specification of a data set, for a folder by its kind. FedReproError, with the
+        choices, if there is none."""
         kind = folders.kind(name)
         if kind in self.datasets:
             return self.datasets[kind]
         if kind != name:
             raise FedReproError(
-                f"{self.short} has no protocol for images of your own; name `common` in its place"
+                f"{self.short} has no protocol for your own images; use `common` instead"
             )
         known = [one + ":PATH" * one.startswith(folders.FOLDER) for one in self.datasets]
         raise FedReproError(
@@ -282,8 +282,8 @@ def _scale(name: str) -> Scale:
 
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:
-    """So many clients in every domain of the protocol's table, or of the data set where it has
-    none."""
+    """A table with the same number of clients in every domain of the protocol's table, or else of
+    the data set."""
     domains = protocol.data.allocation.clients or DATASETS[protocol.data.dataset]
     table = dict.fromkeys(domains, each)
     return protocol.changed(**{"data.allocation.rule": "table", "data.allocation.clients": table})
@@ -298,7 +298,7 @@ def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
 
 
 def _text(value: Any) -> str:
-    """A setting's value as a reader wants it."""
+    """A setting's value as text."""
     if isinstance(value, dict):
         return ", ".join(f"{key}={_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ from fedrepro.base.errors import FedReproError, choices
 from fedrepro.papers.paper import Paper
 
 FOLDER = Path(__file__).parent
-COMMON = "common"  # the project's own protocol, in the form of a paper that prints nothing
+COMMON = "common"  # the project's own protocol, in the form of a paper without printed numbers
 # All papers take 0.66 s in Python, 0.10 s in C.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 LISTED = ("id", "dataset", "caption", "state", "reason")
@@ -26,7 +26,7 @@ def names() -> list[str]:
 
 @lru_cache
 def load(name: str) -> Paper:
-    """A paper by name, or the common protocol; FedReproError naming the choices where there is
+    """A paper by name, or the common protocol. FedReproError, with the choices, if there is
     none."""
     known = [*names(), COMMON]
     if name not in known:
@@ -44,9 +44,9 @@ def experiments(paper: str | None = None) -> list[dict[str, str]]:
 
 
 def read_paper(path: Path) -> Paper:
-    """Read ``<name>.yaml`` and, unless it holds ``tables``, ``<name>.tables.yaml``; beside them
-    ``<name>.authors.yaml`` where there is one. An experiment whose id is a table's id shows that
-    table unless it says otherwise. One line on the first mistake."""
+    """Read ``<name>.yaml``, ``<name>.tables.yaml`` unless the first has ``tables``, and
+    ``<name>.authors.yaml`` if it exists. An experiment with a table's id shows that table unless
+    it says otherwise. FedReproError: the first mistake, in one line."""
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:
         raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))
@@ -78,5 +78,5 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None
     if not isinstance(raw, dict):
-        raise FedReproError(f"{path.name} holds {type(raw).__name__}, not a mapping; correct it")
+        raise FedReproError(f"{path.name} has a {type(raw).__name__}, not a mapping; correct it")
     return raw

@@ -1,8 +1,8 @@
 """A paper in the project's own form: printed numbers, settings with sources, claims, experiments.
 
-Each paper is two YAML files beside this one: ``<name>.yaml`` and ``<name>.tables.yaml`` (the
-printed tables, digit for digit), and ``<name>.authors.yaml`` where the authors publish more. Types
-are checked when a file is read; that the parts fit together is tested (`tests/papers`).
+Each paper has two YAML files in this folder: ``<name>.yaml`` and ``<name>.tables.yaml`` (the
+printed tables, digit for digit), and ``<name>.authors.yaml`` if the authors publish more. Types
+are checked when a file is read; `tests/papers` tests that the parts fit together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class _Spec(BaseModel):
 
 
 class Cell(NamedTuple):
-    """One printed cell: the text as printed, its mean, its std (None where absent)."""
+    """One printed cell: the text as printed, its mean, its std (None if absent)."""
 
     printed: str
     value: float | None
@@ -75,7 +75,7 @@ class Table(_Spec):
         return tuple(row.method for row in self.rows)
 
     def cell(self, method: str, column: str) -> Cell | None:
-        """The printed cell, None where the table has no such row or column."""
+        """The printed cell, None if the table has no such row or column."""
         for row in self.rows:
             if row.method == method and column in self.columns:
                 return row.cells[self.columns.index(column)]
@@ -93,8 +93,8 @@ class Domains(_Spec):
 
 
 class Authors(_Spec):
-    """What a paper's authors keep in public files behind their printed numbers. values: by table,
-    row and column, in the printed unit. test_sizes: images, by data set."""
+    """Numbers from the public files of a paper's authors. values: by table, row and column, in the
+    printed unit. test_sizes: images, by data set."""
 
     repository: str
     formula: str
@@ -103,12 +103,12 @@ class Authors(_Spec):
     domains: dict[str, Domains] = {}
 
     def value(self, table: str, row: str, column: str) -> float | None:
-        """The files' number of a printed cell, None where there is none."""
+        """The files' number for a printed cell, None if there is none."""
         return self.values.get(table, {}).get(row, {}).get(column)
 
 
 def contradicts(value: float | None, printed: str) -> bool:
-    """Whether a number of the authors' files is no rounding of the printed one."""
+    """Whether the printed number is not a rounding of the one in the authors' files."""
     if value is None or printed == "-":
         return False
     mean = printed.partition("±")[0]
@@ -116,7 +116,7 @@ def contradicts(value: float | None, printed: str) -> bool:
 
 
 class Setting(_Spec):
-    """One value, where it comes from, and what else it could have been. status: what settles it."""
+    """One value, its source, and alternatives. status: the kind of source."""
 
     value: Any
     source: str = Field(min_length=5)
@@ -137,8 +137,8 @@ class DatasetSpec(_Spec):
 
 
 class Tested(_Spec):
-    """What printed accuracies were measured on: test images by printed column, and how many
-    evaluations a printed mean is over (trials, times the rounds of the score rule)."""
+    """The basis of printed accuracies: test images by printed column, and the number of evaluations
+    in a printed mean (trials, times the rounds of the score rule)."""
 
     tables: tuple[str, ...]
     images: dict[str, int]
@@ -150,12 +150,12 @@ class Tested(_Spec):
 class Comparison(_Spec):
     """One test of a claim: in an experiment, the row ``better`` is better than others.
 
-    than: those rows; ``all``: every other that is no second reading. against: the experiment the
-    others are of, where it is another. dataset: only where a data set follows this protocol.
-    by: the column; ``each``: every domain's; ``only``: the one there is; several name one number.
-    margin: better by more than so much; a negative one allows a loss. above: instead of other rows,
-    a number to be above, or below where ``lower``. lower: less is better (traffic, leakage).
-    paper_only: a small network says nothing of it, as of the bytes that a network has.
+    than: those rows; ``all``: every other except second readings. against: the experiment of the
+    others, if it is another. dataset: only if a data set follows this protocol.
+    by: the column; ``each``: every domain's; ``only``: the only one; several: names of one number.
+    margin: better by more than this; a negative one allows a loss. above: instead of other rows,
+    a number to be above, or below if ``lower``. lower: less is better (traffic, leakage).
+    paper_only: a small network cannot answer it, such as claims about bytes.
     """
 
     experiment: str
@@ -171,8 +171,8 @@ class Comparison(_Spec):
 
 
 class Claim(_Spec):
-    """What the paper says it shows, in our words, and what tests it. main: in a few words, where it
-    is one of its main claims. experiments: where it shows; tests: what answers it; untested: why
+    """A claim of the paper, in our words, and its tests. main: a short form, if it is one of the
+    main claims. experiments: where the paper shows it; tests: what answers it; untested: why
     nothing does."""
 
     id: str
@@ -189,11 +189,11 @@ class ArmSpec(_Spec):
     protocol of another scale, ``rounds_share`` the rounds at every scale.
 
     everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
-    before ``protocol`` and ``scales``. tuned: the method's fields that take a tuned value, where
-    they and not the protocol's setting rule its steps. clients_each: clients in every domain, as an
-    experiment may set them by scale. row, column: the printed place of the mean accuracy in one of
-    kind ``grid``; the label and the first column where they are not given. alternative: a second
-    reading of the paper, which has no row in its table.
+    before ``protocol`` and ``scales``. tuned: the method's fields that get a tuned value, instead
+    of the protocol's setting. clients_each: clients in every domain; an experiment may set them by
+    scale. row, column: the printed place of the mean accuracy in kind ``grid``; by default the
+    label and the first column. alternative: a second reading of the paper, without a row in its
+    table.
     """
 
     label: str
@@ -220,8 +220,8 @@ class Target(_Spec):
 
 
 class Difference(_Spec):
-    """A printed row of kind ``differences``: an arm's accuracy in percent on one data set, less
-    another arm's where ``minus`` names one. column: a domain, ``avg``, or ``largest``, over the
+    """A printed row of kind ``differences``: an arm's accuracy in percent on one data set, minus
+    that of the arm ``minus``, if given. column: a domain, ``avg``, or ``largest``, over the
     domains."""
 
     row: str
@@ -232,12 +232,11 @@ class Difference(_Spec):
 
 
 class Tuning(_Spec):
-    """A budget of trials, the same for every arm: ``setting`` of the protocol, or an arm's
-    ``tuned`` fields (those alone where it is None), takes each of the values of its scale in runs
-    of ``seed``, over as many ``rounds`` as are given for the scale or all. The value of the highest
-    mean validation accuracy over the last five rounds (the first of equals) is every seed's.
-    Nothing is tuned at a scale without values, or under a protocol that ``protocols`` leaves
-    out."""
+    """A budget of trials, the same for every arm. ``setting`` of the protocol, or an arm's
+    ``tuned`` fields (only those if it is None), gets each of the values of its scale in runs of
+    ``seed``, with the scale's number of ``rounds``, or all. The value with the highest mean
+    validation accuracy over the last five rounds (the first of equals) is used for every seed.
+    Nothing is tuned at a scale without values, or under a protocol that is not in ``protocols``."""
 
     setting: str | None = None
     rounds: dict[Scale, Count] = {}
@@ -250,15 +249,15 @@ class Tuning(_Spec):
 class Experiment(_Spec):
     """A table, a figure or a printed claim: what it needs and whether it can be run today.
 
-    dataset: the protocol it follows; several by commas where it is run on each alike, the printed
-    one first. kind: the quantity it prints (`quantities`); ``other``: a drawing, or words. arms_of:
-    the experiment whose arms it reuses, except those of ``without``, or those of ``only`` alone.
-    clients_each: by scale, clients in every domain: of the protocol's table, or of the data set
-    where it has none. relative_to: the row to which values are ratios. named_only: scales at which
-    it runs where it is named, and is no part of ``all``. rows: our data sets, and the printed row
-    (or how it begins) their numbers stand in. compared: by data set, the (paper, table, column)
-    whose order of methods stands beside ours. steps: by scale, gradient steps of kind
-    ``inversion``. A blocked experiment runs where it is named and its data are there.
+    dataset: its protocol; several, separated by commas, if it runs on each, the printed one first.
+    kind: the printed quantity (`quantities`); ``other``: a drawing, or words. arms_of: the
+    experiment whose arms it reuses, except those of ``without``, or only those of ``only``.
+    clients_each: by scale, clients in every domain of the protocol's table, or else of the data
+    set. relative_to: the row to which values are ratios. named_only: scales at which it runs only
+    if it is named, and is not part of ``all``. rows: our data sets, and the printed row (or its
+    beginning) of their numbers. compared: by data set, the (paper, table, column) whose order of
+    methods is compared with ours. steps: by scale, gradient steps of kind ``inversion``. A blocked
+    experiment runs if it is named and its data are available.
     """
 
     id: str
@@ -285,18 +284,18 @@ class Experiment(_Spec):
 
     @property
     def datasets(self) -> tuple[str, ...]:
-        """The protocols it is run under."""
+        """The protocols it runs under."""
         return tuple(name.strip() for name in self.dataset.split(","))
 
     @property
     def can_run(self) -> bool:
-        """Whether there is something to run, be it only with data that are not at hand."""
+        """Whether there is something to run, even if the data are not available."""
         return self.state == "runs" or self.kind != "other"
 
 
 class ScaleSpec(_Spec):
-    """How a scale departs from the paper: per protocol, or for a data set that is named alone,
-    every changed setting with its source."""
+    """How a scale differs from the paper: per protocol, or for a separately named data set, every
+    changed setting with its source."""
 
     reason: str
     changes: dict[str, Settings]

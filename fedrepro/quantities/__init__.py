@@ -1,1 +1,1 @@
-"""Printed quantities, computed from records: one file each, found by itself."""
+"""Printed quantities, computed from records: one file each, found automatically."""

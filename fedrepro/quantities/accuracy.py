@@ -1,4 +1,4 @@
-"""Accuracy: by domain, in the mean, in and out of the clients' domains; and gains of accuracy."""
+"""Accuracy: by domain, as a mean, in and out of the clients' domains; and gains of accuracy."""
 
 from fedrepro.federated import metrics
 from fedrepro.quantities.base import Asked, Values, quantity
@@ -15,7 +15,7 @@ def by_domain(asked: Asked) -> Values:
 
 @quantity("grid", whole=100.0)
 def grid(asked: Asked) -> Values:
-    """Each arm's mean accuracy in the row and column it names."""
+    """Each arm's mean accuracy, in the arm's row and column."""
     first = asked.table.columns[0]
     for result in asked.results:
         arm = result.arm
@@ -24,8 +24,8 @@ def grid(asked: Asked) -> Values:
 
 @quantity("targets", per_arm=False, whole=100.0)
 def each_target(asked: Asked) -> Values:
-    """Arms whose method has a target stand in one row: each in the column of the domain its target
-    is from, and their mean once every domain has been a target. Others have a row of their own."""
+    """Arms whose method has a target share one row: each in the column of its target's domain, and
+    their mean if every domain has been a target. Other arms have their own row."""
     turns: dict[str, dict[str, float]] = {}
     domains: list[str] = []
     for result in asked.results:
@@ -44,8 +44,8 @@ def each_target(asked: Asked) -> Values:
 
 @quantity("differences", per_arm=False)
 def differences(asked: Asked) -> Values:
-    """Printed rows that are one accuracy, or one less another. Rows of other data sets, and of
-    domains that a data set in their place does not have, are left out."""
+    """Printed rows that are one accuracy, or the difference of two. Rows of other data sets, and of
+    domains that a replacing data set does not have, are left out."""
     scores = {result.label: asked.scores(result) for result in asked.results}
     for one in asked.experiment.differences:
         embedded = asked.dataset == "minidigits"
@@ -72,8 +72,8 @@ def relative(asked: Asked) -> Values:
 
 @quantity("in-out", whole=1.0)
 def in_out(asked: Asked) -> Values:
-    """Accuracies as fractions, and the round they are from: 0 where nothing travels. On data the
-    printed table is not about, under names of their own."""
+    """Accuracies as fractions, and their round: 0 if nothing is sent. On other data than the
+    printed table's, they have other names."""
     first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
     printed = asked.experiment.table is not None and first == asked.dataset
     names = ("ood_acc", "ind_acc", "rounds")

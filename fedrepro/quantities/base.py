@@ -1,5 +1,5 @@
-"""The printed quantities by the `kind` that experiments name. Adding one takes one file: a function
-with the decorator `quantity`, in this folder or in `extras`, is found by itself."""
+"""The printed quantities by the `kind` of experiments. To add one, write a function with the
+decorator `quantity` in a file of this folder or of `extras`; it is found automatically."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,8 +54,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a quantity is computed from: an experiment of a paper under a protocol, and its finished
-    runs (none where nothing is trained). runs: the folder in which figures keep their arrays."""
+    """The input of a quantity: an experiment of a paper under a protocol, and its finished runs
+    (none if nothing is trained). runs: the folder for figures' arrays."""
 
     paper: Paper
     experiment: Experiment
@@ -82,15 +82,15 @@ class Asked:
 
     @property
     def column(self) -> str | None:
-        """The printed column of the data set, None where there is none."""
+        """The printed column of the data set, None if there is none."""
         return self.paper.column(self.table.id, self.dataset)
 
     def unit(self, name: str) -> float:
-        """The paper's own ``gigabyte`` or ``megabyte`` in bytes."""
+        """The bytes of the paper's own ``gigabyte`` or ``megabyte``."""
         return float(self.paper.reporting[f"{name}_bytes"].value)
 
     def digits(self, row: str, column: str) -> int:
-        """Decimals of a printed number, 1 where there is none."""
+        """Decimals of a printed number, 1 if there is none."""
         cell = self.table.cell(row, column)
         return len(cell.printed.partition(".")[2]) if cell is not None else 1
 
@@ -101,24 +101,24 @@ class Asked:
 
 @dataclass(frozen=True)
 class Figure:
-    """Arrays behind a figure for which nothing is trained, and what they are of: names, settings,
+    """Arrays of a figure for which nothing is trained, and their facts: names, settings,
     environment."""
 
     arrays: dict[str, npt.NDArray[Any]]
     facts: dict[str, Any]
 
 
-# Row, column and value of each number; a value is None where the target was not reached, or there
-# is none. A fourth item holds what else `cells` shall say of it.
+# Row, column and value of each number; the value is None if the target was not reached, or there is
+# none. A fourth item has further keys for `cells`.
 Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """values: its numbers. counted: no draw can move them. given: they are the protocol's own
-    input. per_arm: every row is one arm's. probe: what is measured at the end of a training.
-    figure: the arrays a figure is drawn from. whole: of accuracies, the number for all images right
-    (100 or 1); 0 of other numbers."""
+    """A printed quantity. values: computes its numbers. counted: they do not depend on chance.
+    given: they are input of the protocol. per_arm: every row is one arm's. probe: a measurement at
+    the end of a training. figure: computes the arrays of a figure. whole: for accuracies, the
+    number if all images are right (100 or 1); 0 for other numbers."""
 
     values: Callable[[Asked], Values]
     counted: bool = False
@@ -135,8 +135,8 @@ _registry: dict[str, Quantity] = {}
 def quantity(
     *kinds: str, **traits: Any
 ) -> Callable[[Callable[[Asked], Values]], Callable[[Asked], Values]]:
-    """Decorator: make a function of `Asked` known by the kinds of experiments it has the numbers
-    of. traits: as `Quantity` takes them."""
+    """Decorator: register a function of `Asked` for the kinds of experiments whose numbers it
+    computes. traits: as in `Quantity`."""
 
     def register(values: Callable[[Asked], Values]) -> Callable[[Asked], Values]:
         _registry.update(dict.fromkeys(kinds, Quantity(values, **traits)))
@@ -146,7 +146,7 @@ def quantity(
 
 
 def get(kind: str) -> Quantity:
-    """The quantity of a kind; FedReproError naming the choices where there is none."""
+    """The quantity of a kind. FedReproError, with the choices, if there is none."""
     if kind not in _registry:
         modules_of(*ROOMS)
     if kind not in _registry:
@@ -163,8 +163,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
     image moves it by, and the run.
 
-    An arm whose training diverged has no value, and why, in each column the others have; printed
-    rows that are not one arm each (a ratio of two, say) get none.
+    An arm whose training diverged has no value but a reason in each column of the others. Printed
+    rows that are not one arm each (such as a ratio of two) get none.
     """
     kind = get(asked.experiment.kind)
     plain = {"standin": False, "caveats": [], "alternative": False, "subset": False}
@@ -202,7 +202,7 @@ def _one_image(record: Record, column: str) -> float:
 
 
 def _of_run(result: Result, column: str) -> Row:
-    """Whether the column is a stand-in's or a subset's, and the deviations behind it."""
+    """Whether the column is from a stand-in or a subset, and its deviations."""
     data = result.record.data
     domains = [column] if column in data["domains"] else data["domains"]
     caveats = [clause for domain in domains for clause in data["deviations"].get(domain, [])]

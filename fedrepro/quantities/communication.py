@@ -12,13 +12,13 @@ from fedrepro.papers import Arm
 from fedrepro.quantities.base import Asked, Values, quantity
 from fedrepro.records import federation_of
 
-VALUES = 512  # of an embedding of either of the paper's encoders
-ONCE = {"server_epochs": 1, "server_warmup": 0}  # how long the server trains moves no byte
+VALUES = 512  # values of an embedding, for both encoders of the paper
+ONCE = {"server_epochs": 1, "server_warmup": 0}  # the server's training does not change the bytes
 
 
 @quantity("communication")
 def communication(asked: Asked) -> Values:
-    """Of our runs, to the best round."""
+    """The traffic of our runs, up to the best round."""
     for result in asked.results:
         sent = metrics.traffic(result.record.curve)
         best = metrics.best_round(result.record.curve)
@@ -28,11 +28,11 @@ def communication(asked: Asked) -> Values:
 
 @quantity("transfers", counted=True)
 def transfers(asked: Asked) -> Values:
-    """In the printed rounds, at the paper's sizes. The experiment's `rows` name the table whose
-    arms and rounds are taken.
+    """The traffic in the printed rounds, at the paper's sizes. The experiment's `rows` name the
+    table with the arms and rounds.
 
-    Messages are counted on random embeddings, so that no encoder's weights are needed: of MPFT its
-    one round, of others the second, for in the first there are no prototypes to send down.
+    Messages are counted on random embeddings, so no encoder is needed. For MPFT its only round is
+    counted, for the others the second, because in the first there are no prototypes to send.
     """
     printed = asked.paper.table(asked.experiment.rows[asked.dataset])
     data = asked.protocol.data.model_copy(update={"encoder": None})
@@ -48,8 +48,8 @@ def transfers(asked: Asked) -> Values:
 
 
 def a_round(arm: Arm, federation: Federation) -> float:
-    """An arm's bytes in its last round of at most two. Centres are as many as drawn images, which
-    are counted instead."""
+    """An arm's bytes in its last round of at most two. Drawn images are counted instead of k-means
+    centres; their numbers are equal."""
     fields = dict(arm.fields)
     if arm.method == "MPFT":
         drawn = {"prototypes": "random"} if fields.get("prototypes") == "cluster" else {}
@@ -62,7 +62,7 @@ def a_round(arm: Arm, federation: Federation) -> float:
 
 
 def embedded(federation: Federation) -> Federation:
-    """The same clients with random rows in place of images; two test images per domain."""
+    """The same clients with random rows instead of images; two test images per domain."""
     stream = torch.Generator().manual_seed(0)
 
     def rows(samples: Samples, most: int | None = None) -> Samples:

@@ -1,4 +1,4 @@
-"""The data: images, clients, the classes they hold, and how far the sources lie apart (FID)."""
+"""The data: images, clients, their classes, and distances between the sources (FID)."""
 
 from collections.abc import Mapping
 
@@ -15,12 +15,12 @@ from fedrepro.quantities.base import Asked, Values, quantity
 
 
 def sources(asked: Asked) -> dict[str, DomainArrays]:
-    """The domains of the data set, whole."""
+    """The complete domains of the data set."""
     return load_dataset(asked.dataset, asked.protocol.data.size, asked.root)
 
 
 def row(asked: Asked, domain: str | None = None) -> str:
-    """The printed row of the data set, or of one of its domains; our own names where the paper has
+    """The printed row of the data set, or of one of its domains; our own name if the paper has
     none."""
     start = asked.experiment.rows.get(asked.dataset, asked.dataset)
     if domain is None:
@@ -31,7 +31,7 @@ def row(asked: Asked, domain: str | None = None) -> str:
 
 @quantity("counts", counted=True)
 def images(asked: Asked) -> Values:
-    """Training and test images of every source, before clients get theirs."""
+    """Training and test images of every source, before they are given to clients."""
     data = asked.protocol.data
     for name, arrays in sources(asked).items():
         split = make_split(arrays, data.split, data.split_seed, data.test_share)
@@ -53,7 +53,7 @@ def clients(asked: Asked) -> Values:
 
 @quantity("shares")
 def shares(asked: Asked) -> Values:
-    """Percent of each client's training images that are of a class."""
+    """Percent of each client's training images in each class."""
     counts = asked.federation.counts()
     for client, rows in counts[counts.split == "train"].groupby("client", sort=False):
         for name, number in zip(rows["class"], rows.images, strict=True):
@@ -71,7 +71,7 @@ MEASURED: Mapping[Scale, tuple[str, int | None]] = {
 
 @quantity("distances")
 def distances(asked: Asked) -> Values:
-    """Mean over the sources of the Frechet distance of each to all of them together."""
+    """Mean over the sources of the Frechet distance between each source and all together."""
     name, most = MEASURED[asked.protocol.scale]
     encoder = embedder(name, asked.root)
     caveats = [f"features of {encoder.name} in place of Inception v3's: distances of another scale"]
@@ -101,11 +101,11 @@ def _drawn(domain: str, n: int, most: int | None) -> npt.NDArray[np.int64]:
 
 
 def frechet(first: Array, second: Array) -> float:
-    """The Frechet distance of two sets of features (n, d) and (m, d), each read as a normal
+    """The Frechet distance of two sets of features (n, d) and (m, d), each taken as a normal
     distribution: |mean difference|^2 + tr(S + T - 2 (S T)^(1/2)). Heusel et al. 2017.
 
-    The root's trace is that of the symmetric (S^(1/2) T S^(1/2))^(1/2), so that a singular S (fewer
-    images than features) does no harm.
+    The root's trace is that of the symmetric (S^(1/2) T S^(1/2))^(1/2), so S may be singular (fewer
+    images than features).
     """
     difference = first.mean(axis=0) - second.mean(axis=0)
     s, t = (np.atleast_2d(np.cov(x, rowvar=False)) for x in (first, second))

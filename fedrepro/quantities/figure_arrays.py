@@ -1,5 +1,5 @@
-"""Arrays behind the figures for which nothing is trained: computed once and kept beside the runs,
-so that a figure can be drawn again."""
+"""Arrays of figures for which nothing is trained: computed once and stored with the runs, so that a
+figure can be drawn again."""
 
 import json
 import shutil
@@ -25,9 +25,9 @@ VERSION = 1  # raised whenever the arrays of the same data change
 
 
 def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> Figure:
-    """The arrays of an experiment that works on embeddings, found or made now.
+    """The arrays of an experiment on embeddings, read from the store or computed now.
 
-    make: gives arrays by name and what they are of, and may save unfinished work in the checkpoint.
+    make: returns arrays by name and their facts, and may save unfinished work in the checkpoint.
     more: settings that may change the arrays, besides the data and the seed. FedReproError: a
     protocol without an encoder, missing or broken files.
     """
@@ -47,7 +47,7 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
         with safe_open(str(path), framework="np") as file:
             facts = json.loads(file.metadata()["fedrepro"])
             return Figure({name: file.get_tensor(name) for name in file.keys()}, facts)  # noqa: SIM118
-    except (OSError, SafetensorError):  # absent or cut: made again
+    except (OSError, SafetensorError):  # absent or incomplete: computed again
         pass
     begun = FileCheckpoint(path.with_suffix(""))  # a folder beside the file while it is made
     arrays, names = make(begun)

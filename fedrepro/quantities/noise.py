@@ -1,5 +1,6 @@
-"""What kept predictions tell: which classes are confused, and how far an accuracy would move on
-other test images, the part of its error that no seed shows, since all seeds share one test set."""
+"""Results from stored predictions: which classes are confused, and how much an accuracy would
+change on other test images. Seeds do not show this part of the error, because they share one test
+set."""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ Hits = npt.NDArray[np.float64]
 
 
 def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
-    """By domain: the classes of its test images (m,), and what was predicted of them (m,) in each
-    of the scored rounds by each of the networks that count for the domain. Domains whose
-    predictions were not kept are left out."""
+    """By domain: the classes of its test images (m,), and their predicted classes (m,) in each of
+    the scored rounds by each network of the domain. Domains without stored predictions are left
+    out."""
     kept = record.predictions
     if not kept:
         return {}
@@ -58,9 +59,9 @@ def hits(record: Record, rule: str) -> dict[str, Hits]:
 def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
     """How the test images of each class are classified: method, domain, cls, predicted, images (a
     mean over the `predictions`, summed over seeds) and percent of the class. Pairs of classes that
-    do not occur are left out, and so is a method of which one run kept no predictions.
+    do not occur are left out, and methods with a run without stored predictions.
 
-    runs: with the name of their method, all seeds of it.
+    runs: all seeds of each method, with its name.
     """
     keys = ["method", "domain", "cls", "predicted"]
     parts, whole = [pd.DataFrame(columns=[*keys, "images"])], dict[str, bool]()
@@ -80,7 +81,7 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
 
 
 def binomial(accuracy: float, images: int) -> float:
-    """Variance of an accuracy (0 to 1) over draws of so many test images."""
+    """Variance of an accuracy (0 to 1) over draws of this many test images."""
     return accuracy * (1 - accuracy) / images
 
 
@@ -106,12 +107,13 @@ class Noise:
         self._seen: dict[str, tuple[dict[str, float], dict[str, int]]] = {}  # scores, test images
 
     def variance(self, rows: Sequence[Sequence[Record]], column: str) -> float:
-        """Of a row's mean accuracy (0 to 1) over its seeds, or of the difference of two rows'.
+        """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
+        difference.
 
         rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
-        Two rows are paired image by image where all their runs kept predictions; the variance of a
-        mean is what a bootstrap over images tends to. Else the images count as drawn anew for each
-        row, which is no smaller where both rows tend to miss the same images.
+        Two rows are paired image by image if all their runs stored predictions; the variance of a
+        mean is the limit of a bootstrap over images. Else the rows count as having separate
+        images, which does not give less if both rows tend to fail on the same images.
         """
         data = rows[0][0].data
         domains = [column] if column in data["domains"] else data["domains"]
@@ -142,7 +144,7 @@ class Noise:
 
 def combined(*parts: tuple[float, float]) -> tuple[float, float]:
     """Standard error and degrees of freedom of a sum of independent parts, each a variance of a
-    mean with its degrees of freedom (inf where it is known); Welch and Satterthwaite."""
+    mean with its degrees of freedom (inf if it is known); Welch and Satterthwaite."""
     total = sum(variance for variance, _ in parts)
     shares: list[Any] = [variance**2 / freedom for variance, freedom in parts if freedom]
     below = sum(shares)

@@ -1,6 +1,6 @@
-"""A paper's experiments on one data set, at one scale, for one seed: runs in, cells and curves out.
+"""A paper's experiments on one data set, at one scale, for one seed: from runs to cells and curves.
 
-What the command line prints and what the notebooks glue is computed here, once.
+The numbers of the command line and of the notebooks are computed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,17 +24,16 @@ from fedrepro.quantities.base import Asked, Figure, Result, cells, get
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
 __all__ = ["Result", "Study", "study"]
-COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: any other may join them
+COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
 
 
 @dataclass
 class Study:
     """A paper on one data set at one scale for one seed.
 
-    dataset: a name, or ``folder:PATH``, which becomes the name that its content gives it.
-    only: labels or methods of the arms to run (all where None). changes: settings of the protocol
-    to replace, dotted keys as `Protocol.changed` takes them; not at scale paper, which is the
-    paper's own.
+    dataset: a name, or ``folder:PATH``, which is replaced by a name from its content.
+    only: labels or methods of the arms to run (None: all). changes: settings of the protocol
+    to replace, dotted keys as in `Protocol.changed`; not at scale paper, which is the paper's own.
     """
 
     paper: Paper
@@ -70,8 +69,8 @@ class Study:
                 )
 
     def chosen(self, experiment: str) -> list[str]:
-        """Ids behind an experiment's name; `all` stands for all that run on this data set at this
-        scale without being named."""
+        """Ids for an experiment's name; `all`: all that run on this data set at this scale by
+        default."""
         if experiment != "all":
             return [self.paper.experiment(experiment).id]
         return [
@@ -83,8 +82,8 @@ class Study:
         ]
 
     def arms(self, experiment: str) -> list[Arm]:
-        """The arms to run: the experiment's, without those left out by `only`. A method that `only`
-        names and the experiment does not hold has a row of its own beside other methods'."""
+        """The arms to run: the experiment's, without those left out by `only`. A method in `only`
+        that is not in the experiment gets its own row, if the rows are methods."""
         only = self.only or ()
         return [
             replace(arm, protocol=arm.protocol.changed(**self.changes))
@@ -105,12 +104,12 @@ class Study:
         return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
 
     def results(self, experiment: str) -> list[Result]:
-        """The finished runs of an experiment, trained where the store lacks them, but for the
-        arms whose training `diverged`. Diverged: that of every arm did."""
+        """The finished runs of an experiment, trained if they are not in the store, except arms
+        whose training `diverged`. Diverged: every arm's training diverged."""
         return self._ended(experiment)[0]
 
     def diverged(self, experiment: str) -> dict[str, Diverged]:
-        """What ended the arms that are not among the results, by label."""
+        """The errors of the arms without results, by label."""
         return {arm.label: end for arm, end in self._ended(experiment)[1]}
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
@@ -125,8 +124,8 @@ class Study:
         return results, diverged
 
     def result(self, experiment: str, arm: Arm) -> Result:
-        """The finished run of one of an experiment's arms, trained where the store lacks it.
-        Diverged: its training did."""
+        """The finished run of one of an experiment's arms, trained if it is not in the store.
+        Diverged: its training diverged."""
         probe = get(self.paper.experiment(experiment).kind).probe
         try:
             tuned, trials = self._tuned(experiment, arm)
@@ -136,7 +135,7 @@ class Study:
                 self.progress.row(_key(arm))
 
     def announce(self, experiments: Sequence[str]) -> None:
-        """Tell whoever shows the progress which rows are to come, those told already left out."""
+        """Send the rows to come to the progress display, without those sent already."""
         arms = [(name, arm) for name in experiments for arm in self.arms(name)]
         rounds = {}
         for name, arm in arms:
@@ -147,9 +146,9 @@ class Study:
             self.progress.plan(rounds)
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
-        """An arm with its tuned setting, and the run of each value; as it is without one.
+        """An arm with its tuned setting, and the run of each value; unchanged without tuning.
 
-        A value under which training diverges is not among them, unless all do: then Diverged.
+        Values whose training diverges are left out. Diverged: all values diverge.
         """
         tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
@@ -171,7 +170,7 @@ class Study:
     def _record(
         self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""
     ) -> Record:
-        """name: as which progress shows it."""
+        """The record of a run. name: its name in the progress display."""
         if self.progress is not None:
             self.progress.name = name
         method = methods.create(arm.method, **arm.fields)
@@ -185,7 +184,7 @@ class Study:
         return self.curves_of(self.results(experiment))
 
     def curves_of(self, results: Sequence[Result]) -> pd.DataFrame:
-        """The same of some runs."""
+        """The same for some runs."""
         frames = [
             r.curve().reset_index().assign(label=r.label, seed=self.seed, dataset=self.dataset)
             for r in results
@@ -203,8 +202,8 @@ class Study:
         return Result(arm, self._record(arm))
 
     def federation(self) -> Federation:
-        """The clients and test sets that all experiments on this data set share: of images where an
-        encoder's weights are missing, as what is counted needs none."""
+        """The clients and test sets of all experiments on this data set. Without an encoder's
+        weights it has images, because counted quantities need no encoder."""
         data = self.protocol().data
         try:
             return federation_of(data, self.data_root)
@@ -214,7 +213,7 @@ class Study:
             return federation_of(data.model_copy(update={"encoder": None}), self.data_root)
 
     def protocol(self) -> Protocol:
-        """The protocol behind the arms, before an arm's own changes."""
+        """The protocol of the arms, before an arm's own changes."""
         return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
 
     def _asked(self, experiment: str, results: Sequence[Result] = ()) -> Asked:
@@ -224,17 +223,15 @@ class Study:
         return Asked(self.paper, spec, protocol, results, self.seed, self.scale, *place)
 
     def figure(self, experiment: str) -> Figure:
-        """The arrays a figure is drawn from for which nothing is trained, kept beside the runs."""
+        """The arrays of a figure for which nothing is trained, stored with the runs."""
         figure = get(self.paper.experiment(experiment).kind).figure
         if figure is None:
-            raise FedReproError(
-                f"{experiment} keeps no arrays; choose a figure that trains nothing"
-            )
+            raise FedReproError(f"{experiment} has no arrays; choose a figure that trains nothing")
         return figure(self._asked(experiment))
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        """Our numbers of one experiment, one row per (method, column), as `verdicts.build_table`
-        reads them; `alternative` marks second readings, which have no printed row."""
+        """Our numbers of one experiment, one row per (method, column), for `verdicts.build_table`;
+        `alternative` marks second readings, which have no printed row."""
         results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
         own = [caveat] if (caveat := self.paper.dataset(self.dataset).caveat) else []
@@ -245,7 +242,7 @@ class Study:
 
 
 def _key(arm: Arm) -> str:
-    """What arms of several experiments share that are one row."""
+    """A key that is equal for arms of several experiments that are one row."""
     return f"{arm.method} {arm.fields} {arm.protocol}"
 
 

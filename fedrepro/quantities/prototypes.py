@@ -1,4 +1,4 @@
-"""How well prototypes stand for embeddings: distances, and both in the plane."""
+"""How well prototypes represent embeddings: distances, and t-SNE points of both."""
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.quantities.figure_arrays import Made, encoder_caveats, kept
 from fedrepro.records.embedding import compact, tsne
 
-CLASSES, IMAGES = 5, 40  # shown in the plane: the first classes, images of each at each client
+CLASSES, IMAGES = 5, 40  # shown by t-SNE: the first classes, images of each at each client
 
 
 def plane(asked: Asked) -> Figure:
@@ -19,15 +19,15 @@ def plane(asked: Asked) -> Figure:
 
     features (m, <=50), as records keep them; labels, domain and role (m,), indices into the facts
     ``classes``, ``domains`` (the clients, and last all of them) and ``roles``. distances
-    (clients, 2): mean Euclidean distance of a client's embeddings from their class's mean there,
-    and from the mean over clients.
+    (clients, 2): mean Euclidean distance of a client's embeddings from the client's mean of their
+    class, and from the mean over clients.
     """
     return kept(asked, lambda _: _made(asked))
 
 
 @quantity("prototypes", figure=plane)
 def prototypes(asked: Asked) -> Values:
-    """How far a client's embeddings lie from their class's prototype, and from its mean over
+    """Distances of a client's embeddings from their class's prototype, and from its mean over
     clients."""
     figure, more = plane(asked), {"caveats": encoder_caveats(asked)}
     columns = ("to own prototype", "to mean of prototypes")

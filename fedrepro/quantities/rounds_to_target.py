@@ -6,8 +6,8 @@ from fedrepro.quantities.base import Asked, Result, Values, quantity
 
 
 def targets(asked: Asked) -> dict[str, float]:
-    """Target accuracy by column. The lowest of some arms is taken from our own runs; empty while
-    one of these is missing."""
+    """Target accuracy by column. The lowest of some arms comes from our own runs; empty if one
+    of these is missing."""
     target = asked.experiment.target
     if target is None:
         return {}
@@ -51,7 +51,7 @@ def traffic(asked: Asked) -> Values:
 
 @quantity("speedup", per_arm=False)
 def speedup(asked: Asked) -> Values:
-    """The printed row names both methods: "A vs B" is B's traffic over A's."""
+    """Ratios of traffic: the printed row "A vs B" is B's traffic divided by A's."""
     by_label = {result.label: result for result in asked.results}
     for row in asked.table.methods:
         ours, _, theirs = row.partition(" vs ")
@@ -64,7 +64,7 @@ def speedup(asked: Asked) -> Values:
 
 @quantity("sampling", whole=100.0)
 def sampling(asked: Asked) -> Values:
-    """Accuracy, and rounds and bytes to a target (100 percent where none is printed)."""
+    """Accuracy, and rounds and bytes to a target (100 percent if none is printed)."""
     target = asked.experiment.target
     goal = target.accuracy if target is not None and target.accuracy is not None else 100.0
     for result in asked.results:
@@ -75,8 +75,8 @@ def sampling(asked: Asked) -> Values:
 
 @quantity("seconds")
 def seconds(asked: Asked) -> Values:
-    """Training time without testing, to the round that is reported where validation picks it, as a
-    ratio to the reference row where there is one."""
+    """Training time without testing, up to the reported round if validation selects it, as a ratio
+    to the reference row if there is one."""
     spent = {}
     for result in asked.results:
         curve = result.record.curve

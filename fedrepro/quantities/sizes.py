@@ -1,4 +1,4 @@
-"""How large networks and messages are. Nothing is trained."""
+"""Sizes of networks and messages. Nothing is trained."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ def sizes(asked: Asked) -> Values:
 def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
     """Row and value: parameters in millions, as the paper counts them, and shares in percent.
 
-    The last two rows count bytes beside FedAvg's network: all that travels in a round, down with
+    The last two rows are bytes relative to FedAvg's network: all messages of a round, down with
     prototypes and BatchNorm, up with features, labels, prototypes and class counts.
     """
     federation, protocol = asked.federation, asked.protocol

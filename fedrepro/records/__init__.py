@@ -1,4 +1,4 @@
-"""Run records and the store that finds, resumes or trains them."""
+"""Run records, and the store that reads, resumes or trains them."""
 
 from fedrepro.records.record import Record, RunSpec, run_id
 from fedrepro.records.store import Probe, Store, federation_of

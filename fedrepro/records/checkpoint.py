@@ -1,9 +1,9 @@
-"""The unfinished state of a run: one safetensors file, its facts as JSON in the file's header, so
-that tensors and facts can never be of different rounds.
+"""The unfinished state of a run: one safetensors file with its facts as JSON in the header, so that
+tensors and facts are always of the same round.
 
-The header also names the run, which is its folder, and holds a checksum of the whole file
-(`base.checksums`), reckoned once it is written and held against it before anything is read:
-each costs a third of a second for 1 GB, whose saving takes 2 to 7 s.
+The header also names the run, which is its folder, and has a checksum of the whole file
+(`base.checksums`). It is computed after writing and checked before reading. Each takes a third of
+a second for 1 GB; saving 1 GB takes 2 to 7 s.
 """
 
 import json
@@ -22,7 +22,7 @@ from fedrepro.base import checksums, files
 from fedrepro.base.errors import FedReproError
 
 NAME = "checkpoint.safetensors"
-SHARE = 20  # a save may take one part in so many of the time
+SHARE = 20  # saves may take this fraction (1/n) of the time
 TYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -35,7 +35,7 @@ TYPES = {
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors of a checkpoint, each read when it is asked for."""
+    """The tensors of a checkpoint; each is read when it is needed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -58,7 +58,7 @@ class Stored(Mapping[str, Tensor]):
 
 
 class FileCheckpoint:
-    """A checkpoint in a run's folder, due every `every` seconds, or seldomer where it is large."""
+    """A checkpoint in a run's folder, due every `every` seconds, or less often if it is large."""
 
     def __init__(self, folder: Path, every: float = 30.0) -> None:
         self.path = folder / NAME
@@ -70,8 +70,8 @@ class FileCheckpoint:
         return time.monotonic() - self._saved >= self._every
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Replace the checkpoint. Where the disk has no room for it the old one stays, with a
-        warning: training goes on."""
+        """Replace the checkpoint. If the disk has no room, the old one stays, with a warning, and
+        training continues."""
         begun = time.monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = sum(value.nbytes for value in tensors.values())
@@ -88,28 +88,28 @@ class FileCheckpoint:
         self._every = max(self._every, SHARE * (self._saved - begun))
 
     def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None:
-        """The tensors and facts, or None where there is no checkpoint."""
+        """The tensors and facts, or None if there is no checkpoint."""
         if not self.path.exists():
             return None
         mend = "delete it to train this run from the start"
         if not checksums.is_whole(self.path):
-            raise FedReproError(f"{self.path} is damaged, or older than checksums are; {mend}")
+            raise FedReproError(f"{self.path} is damaged, or older than checksums; {mend}")
         try:
             stored = Stored(self.path)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise FedReproError(f"{self.path} is no checkpoint ({error}); {mend}") from None
+            raise FedReproError(f"{self.path} is not a checkpoint ({error}); {mend}") from None
         if stored.run != self.path.parent.name:
             raise FedReproError(f"{self.path} is of another run, {stored.run}; {mend}")
         return stored, stored.facts
 
     def remove(self) -> None:
-        """Delete the file, once the record is whole."""
+        """Delete the file, when the record is complete."""
         self.path.unlink(missing_ok=True)
 
 
 def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """The safetensors format, one tensor after another: the library's own writer holds a second
-    copy of all of them, which clients' states that fill the memory leave no room for."""
+    """Write the safetensors format, one tensor after another: the library's own writer needs a
+    second copy of all tensors in memory."""
     said = {**checksums.UNSIGNED, "run": run, "facts": json.dumps(facts)}
     header: dict[str, Any] = {"__metadata__": said}
     end = 0

@@ -1,4 +1,4 @@
-"""Representations: as a record keeps them, and as points in the plane."""
+"""Representations: their stored form, and their t-SNE points."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,14 +17,14 @@ LEAST = 5
 
 def compact(features: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
-    before t-SNE, keep a record small. Values beyond float16 are cut to its largest number."""
+    before t-SNE, keep a record small. Values beyond float16 are limited to its largest number."""
     dimensions = min(DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         from sklearn.decomposition import PCA  # takes a second
 
         features = PCA(dimensions, svd_solver="full").fit_transform(features)
     most = np.finfo(np.float16).max
-    # Row by row in memory: safetensors writes bytes as they lie, and PCA returns columns.
+    # Row by row in memory: safetensors writes bytes in memory order, and PCA returns columns.
     return np.ascontiguousarray(features.clip(-most, most), dtype=np.float16)
 
 

@@ -1,4 +1,4 @@
-"""Where a run happened: packages, device, threads, commit."""
+"""The environment of a run: packages, device, threads, commit."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ PACKAGES = (
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Facts of this process and machine, as they go into a record."""
+    """Facts of this process and machine, as in a record."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
@@ -31,7 +31,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "driver": _driver() if device.type == "cuda" else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "at_once": cores(),  # such threads busy: clients in training, batches in a test
+        "at_once": cores(),  # number of parallel threads: clients in training, batches in a test
         **commit(),
     }
 
@@ -72,7 +72,7 @@ def _driver() -> str | None:
 
 @cache
 def commit() -> dict[str, Any]:
-    """The library's git commit and whether its files differ from it; None outside a checkout."""
+    """The library's git commit, and whether files differ from it; None outside a checkout."""
     here = str(Path(__file__).resolve().parent.parent)
     return {
         "commit": _command("git", "-C", here, "rev-parse", "HEAD"),
@@ -89,7 +89,7 @@ def _command(*words: str) -> str | None:
 
 
 def pick_device(name: str) -> torch.device:
-    """auto, cpu or cuda; cuda is made deterministic."""
+    """The device for auto, cpu or cuda; cuda is made deterministic."""
     if name not in ("auto", "cpu", "cuda"):
         raise FedReproError(f"no device {name!r}; choose from auto, cpu, cuda")
     available = torch.cuda.is_available()

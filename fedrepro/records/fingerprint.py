@@ -1,5 +1,5 @@
-"""What a method from outside the package is made of, as a hash in its run ids: whoever changes any
-of it must not be handed the runs of what it was. (The package's own methods have a version.)"""
+"""A hash of the code of a method from outside the package, for its run ids: after a change of the
+code, old runs must not be reused. (The package's own methods have a version.)"""
 
 import dis
 import importlib
@@ -24,26 +24,25 @@ INSTALLED = {"site-packages", "dist-packages"}
 
 
 def fingerprint(method: type) -> str:
-    """16 hex digits: of the source of the class, of its bases and of what their code names, as
-    far as that is the user's own (whole files, or whole cells of a notebook); of the compiled
-    code; and of the values of what it names: defaults, closures, class attributes, module
-    globals, whatever they are set to by now. Installed packages count by name alone, but for the
-    class's own package. FedReproError: no source can be read, or a value has no content that can
-    be told."""
+    """16 hex digits of a hash: of the source of the class, of its bases and of all that their code
+    uses that is the user's own (whole files, or whole cells of a notebook); of the compiled code;
+    and of the current values it uses: defaults, closures, class attributes, module globals.
+    Installed packages count only by name, except the class's own package. FedReproError: no
+    source can be read, or the content of a value cannot be hashed."""
     return _Content(method).digest(method)
 
 
 @dataclass(frozen=True, eq=False)
 class _Used:
-    """A module of the user's, and the names that code asks of it."""
+    """A module of the user, and the names that code uses from it."""
 
     module: ModuleType
     names: frozenset[str]
 
 
 class _Content(NumpyHasher):  # type: ignore[misc]
-    """Joblib's hash of a pickled value, in which what is the user's own is pickled by its content
-    instead of its name. As in any pickle, what was met before is a reference."""
+    """Joblib's hash of a pickled value, in which the user's own objects are pickled by content, not
+    by name. As in any pickle, repeated objects are references."""
 
     def __init__(self, root: type) -> None:
         super().__init__("sha256")
@@ -59,12 +58,12 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         except (pickle.PicklingError, TypeError, AttributeError, ValueError, RuntimeError):
             raise FedReproError(
                 f"method {self.root.__name__} uses a {type(item).__name__} whose content cannot be "
-                "told from another's; make it a field, a plain value or a function"
+                "hashed; make it a field, a plain value or a function"
             ) from None
 
     def reducer_override(self, item: Any) -> Any:
-        """What pickle asks first of everything. The state is pickled after the item is known, so
-        that it may lead back to it."""
+        """Called by pickle first for every object. The state is pickled after the object is known,
+        because it may refer to the object."""
         parts = self._parts(item) if item is not _thing else None
         return NotImplemented if parts is None else (_thing, (type(item).__name__,), parts)
 
@@ -94,7 +93,7 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         return None
 
     def _own(self, module: str | None) -> bool:
-        """Whether a module is the user's: neither this package, nor Python's, nor installed."""
+        """Whether a module is the user's: not of this package, of Python, or installed."""
         top = (module or "").partition(".")[0]
         if top == self.root.__module__.partition(".")[0]:
             return True
@@ -104,7 +103,7 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         return file is None or _is_own_file(file)
 
     def _named(self, given: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-        """Those of a module's values that are named."""
+        """A module's values with the given names."""
         return {name: self._seen(given[name], names) for name in names & given.keys()}
 
     def _seen(self, item: Any, names: frozenset[str]) -> Any:
@@ -133,7 +132,7 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         for name in sorted({s.argval for s in steps if s.opname == "IMPORT_NAME"}):
             for whole in (name, f"{package}.{name}"):  # the second: `from .name import`
                 if whole and self._own(whole) and not whole.startswith("."):
-                    with suppress(ImportError):  # training will say so, if it gets there
+                    with suppress(ImportError):  # training will raise an error, if it uses the name
                         yield self._seen(importlib.import_module(whole), names)
 
     def _class(self, cls: type) -> Iterator[Any]:
@@ -151,22 +150,23 @@ class _Content(NumpyHasher):  # type: ignore[misc]
                 yield field.default_factory
 
     def _text(self, file: str, name: str) -> str:
-        """The whole source that something called `name` stands in."""
+        """The whole source text that defines `name`."""
         text = "".join(linecache.getlines(file)) or _cell_of(name)
         if not text and not (Path(file).name == "__init__.py" and Path(file).exists()):
             raise FedReproError(
-                f"the source of {name} cannot be read, so that a change of method "
-                f"{self.root.__name__} would go unnoticed; define it in a file or a notebook's cell"
+                f"the source of {name} cannot be read, so a change of "
+                f"method {self.root.__name__} would not be detected; define it in a file or a "
+                "notebook's cell"
             )
         return text
 
 
 def _thing(kind: str) -> None:
-    """Stands in a pickle for what `_Content` takes apart."""
+    """Placeholder in a pickle for objects that `_Content` pickles by content."""
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """A function's code and that of the functions, lambdas and comprehensions in it."""
+    """A function's code, and the code of the functions, lambdas and comprehensions in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, CodeType):
@@ -174,7 +174,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def _is_made(name: str, item: Any) -> bool:
-    """Whether Python or `dataclass` put it into a class, not its author."""
+    """Whether a class member comes from Python or `dataclass`, not from the author."""
     if not (name.startswith("__") and name.endswith("__")):
         return name == "_abc_impl"
     code = getattr(getattr(item, "__func__", item), "__code__", None)

@@ -1,11 +1,10 @@
-"""Many records in few files, which a repository can hold. New runs add files and lines; nothing
-that is there is written again.
+"""Many records in few files, for a repository. New runs add files and lines; existing files and
+lines are not changed.
 
-``runs.jsonl`` has one line per run: its config, and by hash what many runs share (protocol,
-environment, data), which ``shared.jsonl`` holds once. ``<data set>-<scale>.parquet`` has curves,
-``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of those runs whose
-features are drawn. Features themselves are left out. A run is not filed under a paper: two papers
-may share it.
+``runs.jsonl`` has one line per run: its config, and hashes of what many runs share (protocol,
+environment, data), which is once in ``shared.jsonl``. ``<data set>-<scale>.parquet`` has curves,
+``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs whose
+features are drawn. Features are left out. Runs are not sorted by paper: two papers may share one.
 """
 
 import hashlib
@@ -32,7 +31,7 @@ INDEX, SHARED = "runs.jsonl", "shared.jsonl"
 
 
 class Pack:
-    """The packed records of a folder; empty where there are none. Every file is read once."""
+    """The packed records of a folder; empty if there are none. Every file is read once."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -45,7 +44,7 @@ class Pack:
 
     @cached_property
     def shared(self) -> dict[str, Any]:
-        """What several runs share, and the SHA-256 of the files, by hash and by name."""
+        """Content shared by several runs, by hash, and the files' SHA-256, by name."""
         return {line["key"]: line["content"] for line in _lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
@@ -53,12 +52,12 @@ class Pack:
         return {**config, "protocol": self.shared[config["protocol"]]}
 
     def facts(self, run: str, kind: str) -> dict[str, Any]:
-        """Its ``environment`` or ``data``."""
+        """A run's ``environment`` or ``data``."""
         found: dict[str, Any] = self.shared[self.runs[run][kind]]
         return found
 
     def rows(self, run: str, kind: str = "") -> pd.DataFrame:
-        """Its curve, or its ``-points`` or ``-predictions``; empty where none are kept."""
+        """A run's curve, ``-points`` or ``-predictions``; empty if none are kept."""
         name = f"{self.runs[run]['file']}{kind}.parquet"
         if name not in self._tables:
             self._tables[name] = self._table(self.root / name)
@@ -77,7 +76,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class PackedRecord(Record):
-    """A record of packed files, as `Record` has it. folder: where it was before, for its name."""
+    """A record from packed files, like `Record`. folder: its earlier folder, for the name."""
 
     pack: Pack
 
@@ -123,10 +122,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:
-    """Move the finished runs of a folder into its packed files; how many there were.
+    """Move the finished runs of a folder into its packed files. Returns their number.
 
-    drawn: ids of the runs of whose test features t-SNE points are kept. A folder goes only once
-    what was packed of it has been read back.
+    drawn: ids of the runs for which t-SNE points of test features are kept. A folder is deleted
+    only after its packed data were read back.
     """
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
@@ -152,7 +151,7 @@ def _free_name(root: Path, name: str) -> str:
 
 
 def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str]) -> None:
-    """New files with some records, and their lines."""
+    """Write new files with some records, and add their lines."""
     curves, predicted, points, lines = [], [], [], []
     shared: dict[str, Any] = {}
     for record in records:
@@ -192,7 +191,7 @@ def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def unpack(root: Path, out: Path) -> int:
-    """Write packed records as folders of runs, without their features; how many there are."""
+    """Write packed records as folders of runs, without features. Returns their number."""
     packed = Pack(root)
     for run in packed.runs:
         record = PackedRecord(root / run, packed)
@@ -209,8 +208,8 @@ def unpack(root: Path, out: Path) -> int:
 
 
 def check(root: Path) -> list[str]:
-    """What is wrong with packed records, one line each: ids that their configs and data do not
-    give, files that are not what was written, runs without a curve."""
+    """Mistakes in packed records, one line each: ids that do not fit their configs and data,
+    changed files, runs without a curve."""
     packed, wrong = Pack(root), []
     for key, content in packed.shared.items():
         if key.endswith(".parquet"):

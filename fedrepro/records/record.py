@@ -1,4 +1,4 @@
-"""What identifies a run, and what a finished one left in its folder."""
+"""The identity of a run, and the files of a finished run."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ AGAIN = "delete its folder and run again"
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What is asked for: everything that may change a run's numbers, but the data's own hashes."""
+    """The specification of a run: everything that may change its numbers, except data hashes."""
 
     method: Method
     protocol: Protocol
@@ -34,7 +34,7 @@ class RunSpec:
     engine: str = "auto"
 
     def config(self) -> dict[str, Any]:
-        """The plain form that is hashed and recorded."""
+        """The plain values that are hashed and recorded."""
         method = {
             "name": self.method.name,
             "version": self.method.version,
@@ -64,8 +64,8 @@ def short_hash(content: Any) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run in its folder. Its files are read once and must have the SHA-256 that `done`
-    lists of them."""
+    """A finished run in its folder. Its files are read once, and must have their SHA-256 in
+    `done`."""
 
     folder: Path
 
@@ -77,22 +77,22 @@ class Record:
         return listed
 
     def read(self, name: str) -> bytes:
-        """A file of the record, as it was written."""
+        """The bytes of a file of the record; FedReproError if it was changed."""
         content = (self.folder / name).read_bytes()
         if self._listed.get(name) != hashlib.sha256(content).hexdigest():
             raise FedReproError(
-                f"{self.folder / name} cannot be read (it is not what was written: its checksum "
+                f"{self.folder / name} cannot be read (it was changed: its checksum "
                 f"differs); {AGAIN}"
             )
         return content
 
     def measured(self, name: str) -> dict[str, Any]:
-        """What a probe of that name measured; also config, environment and data."""
+        """The measurement of a probe by name; also config, environment and data."""
         return files.parse_json(self.folder / f"{name}.json", lambda: self.read(f"{name}.json"))
 
     @property
     def probes(self) -> list[str]:
-        """Names of the probes that measured something."""
+        """Names of the probes with a measurement."""
         names = {path.stem for path in self.folder.glob("*.json")}
         return sorted(names - {"config", "environment", "data"})
 
@@ -138,11 +138,11 @@ class Record:
         ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
         ``labels/domain`` (m,); ``images/domain/source`` (m,): the images' indices in that source,
         source by source in the order of the test set (absent where domains are pooled);
-        ``sample/domain``: the positions that are tested where not all are.
+        ``sample/domain``: the tested positions, if not all are tested.
         """
         return load(self.read("predictions.safetensors"))
 
     @property
     def points(self) -> pd.DataFrame:
-        """t-SNE points that are kept instead of the features: none, while those are here."""
+        """t-SNE points kept instead of the features: none if there are features."""
         return pd.DataFrame()

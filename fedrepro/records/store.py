@@ -1,4 +1,4 @@
-"""Runs by id: asked for, they are found, resumed or trained."""
+"""Runs by id: they are read, resumed or trained when they are needed."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -32,20 +32,20 @@ from fedrepro.records.packed import Pack, PackedRecord
 from fedrepro.records.record import Record, RunSpec, run_id
 from fedrepro.records.tracked import Tracked, replay
 
-DIVERGED = "diverged.json"  # in the folder of a run that ended so: what was said, seed and round
+DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and round
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Something to measure on a finished training whose clients are still there; kept in the
-    record as ``<name>.json``."""
+    """A measurement on a finished training whose clients are still in memory; stored in the record
+    as ``<name>.json``."""
 
     name: str
     measure: Callable[[Training], Mapping[str, float]]
 
 
 class Store:
-    """A folder of runs, each in a folder of its own or all packed together."""
+    """A folder of runs, each in its own folder or all packed together."""
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
@@ -54,7 +54,7 @@ class Store:
         self._pack = Pack(self.root)
 
     def find(self, identity: str, probe: Probe | None = None) -> Record | None:
-        """The finished run of that id, if any, and if the probe was there."""
+        """The finished run with an id, if there is one and it has the probe's measurement."""
         folder = self.root / identity
         record: Record | None = Record(folder) if (folder / "done").exists() else None
         if record is None and identity in self._pack.runs:
@@ -80,9 +80,9 @@ class Store:
         probe: Probe | None = None,
         track: str | type[Tracker] = "",
     ) -> Record:
-        """The record of a run: from the store, resumed from its checkpoint, or trained now. One
-        that lacks what a probe measures is trained again. track: what is told of its rounds.
-        Diverged: its training did, now or when it was last asked for."""
+        """The record of a run: from the store, resumed from its checkpoint, or trained now. A
+        record without the probe's measurement is trained again. track: receives its rounds.
+        Diverged: its training diverged, now or earlier."""
         tracker = resolve(track)
         federation = federation_of(spec.protocol.data, data_root)
         for name in ["auto", *engines.ENGINES] if spec.engine == "auto" else [spec.engine]:
@@ -123,7 +123,7 @@ def _train(
     probe: Probe | None,
 ) -> None:
     """Train a run into its folder."""
-    (folder / "done").unlink(missing_ok=True)  # it lists files that are written anew
+    (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
     facts = environment(training.device) | {"memory_format": str(training.engine.format)}
     marked = replace(training.federation, deviations=training.few_tests.deviations)
     files.write_json(folder / "config.json", config)
@@ -143,7 +143,7 @@ def _train(
 
 
 def _diverged(folder: Path) -> Diverged:
-    """What a run ended with. It is not trained again: the same seed would take the same way."""
+    """The error of a diverged run. It is not trained again: the same seed diverges again."""
     said = files.read_json(folder / DIVERGED)
     message = f"{said['message']} (delete {folder} to train it again)"
     return Diverged(message, said["seed"], said["round"])
@@ -181,7 +181,7 @@ def predicted_of(training: Training) -> dict[str, Tensor]:
 
 
 def data_facts(federation: Federation) -> dict[str, Any]:
-    """What a record says of its data."""
+    """A record's facts about its data."""
     counts = federation.counts()
     return {
         "dataset": federation.dataset,
@@ -197,7 +197,7 @@ def data_facts(federation: Federation) -> dict[str, Any]:
 
 
 def federation_of(spec: DataSpec, data_root: Path | None = None) -> Federation:
-    """The federation of a data spec; the last few are kept, for many runs share one."""
+    """The federation of a data spec; the last few are cached, because many runs share one."""
     return _federation(spec.model_dump_json(), data_root)
 
 

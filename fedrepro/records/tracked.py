@@ -1,4 +1,4 @@
-"""Runs that a tracker follows."""
+"""Runs with a tracker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedrepro.federated.rounds import Training
 
 
 def scalars(curve: pd.DataFrame) -> pd.DataFrame:
-    """What a tracker is told of a curve: one row per round, one column per name."""
+    """A curve's values for a tracker: one row per round, one column per name."""
     terms = curve[curve.measure == "term"].pivot_table("value", "round", "subject")
     sent = metrics.traffic(curve)
     tested = metrics.accuracies(curve).rename(columns={"avg": "mean"})
@@ -23,13 +23,13 @@ def scalars(curve: pd.DataFrame) -> pd.DataFrame:
 
 
 def tell(tracker: Tracker, curve: pd.DataFrame) -> None:
-    """Tell a tracker every round of a curve."""
+    """Send every round of a curve to a tracker."""
     for number, values in scalars(curve).iterrows():
         tracker.round(int(str(number)), {str(k): v for k, v in values.dropna().items()})
 
 
 def replay(folder: Path, track: type[Tracker], curve: pd.DataFrame) -> None:
-    """Tell a tracker of a finished run, if it was not told."""
+    """Send a finished run to a tracker, if it has not received it."""
     if not (place := folder / track.name).exists():
         place.mkdir(parents=True)
         tracker = track(place)
@@ -38,8 +38,8 @@ def replay(folder: Path, track: type[Tracker], curve: pd.DataFrame) -> None:
 
 
 class Tracked(Progress):
-    """Passes on what it is told, and tells a tracker each round. After a resume the tracker begins
-    anew with the rounds that were kept, so that none is there twice."""
+    """Passes each round on, and sends it to a tracker. After a resume the tracker begins again with
+    the stored rounds, so that no round appears twice."""
 
     def __init__(
         self, inner: Progress, training: Training, folder: Path, track: type[Tracker]

@@ -1,1 +1,1 @@
-"""What people look at: figures, tables, lines of text, and the pieces notebooks are made of."""
+"""Output for people: figures, tables, text, and functions for notebooks."""

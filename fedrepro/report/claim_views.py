@@ -1,4 +1,4 @@
-"""The claims' answers as pages and the README show them."""
+"""The claims' answers for pages and the README."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def rules() -> Html:
 
 
 def notes() -> Html:
-    """What the tests are made of."""
+    """How claims are tested, as text."""
     lines = "".join(f"<li>{escape(note)}</li>" for note in NOTES)
     return Html(f"<ul>{lines}</ul>", "how claims are tested")
 
 
 def overview() -> pd.DataFrame:
-    """How many claims of each paper have which answer: one row per paper."""
+    """The number of claims with each answer: one row per paper."""
     counts = {
         papers.load(name).short: Counter(answer.verdict for answer in of_recorded(name))
         for name in papers.list()
@@ -79,7 +79,7 @@ def overview() -> pd.DataFrame:
 
 
 def answers(found: Results) -> Html:
-    """Every claim of a page's paper with its answer, which leads to what decided it."""
+    """Every claim of a page's paper with its answer, which links to its evidence."""
     return _table(
         found.paper,
         {
@@ -93,7 +93,7 @@ def answers(found: Results) -> Html:
 
 
 def shown(name: str) -> Html:
-    """Every claim of one paper with its answer, what decides it, and the commands that repeat the
+    """Every claim of one paper with its answer, the evidence, and the commands that repeat the
     runs. Each has an anchor: paper and claim id."""
     rows = {}
     for one in of_recorded(name):
@@ -107,7 +107,7 @@ def shown(name: str) -> Html:
 
 
 def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
-    """Of HTML texts, one row per claim."""
+    """A table of HTML texts, one row per claim."""
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="claim")
     label = f"claims of {paper.short} and answers"
     return Html(styled(frame, "protocol prose claims", label), label)
@@ -118,7 +118,7 @@ def _badge(one: Answer) -> str:
 
 
 def _commands(one: Answer) -> str:
-    """What trains the runs of a claim again."""
+    """The commands that train the runs of a claim again."""
     lines = [
         f"fedrepro sweep {one.paper} --experiment {part.test.experiment} --dataset {part.dataset} "
         f"--scale {part.scale} --seeds 0-{part.seeds - 1}"
@@ -132,8 +132,8 @@ def _commands(one: Answer) -> str:
 
 
 def main_claims(page: str) -> str:
-    """The papers' main claims as a Markdown table, one row per claim and data set. page: that of
-    all claims."""
+    """The papers' main claims as a Markdown table, one row per claim and data set. page: the
+    address of the page of all claims."""
     lines = ["| paper | claim | answer | on | printed | ours |", "| --- " * 6 + "|"]
     for name in papers.list():
         paper = papers.load(name)
@@ -147,13 +147,13 @@ def main_claims(page: str) -> str:
 
 
 def glue_main() -> None:
-    """Hand the first page of the book its table, so that claims are answered once a build."""
+    """Glue the table for the book's first page, so that claims are answered once per build."""
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
 
 
 def _leads(paper: Paper, parts: Sequence[Part]) -> Iterator[tuple[str, str, str]]:
     """Where, the printed lead, and ours: ``Digits, reduced``, ``+1.6``, ``+0.5 [-1.1, +2.1] over
-    FedBN; still rising``; on each data set of the difference that supports the claim least."""
+    FedBN; still rising``; for each data set, from the difference that supports the claim least."""
     weakest: dict[str, tuple[Part, Difference]] = {}
     for part in parts:
         least, known = part.weakest, weakest.get(part.dataset)

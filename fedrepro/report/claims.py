@@ -1,4 +1,4 @@
-"""The papers' claims, answered: holds, contradicted or open.
+"""Answers to the papers' claims: holds, contradicted or open.
 
 A claim is data in its paper's file (`papers.schema.Claim`). Each of its tests compares rows of one
 experiment, on each data set it was run on. Differences are paired over seeds; their spread is
@@ -33,7 +33,7 @@ SCALES = ("paper", "reduced")  # smoke answers nothing
 
 @dataclass(frozen=True)
 class Difference:
-    """The row less another, in one column: mean over seeds, its standard error and the margin."""
+    """A row minus another, in one column: mean over seeds, its standard error and the margin."""
 
     other: str
     column: str
@@ -43,12 +43,12 @@ class Difference:
     margin: float
     printed: float | None
     spread: float = 0.0  # variance of the paired differences over seeds,
-    pairs: int = 1  # pooled over so many of them
+    pairs: int = 1  # pooled over this many of them
     images: float = 0.0  # variance of the mean over test images
 
     @property
     def p(self) -> float:
-        """Of the claim's being wrong: how likely so large a difference is at the margin."""
+        """One-sided p: the probability of a difference this large if the truth is at the margin."""
         return float(stdtr(self.freedom, -self._t)) if self.freedom else 1.0
 
     @property
@@ -62,12 +62,12 @@ class Difference:
 
     @property
     def exact(self) -> bool:
-        """Whether it is counted, so that no draw can move it."""
+        """Whether it is counted, so that it does not depend on chance."""
         return math.isinf(self.freedom) and not self.error
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """95 %, two-sided; None with one seed, and of a count."""
+        """The two-sided 95 % interval; None with one seed, and for a counted value."""
         if not self.freedom or self.exact:
             return None
         half = float(stdtrit(self.freedom, 1 - LEVEL / 2)) * self.error
@@ -75,13 +75,13 @@ class Difference:
 
     @property
     def least_seen(self) -> float | None:
-        """The smallest distance from the margin that such runs show four times of five."""
+        """The smallest distance from the margin that such runs detect with 80 % power."""
         return None if not self.freedom or self.exact else _seen(self.error, self.freedom)
 
     @property
     def seeds_needed(self) -> int | None:
-        """As many seeds show a lead of the printed size four times of five; None where no number of
-        them does, for want of test images, or where none is printed."""
+        """The number of seeds that detects a lead of the printed size with 80 % power. None if no
+        number does, because of too few test images, or if no lead is printed."""
         lead = (self.printed or 0.0) - self.margin
         if not self.spread or lead <= _seen(math.sqrt(self.images), math.inf):
             return None
@@ -96,7 +96,7 @@ class Difference:
 
 
 def _seen(error: float, freedom: float) -> float:
-    """The smallest distance from the margin that is found four times of five."""
+    """The smallest distance from the margin that is detected with 80 % power."""
     return float(stdtrit(freedom, 1 - LEVEL) + stdtrit(freedom, POWER)) * error
 
 
@@ -122,14 +122,14 @@ class Part:
 
     @property
     def why(self) -> str:
-        """One line: what was compared, and what decided."""
+        """One line: the comparison, and the reason for the answer."""
         where = self.test.experiment + (f" on {self.dataset}" if self.dataset else "")
         weakest = self.weakest
         if weakest is None:
             return f"{where}: not run; what is missing: runs"
         runs = "counted" if weakest.exact else f"{self.seeds} seeds"
         more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
-        said = f"{where}, {self.scale}, {runs}: {more} less {less} ({weakest.column})"
+        said = f"{where}, {self.scale}, {runs}: {more} minus {less} ({weakest.column})"
         said += f" {weakest.mean:+.3g}"
         if weakest.exact:
             return said
@@ -142,7 +142,8 @@ class Part:
         if self.past:
             said += f"; trained with earlier settings: {', '.join(self.past)}"
         if self.verdict == "open" and weakest.least_seen is not None:
-            said += f"; these runs show {weakest.least_seen:.3g} and more{self._cost(weakest)}"
+            said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
+            said += f"(80 % power){self._cost(weakest)}"
         return said
 
     def _cost(self, weakest: Difference) -> str:
@@ -156,16 +157,16 @@ class Part:
         if weakest.printed is None:
             return said
         if seeds is None and weakest.printed > weakest.margin:
-            return f"{said}, for which no number of seeds makes up for the few test images"
+            return f"{said}; no number of seeds can detect it, because of the few test images"
         if seeds is None or seeds <= self.seeds:
             return said
         hours = (seeds - self.seeds) * self.hours
-        return f"{said}, which takes {seeds} seeds: {hours:.1g} hours of one core more"
+        return f"{said}, which needs {seeds} seeds: {hours:.1g} more hours of one core"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A claim's answer: its parts', put together."""
+    """A claim's answer, combined from its parts."""
 
     paper: str
     claim: Claim
@@ -180,12 +181,12 @@ class Answer:
 
     @property
     def scale(self) -> str:
-        """Of the parts that were run."""
+        """The scale of the parts that were run."""
         return ", ".join(dict.fromkeys(part.scale for part in self.parts if part.differences))
 
     @property
     def answer(self) -> str:
-        """The verdict, and where it is an answer the scale it holds at, or that it was counted."""
+        """The verdict; if it is not open, with its scale, or that it was counted."""
         if self.verdict == "open":
             return self.verdict
         counted = all(d.exact for part in self.parts for d in part.differences)
@@ -218,12 +219,12 @@ Hours = Callable[[str, str, str, str], float]
 
 @cache
 def of_recorded(name: str) -> list[Answer]:
-    """Every claim of a paper, answered from the runs kept with the book."""
+    """The answers to every claim of a paper, from the runs recorded with the book."""
     return answered(recorded(name))
 
 
 def answered(found: Results) -> list[Answer]:
-    """Every claim of one paper, answered from recorded runs."""
+    """The answers to every claim of one paper, from recorded runs."""
     claims = found.paper.claims
     names = {test.experiment for claim in claims for test in claim.tests}
     names |= {test.against for claim in claims for test in claim.tests}
@@ -238,7 +239,7 @@ def answered(found: Results) -> list[Answer]:
 
 
 def _hours(rows: Mapping[tuple[str, str, str, str], Sequence[Record]], *row: Any) -> float:
-    """What a row's run took as a mean over its seeds; row: experiment, data set, scale, name."""
+    """Mean hours of a row's run over its seeds; row: experiment, data set, scale, name."""
     spent = [float(metrics.seconds(record.curve).sum()) / 3600 for record in rows.get(row, ())]
     return sum(spent) / len(spent) if spent else 0.0
 
@@ -266,7 +267,7 @@ def answers(
     images: Images = lambda *_: 0.0,
     hours: Hours = lambda *_: 0.0,
 ) -> list[Answer]:
-    """Every claim of a paper, answered from the numbers of recorded runs.
+    """The answers to every claim of a paper, from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
     gains: `Results.late_gains`. images: variance over test images of the difference of a test's
@@ -282,7 +283,7 @@ def answers(
 
 
 def _judged(parts: list[Part]) -> Iterator[Part]:
-    """The parts with their words. Holm's correction is over all differences of the claim."""
+    """The parts with their verdicts. Holm's correction is over all differences of the claim."""
     every = [d for part in parts for d in part.differences]
     order = np.argsort([d.reverse for d in every], kind="stable")
     adjusted, worst = {}, 0.0

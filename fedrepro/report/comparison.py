@@ -1,4 +1,4 @@
-"""The statistics behind one cell's verdict: our seeds beside a printed number."""
+"""The statistics behind one cell's verdict: our seeds compared with a printed number."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Compared:
-    """Our number less the printed one, its standard error and degrees of freedom. tolerance: Δ."""
+    """Our number minus the printed one, its standard error and degrees of freedom. tolerance: Δ."""
 
     difference: float
     error: float
@@ -45,7 +45,7 @@ class Compared:
 
     @property
     def p(self) -> float:
-        """Two-sided, of no difference."""
+        """The two-sided p of no difference."""
         if not self.error:
             return 0.0 if abs(self.difference) > ROUNDING else 1.0
         return 2 * float(stdtr(self.freedom, -abs(self.difference) / self.error))
@@ -77,7 +77,7 @@ def compared(
     theirs: float = 0.0,
     tolerance: float = 0.0,
 ) -> Compared | None:
-    """Our seeds beside a printed number; None where no spread is known.
+    """Our seeds compared with a printed number; None if no spread is known.
 
     published_std: over so many trials; None where it is not printed or not usable. pooled: variance
     of one run and its degrees of freedom, for a single seed. images, theirs: variance of our

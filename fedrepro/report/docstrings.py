@@ -1,4 +1,4 @@
-"""Docstrings as the book's page of names shows them: a Sphinx extension beside autodoc."""
+"""Docstrings for the book's page of names: a Sphinx extension for autodoc."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ITEM = re.compile(r"(?:^|(?<=\.) (?=[a-z]))(\w+(?:, \w+)*(?: \([^)]*\))?): ", re
 
 
 def listed(lines: list[str]) -> list[str]:
-    """A docstring whose described names are the items of a list."""
+    """A docstring with its described names as items of a list."""
     text = ITEM.sub(r"\n\n- **\1**: ", "\n".join(line.strip() for line in lines).strip())
     parts = re.split(r"\n{2,}", text)
     shown = [p.replace("\n", "\n  ") if p.startswith("- ") else p for p in parts]
@@ -22,7 +22,7 @@ def _process(app: Any, what: str, name: str, item: Any, options: Any, lines: lis
 
 
 def _plain(app: Any, what: str, name: str, item: Any, options: Any, *signed: str) -> Any:
-    """A signature that Sphinx can parse: defaults that have no source text are named."""
+    """A signature that Sphinx can parse: defaults without source text are named."""
     given, returned = signed
     given = re.sub(r"<function (\w+)>", r"\1", given or "").replace("<factory>", "...")
     return given, returned

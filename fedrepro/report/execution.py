@@ -1,4 +1,4 @@
-"""What was run: under which protocol, when, on which machine, from which data."""
+"""The recorded runs: their protocol, date, machine and data."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedrepro.report.views import built, nothing
 
 
 def whole_protocol() -> pd.DataFrame | Html:
-    """What was trained under the papers' own protocols: one row per printed table and data set with
-    a run at scale paper, of how many of its rows there is one, and the verdicts of its cells."""
+    """Runs under the papers' own protocols: one row per printed table and data set with a run at
+    scale paper, with the number of its rows that were run, and the verdicts of its cells."""
     rows = []
     for paper in papers.list():
         found = recorded(paper).where(scale="paper")
@@ -71,7 +71,7 @@ def executions(found: Results) -> pd.DataFrame | Html:
 
 
 def hashes(found: Results) -> pd.DataFrame | Html:
-    """The data behind the runs."""
+    """The hashes of the runs' data."""
     rows = {
         (study.dataset, study.scale, what): {"sha256": value[:16]}
         for study, result in _each_run(found).values()

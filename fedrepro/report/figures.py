@@ -50,12 +50,12 @@ def curves(
     y: str = "avg",
     ylabel: str | None = None,
 ) -> Picture:
-    """Test accuracy while training: one line per label, the mean over seeds, in a band from the
-    lowest to the highest seed. A mean ends where the first of its seeds does.
+    """Test accuracy during training: one line per label, the mean over seeds, in a band from the
+    lowest to the highest seed. A mean ends where its first seed ends.
 
-    frame: as `Study.curves` gives it: label, seed, round, avg, bytes and domains. x="bytes": one
-    client's traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is
-    a level line at its last accuracy.
+    frame: from `Study.curves`: label, seed, round, avg, bytes and domains. x="bytes": one client's
+    traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is a
+    horizontal line at its last accuracy.
     """
     if x not in ("round", "bytes"):
         raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
@@ -152,7 +152,7 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
 
 
 def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) -> Picture:
-    """Mean accuracy over a grid of two settings, the mean over seeds in each place.
+    """Mean accuracy over a grid of two settings, as means over seeds.
 
     frame: label, seed, value, the labels of the form ``mu=0.1, delta=0.2``; the first setting goes
     upwards. printed: the paper's numbers by label, in a second line. A place without a run is
@@ -256,8 +256,8 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
 
 
 def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[str] = ()) -> Picture:
-    """The same chart of what the authors' own files hold of a printed table: all rows, some, or all
-    but some. FedReproError where there is no such file."""
+    """The same chart from the authors' own files for a printed table: all rows, some, or all except
+    some. FedReproError: there is no such file."""
     found = papers.load(paper).filed
     if found is None or table not in found.domains:
         raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
@@ -273,11 +273,11 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
 
 
 def traffic(frame: pd.DataFrame) -> Picture:
-    """What travelled: one row per label, one marker per kind of payload on a logarithmic axis.
-    Downloads are full and stand above, uploads are hollow.
+    """Traffic: one row per label, one marker per kind of payload on a logarithmic axis. Downloads
+    are filled and above, uploads are hollow.
 
-    frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed where there
-    are several (their mean is drawn).
+    frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed if there are
+    several (their mean is drawn).
     """
     frame = checked(frame, ("label", "kind", "bytes"), "traffic")
     table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
@@ -311,7 +311,7 @@ def traffic(frame: pd.DataFrame) -> Picture:
 
 
 def beside(table: pd.DataFrame) -> Picture:
-    """A frame of `verdicts.build_table`, drawn: one panel per column, methods downwards, the
+    """A figure of a frame of `verdicts.build_table`: one panel per column, methods downwards, the
     printed mean and deviation above ours. A stand-in column says so in its title.
 
     FedReproError: an empty frame, or runs on several data sets or scales.
@@ -343,7 +343,7 @@ def beside(table: pd.DataFrame) -> Picture:
 
 
 def _pairs(ax: Axes, section: Section, column: str) -> None:
-    """Printed and own value of each cell with its deviation; nothing where there is none."""
+    """Printed and own value of each cell with its deviation, if there are any."""
     cells = pd.DataFrame([section.cells.get((m, column), {}) for m in section.methods])
     series: tuple[tuple[str, float, dict[str, Any], str], ...] = (
         ("published", -0.17, {"color": PAPER, "marker": "s", "mfc": "white"}, "paper"),
@@ -381,7 +381,7 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
         ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row["method"])
     for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
         for rank in rows[key].unique():
-            text = "\n".join(rows.method[rows[key] == rank])  # one line a method that shares it
+            text = "\n".join(rows.method[rows[key] == rank])  # one line per method that shares it
             ax.text(side, float(rank), text, ha=align, va="center", size=SMALL)
     tau = float(rows.tau.iloc[0])
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])

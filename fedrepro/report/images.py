@@ -64,10 +64,10 @@ def contact_sheet(
 
 
 def sample_grid(federation: Federation, per_class: int = 1, seed: int = 0) -> Picture:
-    """Training images drawn at random: ``per_class`` rows per client, one column per class. A
-    client without images of a class leaves its place white."""
+    """Random training images: ``per_class`` rows per client, one column per class. The place is
+    white if a client has no image of a class."""
     if per_class < 1:
-        raise FedReproError(f"per_class = {per_class}: give 1 or more images a class")
+        raise FedReproError(f"per_class = {per_class}: give 1 or more images per class")
     clients, classes = federation.clients, federation.classes
     blank = np.full((3, federation.size, federation.size), 255, np.uint8)
     images = []
@@ -101,7 +101,7 @@ def _long(names: Sequence[str]) -> bool:
 
 
 def _turn(ax: Any, names: Sequence[str], side: str) -> None:
-    """Long names of classes stand aslant."""
+    """Rotate long class names."""
     if _long(names):
         ax.tick_params(axis="x", labelrotation=60)
         for text in ax.get_xticklabels():
@@ -115,9 +115,9 @@ def _wrapped(name: str, width: int) -> str:
 
 
 def counts_chart(federation: Federation, shares: bool = False) -> Picture:
-    """Images by client (or domain, where they belong to all of it) and class: one panel per split,
-    the number in every place and the sum at the end of its row. shares: percent of each client's
-    training images in place of numbers."""
+    """Images by client (or domain, if they belong to all of it) and class: one panel per split,
+    numbers in the cells and the sum at the end of the row. shares: percent of each client's
+    training images instead of numbers."""
     from seaborn import heatmap
 
     counts = federation.counts()
@@ -166,11 +166,10 @@ def _count(value: float) -> str:
 
 
 def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -> Picture:
-    """Representations in the plane: one panel per label, a colour and marker for each domain or
-    class.
+    """t-SNE of representations: one panel per label, a colour and marker for each domain or class.
 
-    points: label, x, y, domain, cls, as `embedding.tsne` gives them with a label added. Classes of
-    one character are drawn as that character. The plane has no unit, so it has no ticks.
+    points: label, x, y, domain, cls, from `embedding.tsne` with a label added. Classes of one
+    character are drawn as that character. t-SNE has no unit, so there are no ticks.
     """
     if by not in ("domain", "class"):
         raise FedReproError(f"by = {by!r}: colour points by 'domain' or 'class'")
@@ -209,8 +208,8 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
 
 
 def confusion(frame: pd.DataFrame) -> Picture:
-    """How the test images of each class are classified, in percent: one panel per domain, classes
-    downwards. The picture is of the first method, its interactive form has them all.
+    """Confusion of the test images of each class, in percent: one panel per domain, true classes
+    downwards. The picture shows the first method, its interactive form all.
 
     frame: method, domain, cls, predicted, percent and images, as `views.confusion` makes it.
     """
@@ -245,10 +244,10 @@ def _bare(ax: Any) -> None:
 
 
 def plane(points: pd.DataFrame) -> Picture:
-    """Embeddings and prototypes: a colour for each domain, a marker for each class, large with an
-    edge the prototypes, red stars the means of prototypes over clients.
+    """t-SNE of embeddings and prototypes: a colour for each domain, a marker for each class.
+    Prototypes are large with an edge; red stars are the means of prototypes over clients.
 
-    points: x, y, domain, cls, role, as `embedding.with_prototypes` gives them.
+    points: x, y, domain, cls, role, from `embedding.with_prototypes`.
     """
     points = checked(points, ("x", "y", "domain", "cls", "role"), "plane of prototypes")
     star = "mean of prototypes"
@@ -281,14 +280,14 @@ def plane(points: pd.DataFrame) -> Picture:
 
 
 def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
-    """One row per attacked prototype: the image found, the one behind the prototype and another of
-    its class; under the first and the last their likeness to the one behind.
+    """One row per attacked prototype: the found image, the image behind the prototype and another
+    of its class; below the first and the last their similarity to the image behind.
 
     figure, cells: `Study.figure` and `Study.cells` of an experiment of kind ``inversion``.
     """
     arrays, names = figure.arrays, figure.facts.get("rows")
     if not names:
-        raise FedReproError("no attack to draw; give the figure of an experiment that attacks")
+        raise FedReproError("no attack to draw; give the figure of an experiment of kind inversion")
     likeness = {(row["method"], row["column"]): row["value"] for row in cells}
     drawn, axes = picture(0.4 + 1.45 * len(names), len(names), len(SEEN))
     for row, name in enumerate(names):

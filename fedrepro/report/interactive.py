@@ -1,11 +1,11 @@
-"""Figures that answer the pointer and the keyboard, as Vega-Lite with their data inside.
+"""Interactive figures for pointer and keyboard, as Vega-Lite with their data inside.
 
-Each function takes what the static figure of its kind takes. A `Picture` carries the result in its
-file; a page of the book draws it in the picture's place (`book/_static/interactive.js`), which also
-sets what depends on the page: width, columns, the theme.
+Each function takes the same arguments as the static figure of its kind. A `Picture` has the result
+in its file. A page of the book draws it instead of the picture (`book/_static/interactive.js`), and
+sets width, columns and theme.
 
-They are written in Vega-Lite itself: through Altair every notebook's kernel would spend a second
-on its import, and plotly's script is five times as large as Vega's.
+They are written in Vega-Lite directly: Altair's import takes a second in every notebook's kernel,
+and plotly's script is five times as large as Vega's.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}
 
 
 def _spec(rows: pd.DataFrame, said: str, **what: Any) -> Spec:
-    """said: what the data say, as one sentence with a number; the picture's words get it too."""
+    """A Vega-Lite figure. said: one sentence with a number about the data, also used in the
+    picture's description."""
     numeric = pd.api.types.is_numeric_dtype
     parse = {str(c): "number" if numeric(rows[c]) else "string" for c in rows}
     csv = rows.to_csv(index=False, float_format="%.6g")
@@ -37,7 +38,7 @@ def _spec(rows: pd.DataFrame, said: str, **what: Any) -> Spec:
 
 
 def _at(field: str, kind: str = "nominal", title: str | None = "", **more: Any) -> Spec:
-    """A channel; its title is the field's name where none is given."""
+    """A channel; its title is the field's name by default."""
     return {"field": field, "type": kind, "title": field if title == "" else title, **more}
 
 
@@ -46,12 +47,12 @@ def _number(field: str, title: str | None = "", **more: Any) -> Spec:
 
 
 def _told(*fields: str, **titled: str) -> list[Spec]:
-    """What a mark says under the pointer."""
+    """The tooltip of a mark."""
     return [_at(field) for field in fields] + [_at(field, title=t) for field, t in titled.items()]
 
 
 def _pick(what: str, names: Sequence[str], every: bool = True) -> Spec:
-    """A choice by keyboard, of one name or of all."""
+    """A list to choose one name or all."""
     options = ["all", *names] if every else list(names)
     bind = {"input": "select", "options": options, "name": f"{what} "}
     return {"name": "chosen", "value": options[0], "bind": bind}
@@ -62,7 +63,7 @@ def _click(field: str) -> Spec:
 
 
 def _lit(field: str, value: float = 1) -> Spec:
-    """Full strength for what is chosen in the list and in the legend."""
+    """Full opacity for names chosen in the list and in the legend."""
     chosen = f"chosen == 'all' || datum.{field} == chosen"
     test = {"and": [{"param": "clicked"}, chosen]}
     return {"condition": {"test": test, "value": value}, "value": value / 8}
@@ -88,7 +89,7 @@ def _extremes(values: pd.Series[float], what: str) -> str:
 
 def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
     """Means over seeds in a band from the lowest to the highest seed, by round or by traffic. A
-    method that sends nothing is a level line."""
+    method that sends nothing is a horizontal line."""
     rows = _means(frame, x, y)
     labels = [str(label) for label in rows.label.unique()]
     said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
@@ -130,8 +131,8 @@ def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
 
 
 def _means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """label, round, MB where x is bytes, mean, low, high, seeds; a label ends where its first seed
-    does."""
+    """Columns label, round, MB if x is bytes, mean, low, high, seeds; a label ends where its first
+    seed ends."""
     sent = {"MB": ("bytes", lambda values: values.mean() / 1e6)} if x == "bytes" else {}
     seeds = {"mean": (y, "mean"), "low": (y, "min"), "high": (y, "max"), "seeds": (y, "size")}
     rows = frame.groupby(["label", "round"], sort=False).agg(**sent, **seeds).reset_index()
@@ -144,7 +145,7 @@ def _means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
 
 
 def embedding(points: pd.DataFrame, by: str) -> Spec:
-    """One panel per label; colour and shape tell domains or classes apart."""
+    """One panel per label; colour and shape show domains or classes."""
     key = "domain" if by == "domain" else "cls"
     rows = points[["label", "domain", "cls", "x", "y"]]
     groups = sorted(rows[key].unique()) if by == "class" else list(rows[key].unique())
@@ -170,8 +171,8 @@ def embedding(points: pd.DataFrame, by: str) -> Spec:
 
 
 def confusion(frame: pd.DataFrame) -> Spec:
-    """One panel per domain of the method that is chosen: how its images of each class (downwards)
-    are classified, in percent. frame: as `images.confusion` takes it."""
+    """One panel per domain for the chosen method: true classes downwards, predicted classes across,
+    in percent. frame: as in `images.confusion`."""
     classes = sorted(frame.cls.unique())
     first = frame[frame.method == frame.method.iloc[0]]
     wrong = first.percent.where(first.cls != first.predicted, 0)
@@ -240,7 +241,7 @@ def _web(spokes: Sequence[str], low: float, turned: list[Spec], plane: Spec) -> 
     corners = [{"value": ring, "spoke": i} for ring in rings for i in range(len(spokes))]
     beyond = 100 + 0.18 * (100 - low)
     texts = [{"value": beyond, "spoke": i, "text": name} for i, name in enumerate(spokes)]
-    flat = math.cos(math.pi / len(spokes))  # how far out the middle of a ring's side lies
+    flat = math.cos(math.pi / len(spokes))  # radius of the middle of a side
     texts += [
         {"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"} for ring in rings
     ]

@@ -1,5 +1,5 @@
-"""The common protocol's page: methods of all papers in one order, with bootstrap intervals, and how
-far it agrees with the order a paper prints."""
+"""The common protocol's page: methods of all papers in one order, with bootstrap intervals, and its
+agreement with the papers' printed orders."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ INTERVAL = (2.5, 97.5)  # percentiles
 
 
 def ranks(scores: pd.DataFrame, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
-    """Methods from the best mean accuracy down: columns mean, rank, low, high.
+    """Methods, best mean accuracy first: columns mean, rank, low, high.
 
     scores: method, seed, column (a domain) and value in percent, one row each. Ties share the mean
     rank. low, high: the 95 % percentile interval of the rank when seeds and domains are both drawn
     with replacement, the same ones for every method.
 
     Raises:
-        FedReproError: a method lacks a seed or a domain that another has.
+        FedReproError: a method has no value for a seed or a domain of another.
     """
     table = scores.pivot(index="method", columns=["seed", "column"], values="value")
     full = pd.MultiIndex.from_product([scores.seed.unique(), scores.column.unique()])
     missing = table.reindex(columns=full).isna().any(axis=1)
     if missing.any():
         raise FedReproError(
-            f"{', '.join(table.index[missing])} lack a seed or a domain that others have; "
+            f"{', '.join(table.index[missing])} have no value for a seed or a domain of others; "
             "run them with the same seeds"
         )
     seeds, domains = (len(level) for level in full.levels)
@@ -57,7 +57,7 @@ def ranks(scores: pd.DataFrame, draws: int = DRAWS, seed: int = 0) -> pd.DataFra
 
 
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
-    """A printed column by method, of the rows that are a method of their own."""
+    """A printed column by method, for the rows that are one method."""
     experiment = next(e for e in paper.experiments if e.table == table)
     arms = [arm for arm in paper.arm_specs(experiment.id) if not arm.alternative]
     methods = [arm.method for arm in arms]
@@ -70,7 +70,7 @@ def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
 
 
 def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) -> pd.DataFrame:
-    """Kendall's tau-b of our order of methods and each paper's, over the methods both have.
+    """Kendall's tau-b of our order of methods and each paper's, for the methods in both.
 
     ours: mean accuracy by method. Columns paper, table, methods, tau, p (two-sided, of tau = 0),
     best here, best there; one row per table that `experiment.compared` lists for the data set.
@@ -100,17 +100,17 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
 
 
 def datasets(found: Results, experiment: str) -> list[str]:
-    """The data sets an experiment was run on, in the protocol's order."""
+    """The data sets with runs of an experiment, in the protocol's order."""
     have = {study.dataset for study in found.holding(experiment)}
     return [name for name in found.paper.datasets if name in have]
 
 
 def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame, list[str]]:
-    """Accuracy in percent: method, seed, column (a domain), value; without the methods, which come
-    second, of which the training of a seed diverged."""
+    """Accuracy in percent: method, seed, column (a domain), value. Second: the methods with a
+    diverged seed, which are left out."""
     frame = pd.DataFrame(found.of_one_scale(dataset, experiment).cells(experiment))
     if frame.empty:
-        raise FedReproError(f"no notebook of the common protocol holds {experiment} on {dataset}")
+        raise FedReproError(f"no notebook of the common protocol has {experiment} on {dataset}")
     frame = frame[frame.column != "avg"][["method", "seed", "column", "value"]]
     diverged = list(frame[frame.value.isna()].method.unique())
     return frame[~frame.method.isin(diverged)], diverged
@@ -118,7 +118,7 @@ def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame,
 
 def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
     """One row per method, best first: rank with its interval, mean, spread over seeds, each domain;
-    the data set's name in the corner. Those that diverged come last, without a rank."""
+    the data set's name in the corner. Diverged methods come last, without a rank."""
     frame, diverged = scores(found, experiment, dataset)
     order = ranks(frame)
     domains = frame.pivot_table(index="method", columns="column", values="value", sort=False)
@@ -139,7 +139,7 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
 
 
 def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
-    """Mean rank over the data sets, best first, beside the rank on each."""
+    """Mean rank over the data sets, best first, and the rank on each."""
     names = datasets(found, experiment)
     if not names:
         return nothing()
@@ -162,7 +162,7 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 
 def chosen(found: Results, experiment: str) -> pd.DataFrame | Html:
-    """The tuned value by method and data set, and the validation accuracy of each value tried, in
+    """The tuned value by method and data set, and the validation accuracy of each tried value, in
     percent."""
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for dataset in datasets(found, experiment):
@@ -195,7 +195,7 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
 
 
 def show_each(found: Results, experiment: str, view: Callable[..., Any]) -> None:
-    """A view of every data set that has runs; one line where none has."""
+    """A view for every data set with runs; one line if none has any."""
     names = datasets(found, experiment)
     show([view(found, experiment, name) for name in names] or [nothing()])
 
@@ -210,6 +210,6 @@ def one_seed(study: Study, experiment: str) -> pd.DataFrame:
 
 
 def tried(study: Study, experiment: str) -> pd.DataFrame:
-    """Validation accuracy in percent: one row per method, one column per value that was tried."""
+    """Validation accuracy in percent: one row per method, one column per tried value."""
     rows = {r.label: r.tries for r in study.results(experiment)}
     return pd.DataFrame.from_dict(rows, orient="index").round(1).rename_axis("method")

@@ -1,5 +1,5 @@
-"""Where a paper's text, public code and our runs are not known to be the same: one table per paper,
-made of what its file, the methods' fields and the records of its runs say, and of nothing else."""
+"""The points where a paper's text, public code and our runs differ or may differ: one table per
+paper, made only from its file, the methods' fields and the records of its runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, fields, prose
 
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
-STATUSES = ("decided", "inferred", "code", "stated")  # ours alone first
-# A source is clauses, "paper, Sec. 5.1: 8:2; FedBN code: 80/20". Which column each stands in:
+STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
+# A source has clauses, "paper, Sec. 5.1: 8:2; FedBN code: 80/20". The column of each clause:
 ARGUED = re.compile(r"(project decision|inferred:|inferred (?!.*\bcode\b))")
 CODE = re.compile(r"\b(codes?|authors|PFLlib|FL-bench|MarsFL)\b")
 TEXT = re.compile(
@@ -22,8 +22,8 @@ Row = tuple[str, str, str, str, str]
 
 
 def ledger(found: Results) -> Html:
-    """Of the data sets and methods that were run: the scale, what is known of the data, and each
-    setting that the text does not settle, or of which a source names code."""
+    """A table for the data sets and methods that were run: the scale, facts about the data, and
+    each setting that the text does not decide, or whose source names code."""
     rows = [*_data(found), *_settings(found)]
     return prose(HEAD, rows, f"ledger of {found.paper.short}", "ledger")
 
@@ -64,7 +64,7 @@ def _settings(found: Results) -> list[Row]:
     for dataset in datasets:
         given = {str(name): tuple(rest) for name, *rest in paper.sources(dataset).to_numpy()}
         del given["data.dataset"]
-        for setting, facts in (given | fields(methods) | given).items():  # a paper's own wins
+        for setting, facts in (given | fields(methods) | given).items():  # the paper's own first
             on.setdefault((setting, *facts), []).append(dataset)
     rows = []
     for (setting, value, status, source, others), where in on.items():

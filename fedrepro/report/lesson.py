@@ -1,4 +1,4 @@
-"""What the notebooks teach with: a method's source, and the arguments of its functions to try."""
+"""Tools of the teaching notebooks: a method's source, and the arguments of its functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedrepro.quantities.paper_run import Study
 
 
 def code(*parts: Any) -> Any:
-    """Classes and functions as they stand in the installed package, each under its place there."""
+    """The source of classes and functions in the installed package, each with its file and line."""
     from IPython.display import Code
 
     texts = []
@@ -31,7 +31,7 @@ def code(*parts: Any) -> Any:
 
 
 def small(study: Study) -> Study:
-    """A study at scale smoke as it is; for one at another scale, that of the embedded digits."""
+    """The study itself at scale smoke; at other scales, the study of the embedded digits."""
     if study.scale == "smoke":
         return study
     return replace(study, dataset="minidigits", scale="smoke", changes={}, only=None)
@@ -42,8 +42,8 @@ class _Caught(Exception):
 
 
 def given(study: Study, method: Method, hook: str = "client_loss", round: int = 2) -> Any:
-    """What one of a method's functions is called with for the first time in a round. The rounds
-    before it are trained, and nothing is recorded. FedReproError: it is not called."""
+    """The arguments of the first call of a method's function in a round. Earlier rounds are
+    trained, and nothing is recorded. FedReproError: the function is not called."""
 
     def stop(*arguments: Any) -> Any:
         raise _Caught(*arguments)
@@ -67,7 +67,7 @@ def shapes(**tensors: Tensor) -> pd.DataFrame:
 
 
 def beside(**terms: Mapping[str, Tensor]) -> pd.DataFrame:
-    """Terms of a loss, computed in several ways: one row per term, one column per way."""
+    """Loss terms, computed in several ways: one row per term, one column per way."""
     return pd.DataFrame(
         {way: {n: v.item() for n, v in named.items()} for way, named in terms.items()}
     )

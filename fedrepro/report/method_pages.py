@@ -1,4 +1,4 @@
-"""A page a method, from what its class says and from a round it really goes through."""
+"""One page per method, made from its class and from a real round."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL, SIZE, CLASSES, CLIENTS, IMAGES = "small-cnn", 28, 10, 5, 20
 
 
 def write_pages(folder: Path) -> list[str]:
-    """Write `<name>.md` for every known method; the names, sorted."""
+    """Write `<name>.md` for every known method. Returns the names, sorted."""
     files.make_folder(folder, "make room there")
     for name in methods.names():
         (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
@@ -38,7 +38,7 @@ def write_pages(folder: Path) -> list[str]:
 
 
 def page(name: str) -> str:
-    """A method's page as Markdown. FedReproError where a field has no source of its own."""
+    """A method's page as Markdown. FedReproError: a field has no source."""
     cls = methods.get(name)
     rows, inherited = cls.describe(), dataclasses.fields(Method)
     for row, field in zip(rows, dataclasses.fields(cls), strict=True):
@@ -74,7 +74,7 @@ def page(name: str) -> str:
 
 
 def _prose(cls: type[Method]) -> str:
-    """What the method says of itself, and then its variants."""
+    """The docstrings of the method and of its variants."""
     return "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
 
 
@@ -87,7 +87,7 @@ def _messages(cls: type[Method]) -> str:
     try:
         training = Training(cls(), _protocol(), _federation(), seed=0)
         curve = training.run(Silent())
-    except FedReproError as error:  # it trains on something else than images
+    except FedReproError as error:  # it trains on other data than images
         return f"Not counted on images: {error}.\n"
     sent = traffic(curve[curve["round"] == 2])
     rows = [

@@ -1,4 +1,4 @@
-"""What the paper notebooks call: open a study from the parameters cell, and views of it alone."""
+"""Functions for the paper notebooks: open a study from the parameters cell, and show it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, protocol_table
 
-OPEN = ("inferred", "decided")  # what neither a paper nor public code settles
+OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
 
 def open_study(
@@ -35,7 +35,7 @@ def open_study(
     runs_dir: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
-    """A study from a notebook's parameters. Mistakes in them show as one line, not a traceback."""
+    """The study of a notebook's parameters. Mistakes in them give one line, not a traceback."""
     errors_in_one_line()
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
@@ -54,7 +54,7 @@ def open_study(
 
 
 def errors_in_one_line() -> None:
-    """In this kernel a `FedReproError` shows as its own line; the cell fails all the same."""
+    """In this kernel a `FedReproError` is shown as one line; the cell still fails."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:
@@ -69,7 +69,7 @@ def errors_in_one_line() -> None:
 
 
 def keep(name: str, picture: Picture) -> None:
-    """Show a figure under a name, by which a page of the book finds it (`views.picture`)."""
+    """Show a figure and store it under a name, for a page of the book (`views.picture`)."""
     scrapbook.glue(name, picture, "display")
 
 
@@ -86,8 +86,8 @@ def protocol(study: Study, experiments: Sequence[str]) -> Html:
 
 
 def runs(found: Results) -> pd.DataFrame:
-    """Train or find every run; one row per run: where it is kept, rounds, last mean accuracy, time.
-    Above it a line for each whose training diverged."""
+    """Train or read every run. One row per run: its folder, rounds, last mean accuracy, time. Above
+    it one line for each diverged run."""
     rows: dict[str, dict[str, Any]] = {}
     ended: dict[str, list[str]] = {}
     for _, result in found.runs():
@@ -130,13 +130,13 @@ def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
 
 
 def main(found: Results) -> str:
-    """The first table of methods side by side: its runs stand for all where one table is enough."""
+    """The first table that compares methods: its runs are used where one table is enough."""
     kinds = {n: found.paper.experiment(n).kind for _, names in found.studies for n in names}
     return next((n for n, kind in kinds.items() if kind in COMPARES and "table" in n), "")
 
 
 def show(*things: Any) -> None:
-    """Show those tables and figures that hold something, each figure under its caption."""
+    """Show the tables and figures with content, each figure below its caption."""
     for thing in things:
         if getattr(thing, "summary", "") == views.NOTHING:
             continue
@@ -146,7 +146,7 @@ def show(*things: Any) -> None:
 
 
 def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture | Html:
-    """What the servers of an experiment logged under a name, over rounds."""
+    """The values that the servers of an experiment logged under a name, over rounds."""
     frames = []
     for one, result in found.runs(experiment):
         curve = result.record.curve
@@ -159,25 +159,25 @@ def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture |
 
 
 def prototypes(found: Results, experiment: str) -> None:
-    """The plane of the clients' embeddings and prototypes, and distances before the plane."""
+    """t-SNE of the clients' embeddings and prototypes, and distances between embeddings."""
     for one in found.holding(experiment):
         keep("prototypes", images.plane(with_prototypes(one.figure(experiment), one.seed)))
         show(views.numbers(found, experiment, one.dataset))
 
 
 def inversions(found: Results, experiment: str, paper_steps: int) -> None:
-    """The images that an attack finds behind prototypes, and how alike they are."""
+    """The images that an attack finds from prototypes, and their similarity."""
     for one in found.holding(experiment):
         attacked = one.figure(experiment)
         steps = attacked.facts["settings"]["steps"]
-        print(f"{steps:,} steps an image; the paper takes {paper_steps:,}")
+        print(f"{steps:,} steps per image; the paper takes {paper_steps:,}")
         keep("inversions", images.inversions(attacked, one.cells(experiment)))
         show(views.numbers(found, experiment, one.dataset))
 
 
 def departures(study: Study) -> pd.DataFrame:
-    """What may move our numbers against the paper's: the scale, the data, and every setting that
-    neither the paper nor public code settles."""
+    """Everything that may explain a difference from the paper's numbers: the scale, the data, and
+    every setting that neither the paper nor public code decides."""
     federation = study.federation()
     scales = {str(name): spec.reason for name, spec in study.paper.scales.items()}
     rows = [("scale", study.scale, scales.get(study.scale, "the paper's protocol"))]

@@ -1,7 +1,7 @@
-"""What all figures share: style, size, colours, lines, markers, and how a figure shows itself.
+"""Shared by all figures: style, size, colours, lines, markers, and display.
 
 Series differ in line, marker or hatch as well as in colour (seaborn's colour-blind palette), so
-that twenty rows can be told apart, and text can still be read where a figure fills a narrow phone.
+that twenty rows can be distinguished, and text can be read on a narrow phone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
 WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
-LIVE = "Vega-Lite"  # what a picture's file calls its interactive form
+LIVE = "Vega-Lite"  # the name of the interactive form in a picture's file
 MOST = 200_000  # bytes of a picture
 STYLE = {  # over seaborn's style `ticks`
     "axes.axisbelow": True,
@@ -56,8 +56,8 @@ STYLE = {  # over seaborn's style `ticks`
     "xtick.labelsize": SMALL,
     "ytick.labelsize": SMALL,
 }
-# Methods that stand in many figures keep one look in all of them. There are more of them than
-# colours: two of one colour differ in line or marker.
+# Methods in many figures have the same look in all of them. There are more methods than colours:
+# two of one colour differ in line or marker.
 KNOWN = (
     *("SOLO", "FedAvg", "FedBN", "ADCOL", "FedProx", "FedRep", "Per-FedAvg", "MOON"),
     *("FedProto", "FedPall", "RUCR", "PartialFed", "Ditto", "DBE", "FedAPC", "I2PFL"),
@@ -68,9 +68,9 @@ ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "
 
 
 class Picture(Figure):
-    """A figure that knows how to show itself, with or without a plotting backend loaded. caption:
-    what it is of, for those who do not see it. drawn_live: its interactive form, which the book
-    reads from the file."""
+    """A figure that can be shown with or without a plotting backend. caption: its content, for
+    readers who cannot see it. drawn_live: its interactive form, which the book reads from the
+    file."""
 
     caption = ""
     drawn_live: dict[str, Any] | None = None
@@ -99,8 +99,8 @@ class Picture(Figure):
         return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
-        """The picture with a palette of 256 colours, a third of the size of a full one; with fewer
-        where it has more than `MOST` bytes."""
+        """The picture with a palette of 256 colours, a third of the full size; with fewer colours
+        if it has more than `MOST` bytes."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
         image, info = Image.open(full).convert("RGB"), PngInfo()
@@ -122,7 +122,7 @@ class Picture(Figure):
 def picture(
     height: float, rows: int = 1, cols: int = 1, **shared: Any
 ) -> tuple[Picture, npt.NDArray[Any]]:
-    """A picture of the one width, and its axes (rows, cols)."""
+    """A picture of the standard width, and its axes (rows, cols)."""
     from seaborn import axes_style
 
     figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
@@ -131,7 +131,7 @@ def picture(
 
 
 def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
-    """Colour, line and marker of each label: a known method's own, the free ones for the others."""
+    """Colour, line and marker of each label: a known method's own, free ones for the others."""
     names = list(dict.fromkeys(map(str, labels)))
     places = {n: KNOWN.index(ALIASES.get(n, n)) for n in names if ALIASES.get(n, n) in KNOWN}
     free = (place for place in count() if place not in places.values())
@@ -139,7 +139,7 @@ def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
 
 
 def look(place: int) -> dict[str, Any]:
-    """Colour, line and marker of the series at a place."""
+    """Colour, line and marker of the series at a position."""
     return {
         "color": COLOURS[place % len(COLOURS)],
         "linestyle": LINES[place % len(LINES)],
@@ -167,8 +167,7 @@ def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
-    """The legend above the axes, where it hides nothing, in as many columns as fit; title: a line
-    over it."""
+    """Put the legend above the axes, in as many columns as fit; title: a line above it."""
     handles, labels = ax.get_legend_handles_labels()
     while ncols > 1 and _inches(labels, ncols) > WIDTH:
         ncols -= 1
@@ -186,13 +185,13 @@ def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = 
 
 
 def _inches(labels: Sequence[str], ncols: int) -> float:
-    """About how wide a legend is, filled column by column: letters and a handle a column."""
+    """The approximate width of a legend, filled column by column: letters and one handle each."""
     columns = [part for part in np.array_split(list(map(len, labels)), ncols) if len(part)]
     return sum(0.066 * float(part.max()) + 0.6 for part in columns)
 
 
 def logarithmic_x(ax: Axes) -> None:
-    """A logarithmic x axis with plain numbers at its ticks."""
+    """Set a logarithmic x axis with plain numbers at its ticks."""
     ax.set_xscale("log")
     low, high = ax.get_xlim()
     few = math.log10(high / low) < 2.5

@@ -1,8 +1,8 @@
-"""Can a printed mean and deviation come from so many accuracies on so many test images?
+"""Can a printed mean and deviation come from T accuracies on N test images?
 
-The GRIM and GRIMMER checks of meta-science, for accuracies: arithmetic, and no claim beyond it. A
-number that does not fit may as well mean another test set, another number of trials, or rounding on
-the way.
+These are the GRIM and GRIMMER checks of meta-science, for accuracies: only arithmetic, no further
+claim. A number that does not fit may also mean another test set, another number of trials, or an
+intermediate rounding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CLOSE = 1e-9
 
 
 def mean_fits(printed: str, images: int, evaluations: int) -> bool:
-    """Whether some mean of so many accuracies on so many images is printed so (in percent)."""
+    """Whether some mean of T accuracies on N images is printed as given (in percent)."""
     return bool(_counts(printed, images * evaluations))
 
 
@@ -36,7 +36,7 @@ def std_fits(mean: str, std: str, images: int, evaluations: int, ddof: int) -> b
 
 
 def by_chance(printed: str, images: int, evaluations: int) -> float:
-    """The share of numbers near the printed one, with as many digits, that fit."""
+    """The share of numbers near the printed one, with as many digits, that fit by chance."""
     digits, step = _digits(printed), 2 * _half(printed)
     near = [f"{float(printed) + k * step:.{digits}f}" for k in range(-200, 201)]
     near = [number for number in near if 0 <= float(number) <= 100]
@@ -51,7 +51,7 @@ def average_fits(cells: list[str], average: str) -> bool:
 
 def checked(paper: Paper) -> pd.DataFrame:
     """One row per table and column whose test images are known: how many of the printed means fit
-    (as one run, as all evaluations), what chance gives, and how many deviations fit."""
+    (as one run, as all evaluations), how many fit by chance, and how many deviations fit."""
     rows = []
     for known in paper.tested:
         for name in known.tables:
@@ -94,7 +94,7 @@ def averages(paper: Paper) -> pd.DataFrame:
 
 
 def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:
-    """(mean, deviation) as printed, the second empty where there is none."""
+    """(mean, deviation) as printed, the second empty if there is none."""
     printed = paper.table(table)
     cells: list[Cell | None] = [printed.cell(method, column) for method in printed.methods]
     texts = [cell.printed.partition("±") for cell in cells if cell and cell.value is not None]
@@ -110,7 +110,7 @@ def _half(printed: str) -> float:
 
 
 def _counts(printed: str, of: int) -> range:
-    """The numbers of right answers among so many whose percentage is printed so."""
+    """The numbers of right answers, out of a total, whose percentage is printed as given."""
     low, high = float(printed) - _half(printed), float(printed) + _half(printed)
     first, last = ceil(low * of / 100 - CLOSE), floor(high * of / 100 + CLOSE)
     return range(max(0, first), min(of, last) + 1)
@@ -118,14 +118,14 @@ def _counts(printed: str, of: int) -> range:
 
 @lru_cache(maxsize=4096)
 def _stds(total: int, images: int, evaluations: int, ddof: int, most: float) -> tuple[float, ...]:
-    """Deviations up to some size of all sets of accuracies with so many right answers in all."""
+    """Deviations, up to a size, of all sets of accuracies with a given total of right answers."""
     if evaluations == 1:
         return ()
     reach = ceil(most * images / 100 * sqrt(evaluations))
     middle = total / evaluations
     steps = np.arange(floor(middle) - reach, ceil(middle) + reach + 1)
     steps = steps[(steps >= 0) & (steps <= images)]
-    # All but the last are free: their sum and sum of squares, as sets of whole numbers.
+    # All except the last are free: their sum and sum of squares, as sets of whole numbers.
     sums = {(0, 0)}
     for _ in range(evaluations - 1):
         sums = {(s + int(k), q + int(k) ** 2) for s, q in sums for k in steps}

@@ -1,4 +1,4 @@
-"""What the command line prints of numbers: one experiment, and every published cell."""
+"""Numbers for the command line: one experiment, and every published cell."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedrepro.report.verdicts import beside, build_table
 
 
 def result(study: Study, experiment: str) -> str:
-    """One experiment's numbers beside the paper's, with verdicts; without a printed table, ours
-    alone. Trains what the store lacks."""
+    """One experiment's numbers next to the paper's, with verdicts; without a printed table, only
+    ours. Trains missing runs."""
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
     changed = "".join(f", {name} = {value}" for name, value in study.changes.items())
     title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed}{changed})"
@@ -31,7 +31,7 @@ def result(study: Study, experiment: str) -> str:
 
 def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
     if not rows:
-        return "no number: the runs that its target is taken from are not all there"
+        return "no result: some runs that define the target accuracy are missing; run them first"
     table = wide([dict(row) for row in rows])
     lines = [
         (str(label), *(number(value, unit) for value in values))
@@ -42,7 +42,7 @@ def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
 
 def over_seeds(notebooks: Sequence[Path]) -> str:
     """Mean accuracies of executed notebooks: one row per method, with its number of seeds and the
-    95 % interval over them (Student's t). Nothing where no method has two seeds."""
+    95 % interval over them (Student's t). Empty if no method has two seeds."""
     stems, found = {path.stem for path in notebooks}, dict[tuple[str, ...], list[float]]()
     swept = [pair for f in {p.parent for p in notebooks} for pair in collect(f).studies]
     for study, names in (pair for pair in swept if getattr(pair[0], "name", "") in stems):
@@ -64,7 +64,7 @@ def over_seeds(notebooks: Sequence[Path]) -> str:
 
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Every printed cell of every paper with our numbers from the executed notebooks in the
-    folders; a cell appears once for each data set and scale it was run at. Keys are `build_table`'s
+    folders; a cell appears once for each data set and scale with runs. Keys are `build_table`'s
     columns."""
     found = [pair for folder in folders for pair in collect(folder).studies if not pair[0].changes]
     rows: list[dict[str, Any]] = []
@@ -116,7 +116,7 @@ def _bounds(row: Mapping[str, Any]) -> str:
 
 
 def claim_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Claims as `Answer.row` gives them, as text."""
+    """Rows of `Answer.row` as text."""
     lines = []
     for row in rows:
         where = f" at scale {row['scale']}" if row["verdict"] != "open" else ""

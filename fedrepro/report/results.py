@@ -1,6 +1,6 @@
-"""Results: experiments with their runs, of a live study or of executed notebooks.
+"""Results: experiments with their runs, from a live study or from executed notebooks.
 
-A notebook glues which runs it used, never their numbers; those come from the records beside it.
+A notebook glues the ids of its runs, not their numbers; the numbers come from the records.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from fedrepro.records.record import short_hash
 
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
-STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
+STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
 FOLDER = CHECKOUT / "book" / "runs"
 OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:
-    """Glue a notebook's parameters in effect, the ids of its runs, what has no run, and last the
-    sentinel that tells a whole notebook from one whose kernel died."""
+    """Glue a notebook's final parameters, the ids of its runs, the rows without a run, and last a
+    mark that distinguishes a complete notebook from one whose kernel died."""
     runs, tuned, diverged, counted = [], [], [], {}
     for name in experiments:
         if not study.paper.arm_specs(name):
@@ -61,7 +61,7 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
 
 @dataclass
 class Kept(Study):
-    """A study of an executed notebook: it answers as a live one does, and trains nothing."""
+    """A study of an executed notebook: like a live study, but it trains nothing."""
 
     scraps: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
@@ -130,7 +130,7 @@ class Kept(Study):
             yield RunSpec(methods.create(one.method, **one.fields), one.protocol, seed)
 
     def _past(self, label: str, record: Record) -> Arm:
-        """A row that the paper's file no longer has."""
+        """A row that is no longer in the paper's file."""
         method = record.config["method"]
         return Arm(label, method["name"], method["fields"], self.protocol(), alternative=True)
 
@@ -142,9 +142,9 @@ class Kept(Study):
 
 
 class Results:
-    """Studies side by side, seeds and data sets, each with the experiments it holds.
+    """Studies of several seeds and data sets, each with its experiments.
 
-    paper: the one a page asked for; None where the studies tell.
+    paper: the page's paper; None if the studies define it.
     """
 
     def __init__(
@@ -161,26 +161,26 @@ class Results:
         return papers.load(names.pop())
 
     def where(self, **facts: Any) -> Results:
-        """Those studies that have the given values (dataset="office10", scale="paper", ...)."""
+        """The studies with the given values (dataset="office10", scale="paper", ...)."""
         return self.those(lambda s: all(getattr(s, key) == v for key, v in facts.items()))
 
     def those(self, choose: Callable[[Study], bool]) -> Results:
         return Results([pair for pair in self.studies if choose(pair[0])], self._paper)
 
     def holding(self, experiment: str) -> list[Study]:
-        """The studies that hold an experiment."""
+        """The studies with an experiment."""
         return [study for study, names in self.studies if experiment in names]
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        """Rows as `Study.cells` gives them."""
+        """Rows as from `Study.cells`."""
         return [row for study in self.holding(experiment) for row in study.cells(experiment)]
 
     def runs(self, *experiments: str) -> list[tuple[Study, Result]]:
-        """The runs of some experiments (all of them where none is named), with their studies."""
+        """The runs of some experiments (default: all), with their studies."""
         return [(study, result) for study, _, result in self.named_runs(*experiments)]
 
     def named_runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
-        """The same, each with its experiment's name between the two."""
+        """The same, with the experiment's name between study and run."""
         return [
             (study, name, result)
             for study, names in self.studies
@@ -221,8 +221,8 @@ class Results:
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
     def of_one_scale(self, dataset: str, experiment: str) -> Results:
-        """The studies of an experiment on a data set, for one figure, whose scales must not mix:
-        those at scale paper once they hold every row that the others hold, else the others."""
+        """The studies of an experiment on a data set, for one figure, which must not mix scales:
+        those at scale paper if they have every row of the others, else the others."""
         held = [(s, e) for s, e in self.studies if s.dataset == dataset and experiment in e]
         here = Results(held, self._paper)
         full, rest = here.where(scale="paper"), here.those(lambda s: s.scale != "paper")
@@ -231,23 +231,23 @@ class Results:
 
 
 def live(study: Study, experiments: Sequence[str]) -> Results:
-    """One study whose runs are trained where they lack."""
+    """Results of one study; missing runs are trained."""
     study.announce(experiments)
     return Results([(study, experiments)], study.paper.name)
 
 
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
-    """What is kept with the book. Runs at scale smoke are left out, which check the path, and those
-    of a protocol that somebody changed."""
+    """The results recorded with the book. Runs at scale smoke, which only test the code, and runs
+    of a changed protocol are left out."""
     return collect(runs / "notebooks", paper).those(
         lambda study: study.scale != "smoke" and not study.changes
     )
 
 
 def collect(folder: Path | str, paper: str | None = None, runs: Path | None = None) -> Results:
-    """What the finished notebooks under a folder glued, and those of which only that was kept.
+    """The glued results of the finished notebooks in a folder, also of notebooks that were deleted.
 
-    runs: the folder of their records; default that of the notebooks' folder.
+    runs: the folder of their records; default: that of the notebooks' folder.
     """
     place = runs or Path(folder).parent
     glued = _lines(place / STUDIES)
@@ -270,7 +270,7 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
 
 
 def _lines(path: Path) -> dict[str, dict[str, Any]]:
-    """What was kept of notebooks, by name."""
+    """The stored results of notebooks, by name."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return {line["name"]: line for line in map(json.loads, lines)}
@@ -283,17 +283,17 @@ def _scraps(path: Path) -> dict[str, Any]:
     try:
         return dict(scrapbook.read_notebook(str(path)).scraps)
     except (ValueError, KeyError, AttributeError, OSError) as error:
-        raise FedReproError(f"{path} is no readable notebook ({error}); remove it") from None
+        raise FedReproError(f"{path} is not a readable notebook ({error}); remove it") from None
 
 
 def _whole(scraps: Mapping[str, Any]) -> bool:
-    """Whether a notebook reached its last cell, and glued what one does today."""
+    """Whether a notebook reached its last cell, with today's glued results."""
     return {SENTINEL, "study", "runs", "counted"} <= set(scraps)
 
 
 def keep(runs: Path) -> None:
-    """Write what the notebooks of a folder of runs glued beside its records, so that all but a
-    few notebooks may go."""
+    """Store the glued results of a folder's notebooks next to its records, so that most notebooks
+    can be deleted."""
     lines = [
         {**study.scraps, "name": study.name}
         for study, _ in collect(runs / "notebooks").studies
@@ -304,8 +304,8 @@ def keep(runs: Path) -> None:
 
 
 def finished(notebook: Path) -> bool:
-    """Whether an executed notebook reached its last cell. Papermill's own marks do not tell: after
-    a kernel's death they call every cell completed."""
+    """Whether an executed notebook reached its last cell. Papermill's own marks do not show it:
+    after a kernel's death they mark every cell as completed."""
     try:
         return notebook.exists() and _whole(_scraps(notebook))
     except FedReproError:

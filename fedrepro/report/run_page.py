@@ -1,5 +1,5 @@
-"""What the book's page of runs shows, and the links to it: the page itself is one for all runs
-(``book/_templates/run.html``), its data are small scripts, one per first digit of a run id."""
+"""Data and links for the book's page of runs. All runs share one page
+(``book/_templates/run.html``); its data are small scripts, one per first digit of a run id."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Cell = tuple[str, str, str, str]  # data set, scale, method, column
 
 
 def link(*runs: str) -> str:
-    """Where a page two folders down finds the page of some runs."""
+    """The address of the page of some runs, from a page two folders down."""
     return f"../../run.html#run-{'-'.join(run[:SHORT] for run in runs)}"
 
 
 def links(found: Results, experiment: str) -> dict[Cell, str]:
-    """The page of the runs of all seeds behind each of our numbers of a kept experiment. A row that
-    is no arm's own, a ratio say, is made of all arms' runs."""
+    """The page of the runs of all seeds behind each of our numbers of a recorded experiment. A row
+    that is not one arm, such as a ratio, has all arms' runs."""
     behind: dict[Cell, list[str]] = defaultdict(list)
     table = found.paper.experiment(experiment).table or experiment
     for study in found.holding(experiment):
@@ -49,7 +49,7 @@ def links(found: Results, experiment: str) -> dict[Cell, str]:
 
 
 def write_scripts(folder: Path, runs: Path) -> None:
-    """`shared.js`, and `<digit>.js` for each first digit of a run id. Nothing where no run is
+    """`shared.js`, and `<digit>.js` for each first digit of a run id. Nothing if no run is
     packed."""
     packed = Pack(runs)
     if not packed.runs:
@@ -87,8 +87,8 @@ def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
 
 
 def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
-    """By run: where it is used, the command that trains it, and whether the command trains that
-    very run today: since then a paper's file may have got other settings."""
+    """By run: where it is used, the command that trains it, and whether the command trains exactly
+    this run today, because the settings in a paper's file may have changed."""
     uses: dict[str, dict[str, Any]] = defaultdict(dict)
     for study, _ in found.studies:
         if not isinstance(study, Kept):

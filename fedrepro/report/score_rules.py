@@ -1,5 +1,5 @@
-"""One printed table under each score rule: whether the order of the methods hangs on the round that
-a number is read at. From the same curves as the table's own numbers."""
+"""One printed table under each score rule: does the order of the methods depend on the round in
+which a number is read? From the same curves as the table's own numbers."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NAMES = {
 
 
 def each(found: Results, experiment: str) -> str:
-    """Folded HTML, for each data set and scale that an accuracy table was run at. Left out are
-    second readings, and methods of which a seed diverged."""
+    """Folded HTML, for each data set and scale with runs of an accuracy table. Second readings, and
+    methods with a diverged seed, are left out."""
     if found.paper.experiment(experiment).kind != "accuracy":
         return ""
     cells, shown = found.cells(experiment), ""
@@ -45,7 +45,7 @@ def _table(found: Results, experiment: str, methods: list[str], title: str) -> s
     frame = pd.DataFrame(rows)
     seeds = frame.groupby(["method", "rule"]).value
     means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
-    means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs images of every method
+    means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs its images for every method
     ranks, columns = means.round(9).rank(ascending=False), {}
     for rule in means:
         name = NAMES[str(rule)] + ", as above" * (rule == found.paper.rule)
@@ -59,7 +59,8 @@ def _table(found: Results, experiment: str, methods: list[str], title: str) -> s
 
 
 def said(ranks: pd.DataFrame) -> str:
-    """What a rule changes in the order. ranks: one row per method, one column per rule."""
+    """A sentence on how the rules change the order. ranks: one row per method, one column per
+    rule."""
     if len(ranks) < 2:
         return "One method has no order."
     firsts: dict[str, list[str]] = {}

@@ -27,7 +27,7 @@ AXES = {
 }
 _DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
 _STATEMENTS = {
-    "smoke": "smoke: checks the path, not a result",
+    "smoke": "smoke: tests the code, not a result",
     "reduced": "reduced: order of methods only, no verdict on numbers",
     "paper": "paper: the paper's protocol",
 }
@@ -35,11 +35,11 @@ _STATEMENTS = {
 
 @dataclass(frozen=True)
 class Section:
-    """Printed cells beside our runs on one data set at one scale.
+    """Printed cells and our runs on one data set at one scale.
 
-    scale: empty where nothing was run. cells: a row of the frame by (method, column); absent where
-    neither side has a number. left_out: printed columns our data has no counterpart of. standins:
-    columns that are a stand-in, or an average that contains one.
+    scale: empty if nothing was run. cells: a row of the frame by (method, column); absent if
+    neither side has a number. left_out: printed columns without a counterpart in our data.
+    standins: columns that are a stand-in, or an average that contains one.
     """
 
     table: str
@@ -58,19 +58,19 @@ class Section:
 
     @property
     def filed(self) -> bool:
-        """Whether the authors' own files hold some of these cells."""
+        """Whether the authors' own files have some of these cells."""
         return not self.bare and any(pd.notna(cell["authors"]) for cell in self.cells.values())
 
     @property
     def statement(self) -> str:
-        """What the scale lets the numbers say."""
+        """A text on what the numbers of the scale mean."""
         return _STATEMENTS.get(self.scale, "not run: printed numbers only")
 
     def unit(self, column: str) -> str:
         return next(str(cell["unit"]) for (_, c), cell in self.cells.items() if c == column)
 
     def heading(self, column: str) -> str:
-        """A column's name, marked where it is a stand-in."""
+        """A column's name, marked if it is a stand-in."""
         if column not in self.standins:
             return column
         return f"{column} ({'with ' if column == 'avg' else ''}stand-in)"
@@ -97,7 +97,7 @@ def _letter(index: int) -> str:
 
 
 def sections(frame: pd.DataFrame) -> list[Section]:
-    """One section per (data set, scale) that was run; one of printed cells alone where none was.
+    """One section per (data set, scale) with runs; one with only printed cells if there is none.
 
     FedReproError: no cells, other columns than `build_table` gives, or more than one table.
     """
@@ -137,7 +137,7 @@ def _section(frame: pd.DataFrame, scale: str) -> Section:
     methods, columns = _printed_order(rows)
     printed = {row["column"] for row in rows if pd.notna(row["published"])}
     ran = {row["column"] for row in rows if row["seeds"]}
-    # Other domains than the paper's: its own columns would stand there empty.
+    # Other domains than the paper's: its own columns would be empty.
     foreign = bool(ran - printed - {"avg"})
     left_out = tuple(c for c in columns if foreign and c not in ran)
     kept = tuple(c for c in columns if c not in left_out)
@@ -157,7 +157,7 @@ def _section(frame: pd.DataFrame, scale: str) -> Section:
 
 
 def _printed_order(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Methods and columns as the paper prints them, those it does not print after (an average
+    """Methods and columns in the paper's order, then those it does not print (an average
     last)."""
     table = papers.load(rows[0]["paper"]).table(rows[0]["table"])
     methods = dict.fromkeys([*table.methods, *(str(row["method"]) for row in rows)])
@@ -168,8 +168,8 @@ def _printed_order(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[s
 
 
 def number(value: Any, unit: str, signed: bool = False) -> str:
-    """A value as printed: decimals by unit, a true minus sign, an en dash where there is none. In
-    units without decimals of their own small values keep two digits that count."""
+    """A value as text: decimals by unit, a true minus sign, an en dash if there is none. In units
+    without fixed decimals small values keep two significant digits."""
     if value is None or pd.isna(value):
         return "–"
     value = float(value)
@@ -187,6 +187,6 @@ def number(value: Any, unit: str, signed: bool = False) -> str:
 
 
 def spread(mean: Any, std: Any, unit: str) -> str:
-    """``87.9 ± 0.4``, without the second part where there is no deviation."""
+    """``87.9 ± 0.4``, without the second part if there is no deviation."""
     text = number(mean, unit)
     return text if std is None or pd.isna(std) else f"{text} ± {number(std, unit)}"

@@ -1,4 +1,4 @@
-"""The tables a notebook, the book and the command line show: HTML by pandas' Styler, and aligned
+"""Tables for notebooks, the book and the command line: HTML by pandas' Styler, and aligned
 text.
 
 Nothing is computed here: numbers, verdicts and ranks come from `verdicts`, settings from the
@@ -32,8 +32,8 @@ CAPTION = "display: inline-block; position: sticky; left: 0; max-width: min(40re
 
 @dataclass(frozen=True, repr=False)
 class Html:
-    """HTML that a notebook shows as such; its plain form is one line without any number, so that it
-    is the same on every machine."""
+    """HTML for a notebook; its plain form is one line without any number, so that it is the same on
+    every machine."""
 
     html: str
     summary: str
@@ -46,7 +46,7 @@ class Html:
 
 
 def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str:
-    """A frame of HTML texts as a table in a box of its own that scrolls, by keyboard too. caption:
+    """A frame of HTML texts as a table in its own box that scrolls, also by keyboard. caption:
     HTML."""
     style = Styler(frame)
     if caption:
@@ -76,11 +76,11 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
     """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
     column the paper's number, ours, their difference with its interval, and the verdict. An average
-    has a table of its own; the columns it is the average of are folded under it.
+    has its own table; the averaged columns are folded under it.
 
-    At scale reduced ranks take the place of differences and verdicts, at smoke nothing does.
-    Deviations are letters, explained under the table. links: where our number of a (data set,
-    scale, method, column) leads. FedReproError: an empty frame.
+    At scale reduced ranks replace differences and verdicts, at smoke nothing does.
+    Deviations are letters, explained under the table. links: the target of our number of a (data
+    set, scale, method, column). FedReproError: an empty frame.
     """
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
@@ -119,13 +119,13 @@ def _part_html(section: Section, caveats: Mapping[str, str], label: str, links: 
 
 
 def folded(title: str, html: str) -> str:
-    """HTML that shows once its title is clicked."""
+    """HTML that is shown when its title is clicked."""
     return f"<details><summary>{escape(title)}</summary>\n{html}</details>\n"
 
 
 def plain(table: pd.DataFrame, caption: str = "") -> str:
-    """The same in aligned text: one block per column, one line per method; one block where there is
-    nothing to set beside our numbers."""
+    """The same in aligned text: one block per column, one line per method; one block if there is
+    nothing to compare with our numbers."""
     return "\n".join(_section_plain(section, caption) for section in sections(table))
 
 
@@ -180,7 +180,7 @@ def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Link
 def _cell(
     cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, html: bool
 ) -> dict[str, str]:
-    """The parts of one cell of the printed table as texts."""
+    """The texts of one cell of the printed table."""
     if cell is None:
         return {"paper": "–", "ours": "–"} if html else {}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
@@ -217,11 +217,11 @@ def _notes(section: Section) -> list[str]:
         names = ", ".join(section.left_out)
         notes.append(f"Other domains than the paper's, whose columns are left out: {names}.")
     if section.scale == "reduced" and not section.bare:
-        notes.append("Ranks (1 is best) count the methods that have both numbers.")
+        notes.append("Ranks (1 is best) count the methods with both numbers.")
     if section.filed:
         notes.append(
-            f"{FILED}: what the authors keep in their public repository; {APART} where it is no "
-            "rounding of the printed number."
+            f"{FILED}: numbers from the public repository of the authors; {APART} if the "
+            "printed number is not their rounding."
         )
     return notes
 
@@ -230,8 +230,8 @@ def _notes(section: Section) -> list[str]:
 
 
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
-    """Every setting with its value, what settles it, its source and what else it could have been;
-    then the fields of each method, where the paper's own setting goes before the field's default.
+    """Every setting with its value, status, source and alternatives; then the fields of each
+    method, where the paper's own setting has priority over the field's default.
 
     sources: a frame of `Paper.sources`. FedReproError: an empty frame, an unknown method.
     """
@@ -277,7 +277,7 @@ def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _text(value: Any) -> str:
-    """A field's value as `Paper.sources` writes settings."""
+    """A field's value as text, as in `Paper.sources`."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""What the command line shows: aligned columns, JSON, one line for each notebook of a sweep."""
+"""Text for the command line: aligned columns, JSON, one line for each notebook of a sweep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CELL_KEYS = (
 )
 
 
-DATASETS = {  # as pages name them
+DATASETS = {  # names on pages
     "digits4": "Digits",
     "digits5": "Digits",
     "office10": "Office-Caltech-10",
@@ -43,7 +43,7 @@ STANDIN = " with a stand-in"
 
 
 def dataset_name(dataset: str) -> str:
-    """A data set's name in titles and sentences."""
+    """A data set's name for titles and sentences."""
     plain = dataset.removesuffix("-standin")
     return DATASETS.get(plain, plain) + STANDIN * (plain != dataset)
 
@@ -59,7 +59,7 @@ def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """One JSON list of objects with these keys; numbers that are none become null."""
+    """One JSON list of objects with these keys; NaN becomes null."""
     found = [{key: plain(row[key]) for key in keys} for row in rows]
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
 
@@ -69,14 +69,14 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if hasattr(value, "item"):  # a numpy scalar, as pandas hands them out
+    if hasattr(value, "item"):  # a numpy scalar from pandas
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
 class SweepReport:
-    """Told of each notebook as it ends: a bar on a terminal, else a line each, both on standard
-    error. `ended` counts them."""
+    """Progress of a sweep: a bar in a terminal, else one line per finished notebook, both on
+    standard error. `ended` counts them."""
 
     def __init__(self, total: int) -> None:
         self.ended, self._total = 0, total
@@ -97,7 +97,7 @@ class SweepReport:
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """A row a notebook, then a line for each that failed."""
+    """One row per notebook, then one line per failed notebook."""
     header = ("paper", "dataset", "seed", "state", "seconds", "mean accuracy", "notebook")
     rows = [
         (

@@ -1,7 +1,7 @@
-"""A published cell against re-run seeds: the rules, and nothing else.
+"""The rules that compare a published cell with re-run seeds.
 
-The book prints ``rules_markdown()`` on its page "how to read a verdict"; what stands there is what
-``judged`` does. Nothing here trains, reads a run folder or knows a method.
+The book prints ``rules_markdown()`` on its page "how to read a verdict"; ``judged`` applies the
+same rules. This module does not train, read a run folder or know a method.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ORDER_COLUMNS = (
 )
 
 RULES: tuple[tuple[Word, str], ...] = (
-    ("not run", "no run of ours; the printed cell is listed all the same"),
+    ("not run", "no run of ours; the printed cell is still listed"),
     (
         "no verdict",
         "the run is at another scale than the paper's; the paper prints no number in this place; "
@@ -55,8 +55,8 @@ RULES: tuple[tuple[Word, str], ...] = (
 )
 NOTES: tuple[str, ...] = (
     "d is the mean of our seeds minus the printed number, under the score rule the paper used; "
-    "where the paper does not name its rule, under the one the protocol page gives.",
-    f"Δ is {TOLERANCE:g} percentage points, or one test image where that is more. Other units "
+    "if the paper does not name its rule, under the rule on the protocol page.",
+    f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Other units "
     "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
     "The error of d has four parts, added in variance: our seeds, the paper's trials, and on both "
     "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
@@ -82,7 +82,7 @@ NOTES: tuple[str, ...] = (
 
 
 def rules_markdown() -> str:
-    """The rules as the book prints them, in the order they are tried."""
+    """The rules for the book, in the order in which they are tried."""
     lines = [
         "The first rule that applies gives the verdict.",
         "",
@@ -94,11 +94,11 @@ def rules_markdown() -> str:
 
 
 def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One printed table beside our runs, tidy: a row per cell and (data set, scale) it was run at.
+    """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
 
-    rows: one mapping per (method, column, seed), as `Study.cells` gives them with dataset,
-    seed and scale; method is the printed row's name, the column a domain, ``avg`` or a printed
-    column, the value in the column's unit (None or NaN where there is none). Rows whose ``table``
+    rows: one mapping per (method, column, seed), from `Study.cells` with dataset, seed and scale
+    added; method is the printed row's name, the column a domain, ``avg`` or a printed column, the
+    value in the column's unit (None or NaN if there is none). Rows whose ``table``
     names another table are left out. For an experiment with ``relative_to`` values are ratios to
     that row, and so are the published ones here.
 
@@ -121,7 +121,7 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
 
 
 def beside(run: Study, experiment: str) -> pd.DataFrame:
-    """The printed table beside one seed's numbers."""
+    """The printed table with one seed's numbers."""
     table = run.paper.experiment(experiment).table or experiment
     return build_table(run.paper, table, [{**r, "table": table} for r in run.cells(experiment)])
 
@@ -146,8 +146,9 @@ class _Found:
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, _Found]:
-    """Our rows by cell. A stand-in column makes the average of its row a stand-in, a subset or one
-    the paper does not print refuses it; the other columns of a row with a stand-in are marked."""
+    """Our rows by cell. With a stand-in column, the row's average is a stand-in too; with a subset
+    or a column that the paper does not print, the average has no verdict. The other columns of a
+    row with a stand-in are marked."""
     cells: dict[Key, _Found] = {}
     alone: set[Key] = set()
     for row in rows:
@@ -185,8 +186,9 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
 
 
 def _pooled(ours: Mapping[Key, _Found], key: Key) -> tuple[float, float] | None:
-    """Variance of one run and degrees of freedom, from the rows of a cell's column that have two
-    seeds or more: at its scale, else at scale reduced."""
+    """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
+    two
+    seeds: at its scale, else at scale reduced."""
     dataset, scale, _, column = key
     for where in (scale, "reduced"):
         seen = [
@@ -202,8 +204,8 @@ def _pooled(ours: Mapping[Key, _Found], key: Key) -> tuple[float, float] | None:
 
 
 def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
-    """Printed mean, its std where it runs over trials, and unit; what the authors' own files hold
-    and whether that contradicts it. Ratios where the experiment is one."""
+    """Printed mean, its std if it is over trials, and unit; the number in the authors' own files,
+    and whether it contradicts the printed one. Ratios if the experiment has ratios."""
     printed = paper.table(table)
     cell, filed = printed.cell(method, column), paper.filed
     value = cell.value if cell is not None else None
@@ -234,7 +236,7 @@ def _ratio(value: float | None, base: float | None) -> float | None:
 def _judged(
     paper: Paper, table: str, ours: Mapping[Key, _Found], theirs: Mapping[Key, Mapping[str, Any]]
 ) -> dict[Key, tuple[Word, str, Compared | None]]:
-    """Every cell's verdict, why, and the comparison behind it where there is one."""
+    """Every cell's verdict, the reason, and the comparison behind it, if any."""
     found: dict[Key, tuple[Word, str, Compared | None]] = {}
     tests: dict[Key, Compared] = {}
     noise = Noise(paper.rule)
@@ -248,7 +250,7 @@ def _judged(
         word = _settled(key[1], cell, value, decimals)
         if word is None and (both is None or len(valid) < len(cell.values)):
             lost = f"{len(cell.values) - len(valid)} of {len(cell.values)} seeds have no value"
-            word = "open", lost if both else "one run, and no spread of others to set beside it"
+            word = "open", lost if both else "one run, and no spread of others to compare with"
         if word is not None:
             found[key] = *word, both
         elif both is not None:
@@ -292,14 +294,14 @@ def _compared(
 def _settled(
     scale: str, cell: _Found, published: float | None, decimals: int
 ) -> tuple[Word, str] | None:
-    """The verdict where no test is needed, else None."""
+    """The verdict if no test is needed, else None."""
     if not cell.values:
         return "not run", "no run of ours"
     if published is None:
         return "no verdict", "the paper prints no number here"
     if scale != "paper":
         return "no verdict", f"scale {scale}: " + (
-            "checks the path only" if scale == "smoke" else "only the order of methods is read"
+            "only tests the code" if scale == "smoke" else "only the order of methods is read"
         )
     if cell.standin or cell.refused:
         standin = "the column is a stand-in, or an average that contains one"
@@ -371,10 +373,10 @@ def _decimals(printed: Table, method: str, column: str) -> int:
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
-    """The order of the methods, ours beside the paper's, per column of a ``build_table`` frame.
+    """The order of the methods, ours and the paper's, per column of a ``build_table`` frame.
 
     Ranks start at 1 for the best (ties share the mean rank); only methods with both numbers count.
-    tau: Kendall's tau-b over them, NaN below two methods or where all tie. Any scale but smoke.
+    tau: Kendall's tau-b over them, NaN below two methods or if all tie. Any scale except smoke.
     """
     both = table[table.ours.notna() & table.published.notna() & (table.scale != "smoke")]
     shown: list[pd.DataFrame] = []

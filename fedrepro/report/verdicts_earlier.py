@@ -1,5 +1,5 @@
 """The verdicts' rules until 2026-11-23, kept for one release: `verdicts --json` shows their word
-beside today's."""
+with today's."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def earlier(
     unit: str,
     counted: int | None,
 ) -> str:
-    """The word of one cell. ours: one number per seed, NaN where a seed has no value. counted:
-    decimals of the printed number, where ours was counted and not trained."""
+    """The word of one cell. ours: one number per seed, NaN if a seed has no value. counted:
+    decimals of the printed number, if ours was counted and not trained."""
     if not ours:
         return "not run"
     if scale == "smoke" or published is None:
@@ -49,8 +49,8 @@ def earlier(
 
 
 def _half_width(published_std: float | None, trials: int | None, ours: Sequence[float]) -> float:
-    """Of the 95 % interval: Welch's where the paper gives std and trials, else a prediction
-    interval."""
+    """Half the width of the 95 % interval: Welch's if the paper gives std and trials, else a
+    prediction interval."""
     count, own = len(ours), stdev(ours) ** 2
     if published_std is None or trials is None or trials < 2:
         return float(stdtrit(count - 1, 0.975)) * math.sqrt(own * (1 + 1 / count))

@@ -1,5 +1,5 @@
-"""What notebooks and the book's pages show of results, live or recorded. What is not there is said
-to be so."""
+"""Views of results, live or recorded, for notebooks and the book's pages. Missing results give a
+line that says so."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Draw = Callable[[Any], Picture]
 
 
 def nothing(printed: str = "") -> Html:
-    """The line for what is not recorded; printed: the paper's own table, folded away under it."""
+    """The line for missing records; printed: the paper's own table, folded below it."""
     return Html(f"<p><em>{NOTHING}</em></p>{folded(PRINTED, printed) if printed else ''}", NOTHING)
 
 
@@ -43,7 +43,7 @@ def show(things: Iterable[Any]) -> None:
 
 
 def _last(things: Sequence[Any]) -> Any:
-    """The last of several things, as a cell's value; those before it are displayed."""
+    """The last of several things, for a cell's value; the others are displayed."""
     show(things[:-1])
     return things[-1] if things else nothing()
 
@@ -52,7 +52,7 @@ def _last(things: Sequence[Any]) -> Any:
 
 
 def overview(found: Results) -> pd.DataFrame | Html:
-    """What is recorded: seeds and different runs by data set and scale; no runs where all is
+    """The recorded runs: seeds and different runs by data set and scale; no runs if everything is
     counted."""
     if not found.studies:
         return nothing()
@@ -69,15 +69,15 @@ def overview(found: Results) -> pd.DataFrame | Html:
 
 
 def built(found: Results, experiment: str) -> pd.DataFrame:
-    """A printed table beside our runs, as `verdicts.build_table` gives it."""
+    """A printed table with our runs, from `verdicts.build_table`."""
     table = found.paper.experiment(experiment).table or experiment
     rows = [{**row, "table": table} for row in found.cells(experiment)]
     return verdicts.build_table(found.paper, table, rows)
 
 
 def table(found: Results, experiment: str) -> Html:
-    """A printed table beside the seeds of each data set and scale it was run at; the printed one,
-    folded away, where it was not run, or only on other data."""
+    """A printed table with our seeds for each data set and scale; only the printed one, folded, if
+    it was not run, or only on other data."""
     paper = found.paper
     spec = paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
@@ -106,15 +106,15 @@ def table(found: Results, experiment: str) -> Html:
 
 
 def tables(found: Results, *kinds: str) -> list[Html]:
-    """The tables of the experiments of some kinds that a paper prints."""
+    """The tables of a paper's experiments of some kinds."""
     names = dict.fromkeys(name for _, held in found.studies for name in held)
     specs = [found.paper.experiment(name) for name in names]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 
 def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -> Shown:
-    """Of each data set a table was run on: the table, its figure, and the order of the methods in
-    some columns. One line where it was not run."""
+    """For each data set with runs of a table: the table, its figure, and the order of the methods
+    in some columns. One line if it was not run."""
     shown: list[Shown] = []
     for dataset in dict.fromkeys(row["dataset"] for row in found.cells(experiment)):
         rows = built(here := found.where(dataset=dataset), experiment)
@@ -133,8 +133,8 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """Where a row stands in one column by its mean over seeds, who is first, where the paper has
-    it, and what another row has, as a sentence."""
+    """A sentence on a row's rank in one column by its mean over seeds, the first row, the rank in
+    the paper, and another row's value."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     ours = wide([row for row in rows if row["column"] == column])[column].dropna()
     if own not in ours:
@@ -160,15 +160,15 @@ def place(
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:
-    """A list of such sentences in Markdown: each row is a title and what `place` takes, a column
-    last where it is not the mean."""
+    """A Markdown list of such sentences: each row is a title and the arguments of `place`, with the
+    column last if it is not the mean."""
     from IPython.display import Markdown
 
     return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
 
 
 def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
-    """Our numbers of what the paper draws and does not print: means over seeds, a row per label."""
+    """Our numbers for figures without printed values: means over seeds, one row per label."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     return wide(rows).round(3) if rows else nothing()
 
@@ -179,13 +179,13 @@ def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Htm
 def curves(
     found: Results, experiment: str, dataset: str, x: Literal["round", "bytes"] = "round"
 ) -> Shown:
-    """Accuracy while training, over rounds or bytes."""
+    """Accuracy during training, over rounds or bytes."""
     frame = found.of_one_scale(dataset, experiment).curves(experiment)
     return _drawn(found, experiment, dataset, frame, partial(figures.curves, x=x))
 
 
 def _drawn(found: Results, experiment: str, dataset: str, rows: Any, draw: Draw) -> Shown:
-    """A picture with the caption of its experiment; one line where there is nothing to draw."""
+    """A picture with the caption of its experiment; one line if there is nothing to draw."""
     if not len(rows):
         return nothing()
     picture, caption = draw(rows), found.paper.experiment(experiment).caption
@@ -211,7 +211,7 @@ def in_and_out(
     found: Results, experiment: str, dataset: str, xlabel: str, reference: str = ""
 ) -> Shown:
     """Accuracy out of and in the clients' domains against a varied setting, one picture each.
-    reference: an arm that has not got the setting, drawn as a level line."""
+    reference: an arm without the setting, drawn as a horizontal line."""
     pictures = []
     for column in ("out of domain", "in domain"):
         rows = _values(found, experiment, dataset, column)
@@ -227,8 +227,8 @@ def in_and_out(
 
 
 def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
-    """Mean accuracy over a grid of two settings; printed: the table with what the paper says of
-    some of them on the first of the experiment's data sets."""
+    """Mean accuracy over a grid of two settings; printed: the table with the paper's values for
+    some of them on the experiment's first data set."""
     frame, paper = _values(found, experiment, dataset), found.paper
     cells = {row.method: row.cells[0].value for row in paper.table(printed).rows}
     own = dataset == paper.experiment(experiment).datasets[0]
@@ -239,13 +239,13 @@ def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
 def by_domain(
     found: Results, experiment: str, dataset: str, draw: Draw = figures.by_domain
 ) -> Shown:
-    """Accuracy of each arm domain by domain, side by side or by another figure."""
+    """Accuracy of each arm per domain, side by side or in another figure."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     return _drawn(found, experiment, dataset, rows, draw)
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:
-    """What travelled in the whole run, all clients together, by kind of message."""
+    """The traffic of the whole run, all clients together, by kind of message."""
     rows = [
         {"label": result.label, "seed": study.seed, "kind": kind, "bytes": float(sent)}
         for study, result in found.of_one_scale(dataset, experiment).runs(experiment)
@@ -255,7 +255,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
 
 
 def embedding(found: Results, dataset: str, *by: Any) -> Shown:
-    """Test representations in the plane, first seed: a picture for domains, one for classes."""
+    """t-SNE of test representations, first seed: one picture by domain, one by class."""
     frames = []
     for study, names in found.where(dataset=dataset).studies:
         drawn = [n for n in names if study.paper.experiment(n).kind == "features"]
@@ -275,7 +275,7 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
 
 
 def confusion(found: Results, experiment: str, dataset: str) -> Shown:
-    """How each class of test images is classified, the paper's own method first."""
+    """Confusion of the classes of test images, the paper's own method first."""
     runs = found.of_one_scale(dataset, experiment).runs(experiment)
     runs.sort(key=lambda run: run[1].label != found.paper.short)
     rows = noise.confusion([(one.label, one.record) for _, one in runs], found.paper.rule)
@@ -283,7 +283,7 @@ def confusion(found: Results, experiment: str, dataset: str) -> Shown:
 
 
 def picture(found: Results, dataset: str, name: str) -> Html:
-    """A figure that a kept notebook of a data set shows."""
+    """A figure from a stored notebook of a data set."""
     alt = f"{name} of {dataset}"
     for study, _ in found.where(dataset=dataset).studies:
         if isinstance(study, Kept) and (data := study.shown.get(name)):
@@ -307,13 +307,13 @@ def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
 
 
 def measured(name: str, **how: Any) -> pd.DataFrame | Html:
-    """A table that a benchmark left beside the records."""
+    """A table that a benchmark stored with the records."""
     path = FOLDER / f"{name}.json"
     return pd.read_json(path, **how).round(1) if path.exists() else nothing()
 
 
 def scales(paper: str, dataset: str) -> pd.DataFrame:
-    """The settings in which the scales of a protocol differ."""
+    """The settings that differ between the scales of a protocol."""
     one = papers.load(paper)
     scales = ("paper", "reduced", "smoke")
     found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in scales}

@@ -179,7 +179,7 @@ def test_what_lacks_is_one_clear_line(monkeypatch, tmp_path):
     lacks("clip-vit-b-32", r"has no weights under .*clip-vit-b-32\.safetensors")
     (tmp_path / "encoders").mkdir()
     save_file({"other": torch.zeros(3)}, tmp_path / "encoders" / "clip-vit-b-32.safetensors")
-    lacks("clip-vit-b-32", "does not hold the weights of ViT-B-32")
+    lacks("clip-vit-b-32", "does not have the weights of ViT-B-32")
 
 
 def test_prompts_of_every_domain():

@@ -141,7 +141,7 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine):
 
 def test_a_paper_refuses_and_names_the_common_protocol(mine):
     for name, dataset, said in (
-        *((paper, f"folder:{mine}", "own; name `common` in its place") for paper in papers.list()),
+        *((paper, f"folder:{mine}", "own images; use `common` instead") for paper in papers.list()),
         ("common", "folder", "needs its path: write folder:PATH"),
         ("common", "folder:", "needs its path: write folder:PATH"),
         ("common", f"office10:{mine}", r"no protocol .* 'office10:.*folder:PATH"),

@@ -334,7 +334,7 @@ def test_the_target_trains_its_extractor_alone():
 def test_wrong_values_are_single_clear_lines():
     for wrong, said in (
         *(({"fields": {"target": n}}, f"FADA target = {n}: choose one of 0 to 2") for n in (3, -4)),
-        ({"sizes": (8,)}, "of two clients at least"),
+        ({"sizes": (8,)}, "with at least two clients"),
         ({"participation": 0.5}, "FADA needs its target in every round"),
         ({"fields": {"bn_policy": "local"}}, "bn_policy"),
         ({"fields": {"alignment": -1}}, "alignment = -1: give a value at least 0"),

@@ -114,7 +114,7 @@ def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
 
 def test_what_cannot_be_had_is_one_line(smoke: Study) -> None:
     assert set(MPFT.experiment("figure-9").steps) == set(get_args(Scale))
-    with pytest.raises(FedReproError, match="table-1-pacs keeps no arrays"):
+    with pytest.raises(FedReproError, match="table-1-pacs has no arrays"):
         smoke.figure("table-1-pacs")
     attack, protocol = MPFT.experiment("figure-9"), smoke.protocol()
     with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):

@@ -94,12 +94,12 @@ def test_an_open_claim_says_what_would_settle_it() -> None:
         if (stats.t.ppf(0.95, n - 1) + stats.t.ppf(0.8, n - 1)) * 4 / n**0.5 <= 62.6 - 58.8
     )  # fmt: skip
     (answer,) = answers(paper, cells, hours=lambda *_: 0.5)  # of each of the two rows
-    said = f"which takes {needed} seeds: {needed - 3:.1g} hours of one core more"
+    said = f"which needs {needed} seeds: {needed - 3:.1g} more hours of one core"
     assert said in answer.parts[0].why
     (answer,) = answers(
         paper, cells, images=lambda *_: 4.0
     )  # 2 points: 2.5 times that are too many
-    assert "no number of seeds makes up for the few test images" in answer.parts[0].why
+    assert "no number of seeds can detect it, because of the few test images" in answer.parts[0].why
 
 
 def test_the_spread_is_pooled_over_comparisons() -> None:

@@ -44,7 +44,7 @@ def test_draws_of_domains_are_those_of_the_whole_enumeration() -> None:
 
 def test_missing_seed_is_one_line() -> None:
     frame = scores({"a": [[1, 2], [3, 4]], "b": [[1, 2]]})
-    with pytest.raises(FedReproError, match="b lack a seed") as caught:
+    with pytest.raises(FedReproError, match="b have no value for a seed") as caught:
         leaderboard.ranks(frame)
     assert "\n" not in str(caught.value)
 

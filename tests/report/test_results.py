@@ -94,7 +94,7 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
 
 def test_an_unreadable_notebook_and_lines_are_named(tmp_path):
     (tmp_path / "torn.ipynb").write_text('{"cells": [')
-    with pytest.raises(FedReproError, match=r"torn\.ipynb is no readable notebook"):
+    with pytest.raises(FedReproError, match=r"torn\.ipynb is not a readable notebook"):
         collect(tmp_path)
     (tmp_path / results.STUDIES).write_text("{")
     with pytest.raises(FedReproError, match=r"studies\.jsonl cannot be read"):

@@ -150,7 +150,7 @@ def test_smoke_says_that_it_is_no_result() -> None:
     assert row_of(mean, "ADCOL") == ["ADCOL", "10.0 (n=1)"]
     assert row_of(domains, "ADCOL") == ["ADCOL", "9.0 (n=1)"]
     for html in (mean, domains):
-        assert "smoke: checks the path, not a result" in html and "80.2" not in html
+        assert "smoke: tests the code, not a result" in html and "80.2" not in html
         assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
     assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in mean
     text = tables.plain(frame)
