@@ -177,3 +177,20 @@ def test_the_files_for_joining_agree_with_the_project() -> None:
     assert cited["version"] == fedrepro.__version__
     bibliography = (REPOSITORY / "book" / "references.bib").read_text()
     assert all(paper["url"] in bibliography for paper in cited["references"])
+
+
+def test_every_paper_of_the_bibliography_can_be_found() -> None:
+    """By a DOI or an address; the five papers' addresses are the README's, too."""
+    from pybtex.database import parse_file
+
+    entries = parse_file(REPOSITORY / "book" / "references.bib").entries
+    bare = [
+        key
+        for key, entry in entries.items()
+        if not re.fullmatch(r"10\.\d{4,5}/\S+", entry.fields.get("doi", ""))
+        and not re.fullmatch(r"https?://\S+\.\S+", entry.fields.get("url", ""))
+    ]
+    assert not bare
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    readme = (REPOSITORY / "README.md").read_text()
+    assert all(paper["url"] in readme for paper in cited["references"])
