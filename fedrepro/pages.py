@@ -55,6 +55,7 @@ COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "C
 # Code, drawings and a table, as they are.
 SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md")
 MAIN_CLAIMS = "main_claims.md"
+BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
 RECORDED_PART = "The notebooks behind the tables"
@@ -133,8 +134,9 @@ def _copy_sources(source: Path, copy: Path) -> None:
 
 
 def _add_buttons(source: Path, copy: Path) -> None:
-    """The repository's, its issues' and the edit button, where pyproject.toml has the address:
-    `[project.urls]`, `Repository`. The edit button is of use on pages that are written by hand."""
+    """The repository's, its issues' and the edit button, and on notebooks those of Binder and, for
+    GitHub, Colab, where pyproject.toml has the address: `[project.urls]`, `Repository`. The edit
+    button is of use on pages that are written by hand."""
     project = source / "pyproject.toml"
     known = tomllib.loads(project.read_text("utf-8"))["project"] if project.is_file() else {}
     if address := known.get("urls", {}).get("Repository"):
@@ -142,6 +144,10 @@ def _add_buttons(source: Path, copy: Path) -> None:
         config["repository"] = {"url": address, "branch": "main"}
         for button in ("repository", "issues", "edit_page"):
             config["html"][f"use_{button}_button"] = True
+        launch = {"notebook_interface": "jupyterlab", "binderhub_url": BINDER}
+        if address.startswith("https://github.com/"):  # Colab opens no other's
+            launch["colab_url"] = COLAB
+        config["launch_buttons"] = launch
         (copy / "_config.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
 
 
