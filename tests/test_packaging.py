@@ -214,7 +214,7 @@ def test_what_binder_installs_exists() -> None:
 
 
 def test_conda_reads_the_environment() -> None:
-    """By the parser of rattler, a client of conda: its own entries and channels. Nothing is solved."""
+    """By rattler, a client of conda: its own entries and channels. Nothing is solved."""
     rattler = pytest.importorskip("rattler", reason="it comes with the extra test")
     environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
     entries = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
