@@ -56,6 +56,7 @@ COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "C
 SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md")
 MAIN_CLAIMS = "main_claims.md"
 NOTEBOOKS = "notebooks.md"  # the list of the recorded ones
+BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # the part of the table of contents that is filled at each build
 PATH_CHECK = "Your own runs (path check, not results)"
@@ -133,8 +134,9 @@ def _copy_sources(source: Path, copy: Path) -> None:
 
 
 def _add_buttons(source: Path, copy: Path) -> None:
-    """Add buttons for repository, issues and editing, if pyproject.toml has the address:
-    `[project.urls]`, `Repository`. The edit button is for pages that are written by hand."""
+    """Add buttons for repository, issues and editing, and on notebooks for Binder and (on GitHub)
+    Colab, if pyproject.toml has the address: `[project.urls]`, `Repository`. The edit button is for
+    pages that are written by hand."""
     project = source / "pyproject.toml"
     known = tomllib.loads(project.read_text("utf-8"))["project"] if project.is_file() else {}
     if address := known.get("urls", {}).get("Repository"):
@@ -142,6 +144,10 @@ def _add_buttons(source: Path, copy: Path) -> None:
         config["repository"] = {"url": address, "branch": "main"}
         for button in ("repository", "issues", "edit_page"):
             config["html"][f"use_{button}_button"] = True
+        launch = {"notebook_interface": "jupyterlab", "binderhub_url": BINDER}
+        if address.startswith("https://github.com/"):  # Colab opens no other's
+            launch["colab_url"] = COLAB
+        config["launch_buttons"] = launch
         (copy / "_config.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
 
 

@@ -195,3 +195,50 @@ def test_the_files_for_joining_agree_with_the_project() -> None:
     assert cited["version"] == fedrepro.__version__
     bibliography = (REPOSITORY / "book" / "references.bib").read_text()
     assert all(paper["url"] in bibliography for paper in cited["references"])
+
+
+def test_every_paper_of_the_bibliography_can_be_found() -> None:
+    """By a DOI or an address; the five papers' addresses are the README's, too."""
+    from pybtex.database import parse_file
+
+    entries = parse_file(REPOSITORY / "book" / "references.bib").entries
+    bare = [
+        key
+        for key, entry in entries.items()
+        if not re.fullmatch(r"10\.\d{4,5}/\S+", entry.fields.get("doi", ""))
+        and not re.fullmatch(r"https?://\S+\.\S+", entry.fields.get("url", ""))
+    ]
+    assert not bare
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    readme = (REPOSITORY / "README.md").read_text()
+    assert all(paper["url"] in readme for paper in cited["references"])
+
+
+def test_what_binder_installs_exists() -> None:
+    """Each line of its requirements: a file of constraints, or this project with known extras."""
+    folder = REPOSITORY / ".binder"
+    python = (folder / "runtime.txt").read_text().strip().removeprefix("python-")
+    assert SpecifierSet(PROJECT["requires-python"]).contains(python)
+    text = (folder / "requirements.txt").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    options = dict(line.split(maxsplit=1) for line in lines)
+    assert set(options) == {"-c", "-e"}
+    assert (folder / options["-c"]).samefile(REPOSITORY / "constraints.txt")
+    project = Requirement(f"fedrepro{options['-e'].removeprefix('.')}")  # pip's own folder is .
+    assert project.extras and project.extras <= set(EXTRAS)
+    page = (REPOSITORY / "book" / "running.md").read_text()
+    named = re.findall(r"(?:/main\?urlpath=lab/tree|/blob/main)/(\S+)", page)
+    assert len(named) == 2 and all((REPOSITORY / file).is_file() for file in named)
+
+
+def test_conda_reads_the_environment() -> None:
+    """By rattler, a client of conda: its own entries and channels. Nothing is solved."""
+    rattler = pytest.importorskip("rattler", reason="it comes with the extra test")
+    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
+    entries = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    specs = [rattler.MatchSpec(entry, strict=True) for entry in entries]
+    assert [str(spec).split()[0] for spec in specs] == ["python", "pip"]
+    oldest = rattler.Version(PROJECT["requires-python"].removeprefix(">="))
+    assert rattler.VersionSpec(str(specs[0].version)).matches(oldest)
+    channels = [rattler.Channel(name) for name in environment["channels"]]
+    assert [channel.name for channel in channels] == ["conda-forge"]

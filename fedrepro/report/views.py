@@ -105,10 +105,17 @@ def table(found: Results, experiment: str) -> Html:
     return replace(shown, html=shown.html + theirs)
 
 
-def tables(found: Results, *kinds: str) -> list[Html]:
-    """The tables of a paper's experiments of some kinds."""
+def tables(
+    found: Results, *kinds: str, only: Sequence[str] = ("",), without: Sequence[str] = ()
+) -> list[Html]:
+    """The tables of a paper's experiments of some kinds.
+
+    only, without: how the ids to take and to leave out begin; "table-1" is table-1-digits and
+        table-1-office10.
+    """
     names = dict.fromkeys(name for _, held in found.studies for name in held)
-    specs = [found.paper.experiment(name) for name in names]
+    taken = [n for n in names if n.startswith(tuple(only)) and not n.startswith(tuple(without))]
+    specs = [found.paper.experiment(name) for name in taken]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 

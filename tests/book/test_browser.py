@@ -22,7 +22,7 @@ from fedrepro.report.results import FOLDER, recorded
 from fedrepro.report.verdicts import RULES
 from tests.book.chrome import Chrome, find_chromium
 
-PHONE, DESK = 390, 1280
+PHONE, DESK = 390, 1400
 
 # Formulas that are still text, or that MathJax could not read.
 RAW_FORMULAS = """[...document.querySelectorAll('.bd-article .math')]

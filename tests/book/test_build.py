@@ -83,7 +83,13 @@ def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path
     page = (first.parent / "book" / "results" / "counts.html").read_text()
     assert "found 2 records" in page
     assert f"{address}/issues/new" in page
-    assert f"{address}/edit/main/book/intro.md" in (first.parent / "book/intro.html").read_text()
+    intro = (first.parent / "book/intro.html").read_text()
+    assert f"{address}/edit/main/book/intro.md" in intro
+    for place in (
+        f"{pages.BINDER}/v2/gh/someone/fedrepro/main?urlpath=lab/tree/book/results/counts.ipynb",
+        f"{pages.COLAB}/github/someone/fedrepro/blob/main/book/results/counts.ipynb",
+    ):
+        assert place in page and pages.BINDER not in intro and pages.COLAB not in intro
     assert str(runs) not in page  # the injected cell names a path of this machine
     own = (first.parent / "book" / "own" / "adcol-seed-0.html").read_text()
     assert "Counts (adcol-seed-0)" in own and "not a result" in own

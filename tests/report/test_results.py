@@ -152,6 +152,21 @@ def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
     assert views.overview(both(found, full)).seeds.tolist() == ["0, 1", "0, 1"]
 
 
+def test_tables_of_some_experiments_and_of_the_others():
+    names = ("table-1-digits", "table-2-digits", "table-1-office10")
+    found = both(*(made(name, {"FedAPC": 50.0}, "fedapc", "digits4") for name in names))
+    ids = {views.table(found, name).html: name for name in names}
+
+    def held(**chosen: Any) -> list[str]:
+        return [ids[one.html] for one in views.tables(found, "accuracy", **chosen)]
+
+    assert held() == list(names)
+    assert held(only=["table-1"]) == ["table-1-digits", "table-1-office10"]
+    assert held(without=("table-1", "prose")) == ["table-2-digits"]
+    assert held(only=["table-1"], without=["table-1-o"]) == ["table-1-digits"]
+    assert not views.tables(found, "grid") and not held(only=["prose"])
+
+
 def test_without_records_pages_say_so():
     empty = Results([], "adcol")
     by_dataset = (views.curves, views.by_domain, views.traffic)
