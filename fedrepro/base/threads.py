@@ -19,7 +19,7 @@ COPIES, ACTIVATIONS = 8, 1 << 30
 _outside: int | None = None  # torch's threads outside of `one_thread`
 
 
-def cores() -> int:
+def free_threads() -> int:
     """The number of parallel threads: torch's number, or its number before `one_thread`."""
     return _outside or torch.get_num_threads()
 
@@ -32,7 +32,7 @@ def lanes(network: int) -> int:
     depend on it.
     """
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
-    return max(1, min(cores(), fitting))
+    return max(1, min(free_threads(), fitting))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """One function per equation, in matrix form: no loops over samples, no random numbers.
 
-All can be called under `torch.func.vmap`, one client's tensors at a time, and recorded as a CUDA
-graph: no shape or branch depends on a value. Names used throughout: b samples in the batch, d
+All can be called under `torch.func.vmap`, one client's tensors at a time:
+no shape or branch depends on a value. Names used throughout: b samples in the batch, d
 feature size, K classes, P prototypes; z (b, d) features; labels (b,) in 0..K-1; present (P,) or
 (K,), zero or False where there is no such prototype: that row must be finite and is ignored.
 Prototypes are constants. Similarities are computed at least in float32, for any precision of the

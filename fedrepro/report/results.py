@@ -124,8 +124,9 @@ class Kept(Study):
 
     def _specs(self, experiment: str, arm: Arm) -> Iterator[RunSpec]:
         tuning, asked = self.paper.tuning_of(experiment, self.dataset, arm), [(arm, self.seed)]
-        for _, chosen, run in arm.trials(tuning) if tuning is not None else ():
-            asked += [(chosen, self.seed), (run, tuning.seed)]
+        if tuning is not None:
+            for _, chosen, run in arm.trials(tuning):
+                asked += [(chosen, self.seed), (run, tuning.seed)]
         for one, seed in asked:
             yield RunSpec(methods.create(one.method, **one.fields), one.protocol, seed)
 
@@ -250,7 +251,7 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
     runs: the folder of their records; default: that of the notebooks' folder.
     """
     place = runs or Path(folder).parent
-    glued = _lines(place / STUDIES)
+    glued = {line["name"]: line for line in files.read_lines(place / STUDIES)}
     shown: dict[str, dict[str, str]] = {}
     for path in sorted(Path(folder).rglob("*.ipynb")):
         scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
@@ -267,15 +268,6 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
             seen = shown.get(name, {})
             found[name] = Kept(own, **given, store=store, scraps=data, name=name, shown=seen)
     return Results([(one, one.experiments) for one in found.values()], paper)
-
-
-def _lines(path: Path) -> dict[str, dict[str, Any]]:
-    """The stored results of notebooks, by name."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return {line["name"]: line for line in map(json.loads, lines)}
-    except (OSError, ValueError, KeyError) as error:
-        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
 
 
 def _scraps(path: Path) -> dict[str, Any]:
