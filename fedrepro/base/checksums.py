@@ -15,7 +15,7 @@ MARK = re.compile(rb"checksum\W{1,8}([0-9a-f]{8})\W")  # the quotes are escaped 
 
 
 def sign(path: Path) -> None:
-    """Put the checksum of a finished file into its header, where `UNSIGNED` stands."""
+    """Write the checksum of a finished file into its header, in place of `UNSIGNED`."""
     with path.open("r+b") as file:
         header, at = _header(file)
         checksum = _sum(file, zlib.crc32(header))

@@ -73,7 +73,7 @@ def load_encoder(
     with reading(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         fits = all(isinstance(value, torch.Tensor) for value in tensors.values())
-    check(fits, path, "is no mapping of tensors")
+    check(fits, path, "is not a mapping of tensors")
     key = json.dumps([name, sorted(hashes.items()), ENCODER_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
     return Encoder(name, ENCODERS[name], tensors, hash, located.source.deviations)

@@ -246,7 +246,7 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
     for (label, row), style in zip(wide.iterrows(), looks(wide.index).values(), strict=True):
         ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
     ax.set_xticks(angles, wide.columns)
-    ax.tick_params(axis="x", pad=16)  # names stand beside the circle, not on it
+    ax.tick_params(axis="x", pad=16)  # names are next to the circle, not on it
     ax.set_ylim(low := np.floor(wide.min().min() / 10) * 10, 100)
     ax.set_rlabel_position(180 / wide.shape[1])
     ax.grid(color=GRID)

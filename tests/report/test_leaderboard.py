@@ -124,5 +124,5 @@ def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank() -> None:
 def test_nothing_recorded_is_said_and_an_unknown_experiment_is_an_error() -> None:
     for view in (leaderboard.overall, leaderboard.agreement, leaderboard.chosen):
         assert NOTHING in view(Results([], "common"), "methods").html
-    with pytest.raises(FedReproError, match="holds frozen on pacs"):
+    with pytest.raises(FedReproError, match="has frozen on pacs"):
         leaderboard.scores(found(), "frozen", "pacs")
