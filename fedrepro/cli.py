@@ -135,6 +135,19 @@ Methods = Annotated[
     ),
 ]
 
+Part = Annotated[
+    str, typer.Argument(help="Its table or figure, table-1 say; all: whatever can run.")
+]
+Seed = Annotated[int, typer.Option(help="0 or a positive whole number.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
+]
+Where = Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave notebooks that are whole already.")]
+
 
 @app.callback()
 def _options(
@@ -188,13 +201,11 @@ def experiments(
 @app.command()
 def run(
     paper: Annotated[str, typer.Argument(help="A paper's name, adcol say.")],
-    experiment: Annotated[
-        str, typer.Argument(help="Its table or figure, table-1 say; all: whatever can run.")
-    ] = "all",
+    experiment: Part = "all",
     dataset: Datasets = None,
     methods: Methods = None,
     load: Load = None,
-    seed: Annotated[int, typer.Option(help="0 or a positive whole number.")] = 0,
+    seed: Seed = 0,
     scale: Scale = "smoke",
     changes: Set = None,
     device: Device = "auto",
@@ -217,19 +228,10 @@ def run(
     loaded = papers.load(paper)
     pick_device(device)
     asked, shown = _split(dataset) or default_datasets(loaded, experiment, scale), progress()
-    studies = [
-        study(
-            *(paper, name, scale, seed),
-            only=_split(methods, _labels(loaded)),
-            changes=changes_of(changes),
-            device=device,
-            engine=engine,
-            runs_dir=runs,
-            data_root=data_root,
-            progress=shown,
-        )
-        for name in asked
-    ]
+    where: dict[str, Any] = {"device": device, "runs_dir": runs, "data_root": data_root}
+    chosen = {"only": _split(methods, _labels(loaded)), "changes": changes_of(changes)}
+    where |= {**chosen, "engine": engine, "progress": shown}
+    studies = [study(paper, name, scale, seed, **where) for name in asked]
     todo = [(s, name) for s in studies for name in s.chosen(experiment) if s.has_work(name)]
     if not todo:
         raise FedReproError(
@@ -251,16 +253,10 @@ def sweep_command(
     methods: Methods = None,
     load: Load = None,
     experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
-    ] = None,
-    on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Leave notebooks that are whole already.")
-    ] = False,
+    jobs: Jobs = None,
+    on: Where = "local",
+    scheduler: Scheduler = None,
+    resume: Resume = False,
     runs: Runs = RUNS,
     device: Device = "auto",
     data_root: Root = None,

@@ -1,6 +1,6 @@
 """How the clients of a round are trained. An engine knows no method by name."""
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.engine.base import Engine, Job, Trained, must_be_finite
 from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine
@@ -23,5 +23,5 @@ __all__ = [
 def resolve(name: str) -> str:
     """The run ids' word of an engine."""
     if name not in CHOICES:
-        raise FedReproError(f"no engine {name!r}; choose from {', '.join(CHOICES)}")
+        raise FedReproError(f"no engine {name!r}; choose from {choices(name, CHOICES)}")
     return WORDS.get(name, name)

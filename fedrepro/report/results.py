@@ -28,6 +28,7 @@ SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
 FOLDER = CHECKOUT / "book" / "runs"
+OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
@@ -76,12 +77,14 @@ class Kept(Study):
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         if experiment in self.scraps["counted"]:
-            kinds = {e.id: e.kind for e in self.paper.experiments}  # older rows do not say it
-            known = {}
+            kinds = {e.id: e.kind for e in self.paper.experiments}
+            known = {}  # older rows do not say it
             if experiment in kinds:
                 kind = get(kinds[experiment])
                 known = {"counted": kind.counted, "given": kind.given}
-            return [{**row, **known} for row in self.scraps["counted"][experiment]]
+            rows = self.scraps["counted"][experiment]
+            rows = [{OLD_KEYS.get(key, key): v for key, v in row.items()} for row in rows]
+            return [{**row, **known} for row in rows]
         if experiment not in self._cells:
             self._cells[experiment] = super().cells(experiment)
         return self._cells[experiment]
