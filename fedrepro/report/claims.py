@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
@@ -32,14 +32,11 @@ SCALES = ("paper", "reduced")  # smoke answers nothing
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The row less another, in one column: mean over seeds, its standard error and the margin."""
+class Difference(metrics.Estimate):
+    """The row less another, in one column, as the mean over seeds, and the margin."""
 
     other: str
     column: str
-    mean: float
-    error: float
-    freedom: float
     margin: float
     printed: float | None
     spread: float = 0.0  # variance of the paired differences over seeds,
@@ -49,11 +46,11 @@ class Difference:
     @property
     def p(self) -> float:
         """Of the claim's being wrong: how likely so large a difference is at the margin."""
-        return float(stdtr(self.freedom, -self._t)) if self.freedom else 1.0
+        return self.below(-self._t) if self.freedom else 1.0
 
     @property
     def reverse(self) -> float:
-        return float(stdtr(self.freedom, self._t)) if self.freedom else 1.0
+        return self.below(self._t) if self.freedom else 1.0
 
     @property
     def _t(self) -> float:
@@ -68,10 +65,7 @@ class Difference:
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 %, two-sided; None with one seed, and of a count."""
-        if not self.freedom or self.exact:
-            return None
-        half = float(stdtrit(self.freedom, 1 - LEVEL / 2)) * self.error
-        return self.mean - half, self.mean + half
+        return None if not self.freedom or self.exact else self.between()
 
     @property
     def least_seen(self) -> float | None:
@@ -357,8 +351,8 @@ def _difference(
     counted = get(paper.experiment(test.experiment).kind).counted
     if counted or not own.freedom:
         known = math.inf if counted else 0.0
-        return Difference(pair.other, pair.column, mean, 0.0, known, test.margin, pair.printed)
+        return Difference(mean, 0.0, known, pair.other, pair.column, test.margin, pair.printed)
     drawn = images(pair.other, pair.column)
     error, known = combined((own.variance / len(pair.gaps), own.freedom), (drawn, math.inf))
-    sizes = error, known, test.margin, pair.printed, own.variance, own.pairs, drawn
-    return Difference(pair.other, pair.column, mean, *sizes)
+    sizes = test.margin, pair.printed, own.variance, own.pairs, drawn
+    return Difference(mean, error, known, pair.other, pair.column, *sizes)
