@@ -151,6 +151,7 @@ def test_verdicts_of_one_paper(tmp_path: Path) -> None:
 def test_claims_answer_what_the_records_say() -> None:
     rows = listed("claims", "--paper", "fedapc")
     keys = ["paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p"]
+    keys += ["printed", "least_seen"]
     assert all(list(row) == [*keys, "evidence"] for row in rows)
     assert {row["verdict"] for row in rows} <= {"holds", "contradicted", "open"}
     assert [row["id"] for row in rows] == [claim.id for claim in papers.load("fedapc").claims]
