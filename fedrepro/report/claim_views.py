@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from html import escape
 
 import pandas as pd
@@ -12,14 +12,13 @@ import scrapbook
 
 from fedrepro import papers
 from fedrepro.papers import Paper
-from fedrepro.quantities.base import get
-from fedrepro.report.claims import LEVEL, Answer, Difference, Part, answered, of_recorded
+from fedrepro.report import leads
+from fedrepro.report.claims import LEVEL, Answer, answered, of_recorded
 from fedrepro.report.results import FLAT, Results
-from fedrepro.report.sections import MINUS
 from fedrepro.report.tables import Html, prose, styled
-from fedrepro.report.text import dataset_name
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
+PICTURE = "main-claims.png"
 RULES = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
@@ -128,51 +127,26 @@ def _commands(one: Answer) -> str:
     return f"<details><summary>Run it again</summary>{again}</details>"
 
 
-def main_claims(page: str) -> str:
-    """The papers' main claims as a Markdown table, one row per claim and data set. page: that of
-    all claims."""
-    lines = ["| paper | claim | answer | on | printed | ours |", "| --- " * 6 + "|"]
-    for name in papers.list():
-        paper = papers.load(name)
-        for one in (one for one in of_recorded(name) if one.claim.main):
-            answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
-            said = f"{paper.short} | {one.claim.main} | {answer}"
-            for lead in _leads(paper, one.parts):
-                lines.append(f"| {said} | {' | '.join(lead)} |")
-                said = " |  | "
-    return "\n".join(lines) + "\n"
+def main_claims(page: str, pictures: str) -> str:
+    """The papers' main claims in Markdown: one row each, of the data set that supports it least,
+    and the picture of all. page: that of all claims; pictures: the folder of the picture."""
+    head = ("paper", "claim", "answer", "scale", "least support on", "printed", "ours")
+    lines = [f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    for paper, one in leads.main():
+        answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
+        said = f"{paper.short} | {one.claim.main} | {answer}"
+        least = max(leads.leads(paper, one.parts), key=lambda lead: lead.support, default=None)
+        if least is None:
+            lines.append(f"| {said} |  |  |  | not run |")
+            continue
+        scale = least.part.scale + ", counted" * least.counted
+        lines.append(f"| {said} | {scale} | {least.where} | {' | '.join(least.shown)} |")
+    caption = leads.drawn().caption
+    return "\n".join(lines) + f"\n\n![{caption}]({pictures}/{PICTURE})\n"
 
 
 def glue_main() -> None:
-    """Hand the first page of the book its table, so that claims are answered once a build."""
-    scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
-
-
-def _leads(paper: Paper, parts: Sequence[Part]) -> Iterator[tuple[str, str, str]]:
-    """Where, the printed lead, and ours: ``Digits, reduced``, ``+1.6``, ``+0.5 [-1.1, +2.1] over
-    FedBN; still rising``; on each data set of the difference that supports the claim least."""
-    weakest: dict[str, tuple[Part, Difference]] = {}
-    for part in parts:
-        least, known = part.weakest, weakest.get(part.dataset)
-        if least is not None and (known is None or least.p > known[1].p):
-            weakest[part.dataset] = part, least
-    for dataset, (part, least) in weakest.items():
-        yield f"{dataset_name(dataset)}, {part.scale}", *_lead(paper, part, least)
-    specs = [paper.experiment(part.test.experiment) for part in parts if not part.differences]
-    if missing := dict.fromkeys(dataset_name(spec.datasets[0]) for spec in specs):
-        yield ", ".join(missing), "", "not run"
-
-
-def _lead(paper: Paper, part: Part, least: Difference) -> tuple[str, str]:
-    digits = 1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3
-    signed = partial(_signed, digits=digits, plus="" if part.test.lower else "+")
-    ours = signed(least.mean)
-    if least.interval is not None:
-        ours += " [{}, {}]".format(*map(signed, least.interval))
-    ours += f" {'less than' if part.test.lower else 'over'} {least.other}"
-    ours += "; counted" * least.exact + "; still rising" * bool(part.rising)
-    return "" if least.printed is None else signed(least.printed), ours
-
-
-def _signed(value: float, digits: int, plus: str) -> str:
-    return f"{value:{plus}.{digits}f}".replace("-", MINUS)
+    """Hand the first page of the book its table and picture, so that claims are answered once a
+    build."""
+    scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
+    scrapbook.glue("picture", b64encode(leads.drawn().png()).decode())

@@ -12,13 +12,14 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
+from PIL import Image
 
 import fedrepro
 from fedrepro import pages, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods import api
 from fedrepro.pages import build_book
-from fedrepro.report.claim_views import CLAIMS
+from fedrepro.report.claim_views import CLAIMS, PICTURE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -264,7 +265,12 @@ def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
     made = (site.parent / "site" / pages.GENERATED / pages.MAIN_CLAIMS).read_text(encoding="utf-8")
-    assert block.strip() == made.replace(f"results/{CLAIMS}", "book/results/claims.ipynb").strip()
+    made = made.replace(f"results/{CLAIMS}", "book/results/claims.ipynb")
+    assert block == made.replace("](_static/", "](book/_static/")
+    with Image.open(REPOSITORY / "book" / "_static" / PICTURE) as image:
+        words = str(image.info["Description"])
+    alt = re.search(r"!\[(.+)\]", block)
+    assert alt is not None and words.startswith(alt[1])  # drawn from the same records
 
 
 def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> None:
