@@ -12,8 +12,8 @@ import scrapbook
 
 from fedrepro import papers
 from fedrepro.papers import Paper
-from fedrepro.report import leads
-from fedrepro.report.claims import LEVEL, Answer, answered, of_recorded
+from fedrepro.report import claim_links, leads
+from fedrepro.report.claims import LEVEL, Answer, Part, answered, of_recorded
 from fedrepro.report.results import FLAT, Results
 from fedrepro.report.tables import Html, prose, styled
 
@@ -93,11 +93,15 @@ def shown(name: str) -> Html:
     runs. Each has an anchor: paper and claim id."""
     rows = {}
     for one in of_recorded(name):
-        lines = "".join(f"<p>{line}</p>" for line in map(escape, one.row()["evidence"]))
+        lines = [_said(part, len(one.parts) > 1) for part in one.parts] or [
+            escape(one.claim.untested)
+        ]
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
             "answer": _badge(one),
-            "what was compared": lines + _commands(one),
+            "what was compared": "".join(f"<p>{line}</p>" for line in lines)
+            + claim_links.below(one)
+            + _commands(one),
         }
     return _table(papers.load(name), rows)
 
@@ -113,13 +117,23 @@ def _badge(one: Answer) -> str:
     return f'<span class="verdict verdict-{one.verdict}">{one.answer}</span>'
 
 
+def _said(part: Part, several: bool) -> str:
+    """HTML: what a part compared, the printed lead, and the part's own answer beside others."""
+    least, said = part.weakest, part.why
+    if least is not None and least.printed is not None and "printed" not in said:
+        said += f"; printed {least.printed:+.3g}"
+    word = f'<span class="verdict verdict-{part.verdict}">{part.verdict}</span> '
+    return word * several + escape(said)
+
+
 def _commands(one: Answer) -> str:
     """What trains the runs of a claim again."""
     lines = [
-        f"fedrepro sweep {one.paper} --experiment {part.test.experiment} --dataset {part.dataset} "
+        f"fedrepro sweep {one.paper} --experiment {name} --dataset {part.dataset} "
         f"--scale {part.scale} --seeds 0-{part.seeds - 1}"
         for part in one.parts
-        if part.seeds
+        for name in (part.test.experiment, part.test.against)
+        if part.seeds and name
     ]
     if not lines:
         return ""

@@ -22,7 +22,7 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.results import FLAT, Results, recorded
+from fedrepro.report.results import FLAT, Results, kept
 
 Word = Literal["holds", "contradicted", "open"]
 LEVEL = 0.05
@@ -207,7 +207,7 @@ Hours = Callable[[str, str, str, str], float]
 @cache
 def of_recorded(name: str) -> list[Answer]:
     """Every claim of a paper, answered from the runs kept with the book."""
-    return answered(recorded(name))
+    return answered(kept(name))
 
 
 def answered(found: Results) -> list[Answer]:

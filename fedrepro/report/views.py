@@ -75,6 +75,12 @@ def built(found: Results, experiment: str) -> pd.DataFrame:
     return verdicts.build_table(found.paper, table, rows)
 
 
+def anchors(found: Results, experiment: str) -> list[str]:
+    """The ids of an experiment's table on its page: one for each data set it was run on."""
+    names = dict.fromkeys(row["dataset"] for row in found.cells(experiment))
+    return [f"{experiment}-{name}" for name in names] or [experiment]
+
+
 def table(found: Results, experiment: str) -> Html:
     """A printed table beside the seeds of each data set and scale it was run at; the printed one,
     folded away, where it was not run, or only on other data."""
@@ -83,9 +89,10 @@ def table(found: Results, experiment: str) -> Html:
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = built(found, experiment)
     shown = beside_table(rows, caption, run_page.links(found, experiment))
+    first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
-        return nothing(shown.html)
-    first = "".join(
+        return replace(none := nothing(shown.html), html=first + none.html)
+    first += "".join(
         f'<p class="table-note">On {dataset_name(dataset)} at scale reduced these rows still rise '
         f"when their runs end: {escape(', '.join(rows))}. They answer no claim.</p>\n"
         for dataset, rows in found.rising(experiment).items()

@@ -283,6 +283,16 @@ def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> 
         assert set(claims) <= set(places)
 
 
+def test_a_claim_leads_to_its_tables_figures_and_runs(site: Path) -> None:
+    links, results = Links(), site / "book" / "results"
+    links.feed((results / CLAIMS).read_text("utf-8"))
+    led = [address for address in links.led if re.match(r"\w+_(results|ablations)\.html#", address)]
+    pages = {page: (results / page).read_text("utf-8") for page in {a.split("#")[0] for a in led}}
+    gone = [a for a in led if f'id="{a.split("#")[1]}"' not in pages[a.split("#")[0]]]
+    assert not gone and len(led) > 40
+    assert sum("run.html#run-" in address for address in links.led) > 40
+
+
 def test_the_site_is_small_and_has_no_page_a_run(site: Path) -> None:
     sizes = {file: file.stat().st_size for file in site.rglob("*") if file.is_file()}
     assert sum(sizes.values()) < 30e6
