@@ -10,6 +10,7 @@ from html import escape
 from typing import Any, Literal
 
 import pandas as pd
+from scipy import stats
 
 from fedrepro import papers
 from fedrepro.federated import metrics
@@ -133,10 +134,12 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """Where a row stands in one column by its mean over seeds, who is first, where the paper has
-    it, and what another row has, as a sentence."""
+    """Where a row stands in one column by its mean over seeds, who is first, whether that lead is
+    clear (over the second, or over the row if it is not first; a t-test paired over seeds), where
+    the paper has it, and what another row has, as a sentence."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    ours = wide([row for row in rows if row["column"] == column])[column].dropna()
+    rows = [row for row in rows if row["column"] == column]
+    ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
     named = found.paper.experiment(experiment).table
     table = found.paper.table(named) if named else None
     cells = {m: table.cell(m, column) for m in ours.index} if table else {}
@@ -147,14 +150,25 @@ def place(
         rank = values.round(9).rank(ascending=False)[own]
         return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
 
-    parts = [f"{own} is {stands(ours)}"]
-    first = [name for name in (ours.idxmax(),) if name != own]
-    parts += [f"{name} is first with {number(ours[name], unit)}" for name in first]
+    first = [name for name in ours.index[:1] if name != own]
+    clear = _clear(rows, ours.index[0], own if first else next(iter(ours.index[1:]), own))
+    parts = [f"{own} is {stands(ours)}" + clear * (not first)]
+    parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
     if other and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed.astype(float))}")
     return "; ".join(parts) + "."
+
+
+def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
+    """Whether one row's lead over another is clear: ``, a clear lead (p 0.01)``."""
+    seeds = pd.DataFrame(rows).pivot_table("value", "seed", "method", aggfunc="mean")
+    lead = (seeds[first] - seeds[other]).dropna().astype(float).round(9)
+    if first == other or len(lead) < 2:
+        return ""
+    p = float(stats.ttest_1samp(lead, 0).pvalue) if lead.nunique() > 1 else float(not lead.any())
+    return f", {'a' if p < 0.05 else 'no'} clear lead (p {p:.2g})"
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:
