@@ -354,7 +354,7 @@ def claims(
     from fedrepro.report.printout import claim_lines
 
     if main:
-        typer.echo(main_claims("book/results/claims.ipynb"), nl=False)
+        typer.echo(main_claims("book/results/claims.ipynb", "book/_static"), nl=False)
         return
     names = [paper] if paper is not None else papers.list()
     rows = [answer.row() for name in names for answer in of_recorded(papers.load(name).name)]

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from functools import partial
 from html import escape
@@ -181,13 +182,16 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
 
 
 def _main_claims(copy: Path) -> None:
-    """The answers to the papers' main claims, as on the page of all claims."""
+    """The papers' main claims, table and picture, as on the page of all claims."""
     import scrapbook
+
+    from fedrepro.report.claim_views import PICTURE
 
     page = copy / RESULTS / "claims.ipynb"
     if page.exists():
-        answers = scrapbook.read_notebook(str(page)).scraps["main"].data
-        (copy / GENERATED / MAIN_CLAIMS).write_text(answers, encoding="utf-8")
+        scraps = scrapbook.read_notebook(str(page)).scraps
+        (copy / GENERATED / MAIN_CLAIMS).write_text(scraps["main"].data, encoding="utf-8")
+        (copy / "book" / "_static" / PICTURE).write_bytes(b64decode(scraps["picture"].data))
 
 
 def add_recorded(copy: Path, say: Report) -> None:

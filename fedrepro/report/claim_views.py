@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from html import escape
 
 import pandas as pd
@@ -12,14 +12,14 @@ import scrapbook
 
 from fedrepro import papers
 from fedrepro.papers import Paper
-from fedrepro.quantities.base import get
-from fedrepro.report.claims import LEVEL, Answer, Difference, Part, answered, of_recorded
+from fedrepro.report import claim_links, leads
+from fedrepro.report.claims import LEVEL, Answer, Part, answered, of_recorded
 from fedrepro.report.results import FLAT, Results
-from fedrepro.report.sections import number
 from fedrepro.report.tables import Html, badge, prose, styled
-from fedrepro.report.text import dataset_name, markdown
+from fedrepro.report.text import markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
+PICTURE = "main-claims.png"
 RULES = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
@@ -97,11 +97,15 @@ def shown(name: str) -> Html:
     runs. Each has an anchor: paper and claim id."""
     rows = {}
     for one in of_recorded(name):
-        lines = "".join(f"<p>{line}</p>" for line in map(escape, one.row()["evidence"]))
+        lines = [_said(part, len(one.parts) > 1) for part in one.parts] or [
+            escape(one.claim.untested)
+        ]
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
             "answer": _badge(one),
-            "what was compared": lines + _commands(one),
+            "what was compared": "".join(f"<p>{line}</p>" for line in lines)
+            + claim_links.below(one)
+            + _commands(one),
         }
     return _table(papers.load(name), rows)
 
@@ -117,13 +121,23 @@ def _badge(one: Answer) -> str:
     return badge(one.verdict, shown=one.answer)
 
 
+def _said(part: Part, several: bool) -> str:
+    """HTML: what a part compared, the printed lead, and the part's own answer beside others."""
+    least, said = part.weakest, part.why
+    if least is not None and least.printed is not None and "printed" not in said:
+        said += f"; printed {least.printed:+.3g}"
+    word = f'<span class="verdict verdict-{part.verdict}">{part.verdict}</span> '
+    return word * several + escape(said)
+
+
 def _commands(one: Answer) -> str:
     """The commands that train the runs of a claim again."""
     lines = [
-        f"fedrepro sweep {one.paper} --experiment {part.test.experiment} --dataset {part.dataset} "
+        f"fedrepro sweep {one.paper} --experiment {name} --dataset {part.dataset} "
         f"--scale {part.scale} --seeds 0-{part.seeds - 1}"
         for part in one.parts
-        if part.seeds
+        for name in (part.test.experiment, part.test.against)
+        if part.seeds and name
     ]
     if not lines:
         return ""
@@ -131,49 +145,25 @@ def _commands(one: Answer) -> str:
     return f"<details><summary>Run it again</summary>{again}</details>"
 
 
-def main_claims(page: str) -> str:
-    """The papers' main claims as a Markdown table, one row per claim and data set. page: the
-    address of the page of all claims."""
+def main_claims(page: str, pictures: str) -> str:
+    """The papers' main claims in Markdown: one row each, for the data set that supports it least,
+    and the picture of all. page: the address of the page of all claims; pictures: the folder of the
+    picture."""
+    head = ("paper", "claim", "answer", "scale", "least support on", "printed", "ours")
     rows = []
-    for name in papers.list():
-        paper = papers.load(name)
-        for one in (one for one in of_recorded(name) if one.claim.main):
-            answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
-            said = paper.short, one.claim.main, answer
-            for lead in _leads(paper, one.parts):
-                rows.append((*said, *lead))
-                said = "", "", ""
-    return markdown(("paper", "claim", "answer", "on", "printed", "ours"), rows)
+    for paper, one in leads.main():
+        answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
+        least = max(leads.leads(paper, one.parts), key=lambda lead: lead.support, default=None)
+        found = ("", "", "", "not run")
+        if least is not None:
+            found = (least.part.scale + ", counted" * least.counted, least.where, *least.shown)
+        rows.append((paper.short, one.claim.main, answer, *found))
+    caption = leads.drawn().caption
+    return f"{markdown(head, rows)}\n![{caption}]({pictures}/{PICTURE})\n"
 
 
 def glue_main() -> None:
-    """Glue the table for the book's first page, so that claims are answered once per build."""
-    scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
-
-
-def _leads(paper: Paper, parts: Sequence[Part]) -> Iterator[tuple[str, str, str]]:
-    """Where, the printed lead, and ours: ``Digits, reduced``, ``+1.6``, ``+0.5 [-1.1, +2.1] over
-    FedBN; still rising``; for each data set, from the difference that supports the claim least."""
-    weakest: dict[str, tuple[Part, Difference]] = {}
-    for part in parts:
-        least, known = part.weakest, weakest.get(part.dataset)
-        if least is not None and (known is None or least.p > known[1].p):
-            weakest[part.dataset] = part, least
-    for dataset, (part, least) in weakest.items():
-        yield f"{dataset_name(dataset)}, {part.scale}", *_lead(paper, part, least)
-    specs = [paper.experiment(part.test.experiment) for part in parts if not part.differences]
-    if missing := dict.fromkeys(dataset_name(spec.datasets[0]) for spec in specs):
-        yield ", ".join(missing), "", "not run"
-
-
-def _lead(paper: Paper, part: Part, least: Difference) -> tuple[str, str]:
-    whole = get(paper.experiment(part.test.experiment).kind).whole
-    unit = "fraction" if whole == 1 else "percent"
-    signed = partial(number, unit=unit, signed=not part.test.lower)
-    ours = signed(least.mean)
-    if least.interval is not None:
-        ours += " [{}, {}]".format(*map(signed, least.interval))
-    ours += f" {'less than' if part.test.lower else 'over'} {least.other}"
-    ours += "; counted" * least.exact + "; still rising" * bool(part.rising)
-    ours += "; earlier settings" * bool(part.past)
-    return "" if least.printed is None else signed(least.printed), ours
+    """Glue table and picture for the book's first page, so that claims are answered once per
+    build."""
+    scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
+    scrapbook.glue("picture", b64encode(leads.drawn().png()).decode())

@@ -23,7 +23,7 @@ from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
 from fedrepro.report.pairs import Pair, Spread, paired, pooled
-from fedrepro.report.results import FLAT, Results, recorded
+from fedrepro.report.results import FLAT, Results, kept
 
 Word = Literal["holds", "contradicted", "open"]
 LEVEL = 0.05
@@ -214,7 +214,7 @@ Hours = Callable[[str, str, str, str], float]
 @cache
 def of_recorded(name: str) -> list[Answer]:
     """The answers to every claim of a paper, from the runs recorded with the book."""
-    return answered(recorded(name))
+    return answered(kept(name))
 
 
 def answered(found: Results) -> list[Answer]:

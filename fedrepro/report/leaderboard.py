@@ -1,9 +1,11 @@
-"""The common protocol's page: methods of all papers in one order, with bootstrap intervals, and its
-agreement with the papers' printed orders."""
+"""The common protocol's page: methods of all papers in one order, with intervals that hold for all
+ranks at once, and its agreement with the papers' printed orders."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -17,21 +19,23 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
+from fedrepro.report import run_page
 from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html
+from fedrepro.report.tables import Html, styled
 from fedrepro.report.views import nothing, show
 
-DRAWS = 4000
-INTERVAL = (2.5, 97.5)  # percentiles
+LEVEL = 0.95
+MEAN = "mean"
 
 
-def ranks(scores: pd.DataFrame, draws: int = DRAWS, seed: int = 0) -> pd.DataFrame:
-    """Methods, best mean accuracy first: columns mean, rank, low, high.
+def ranks(scores: pd.DataFrame) -> pd.DataFrame:
+    """Methods, best mean accuracy first: columns mean, rank, low, high, lowest, highest.
 
     scores: method, seed, column (a domain) and value in percent, one row each. Ties share the mean
-    rank. low, high: the 95 % percentile interval of the rank when seeds and domains are both drawn
-    with replacement, the same ones for every method.
+    rank. low, high: what the ranks of all methods lie in at once, with 95 % confidence, were other
+    seeds drawn on these domains; lowest, highest: were the domains drawn, too. A method's rank is
+    as low as the methods that are surely better allow, and as high as those surely worse do.
 
     Raises:
         FedReproError: a method has no value for a seed or a domain of another.
@@ -46,14 +50,41 @@ def ranks(scores: pd.DataFrame, draws: int = DRAWS, seed: int = 0) -> pd.DataFra
         )
     seeds, domains = (len(level) for level in full.levels)
     values = table[full].to_numpy(float).reshape(len(table), seeds, domains)
-    rng = np.random.default_rng(seed)
-    s = rng.integers(seeds, size=(draws, seeds, 1))
-    d = rng.integers(domains, size=(draws, 1, domains))
-    drawn = stats.rankdata(-values[:, s, d].mean(axis=(2, 3)).round(9), axis=0)
-    low, high = np.percentile(drawn, INTERVAL, axis=1, method="nearest")
     means = values.mean(axis=(1, 2)).round(9)
-    found = {"mean": means, "rank": stats.rankdata(-means), "low": low, "high": high}
+    found = {"mean": means, "rank": stats.rankdata(-means)}
+    by_seed, by_domain = values.mean(axis=2), values.mean(axis=1)
+    for low, high, blocks in (
+        ("low", "high", (by_seed,)),
+        ("lowest", "highest", (by_seed, by_domain)),
+    ):
+        lead, sure = means[:, None] - means, apart(*blocks) + 1e-9
+        found[low] = 1 + (lead < -sure).sum(axis=1)
+        found[high] = len(means) - (lead > sure).sum(axis=1)
     return pd.DataFrame(found, index=table.index).sort_values("rank", kind="stable")
+
+
+def apart(*blocks: Any) -> float:
+    """How far two methods' means must lie apart to differ, for all pairs at once with 95 %
+    confidence: Tukey's range of the differences paired over blocks, their spread pooled over the
+    methods. blocks: arrays (methods, seeds) or (methods, domains); of two the variances add, with
+    Satterthwaite's degrees of freedom, rounded down. Infinite where a method has one block only."""
+    variance, share, methods = 0.0, 0.0, 1
+    for values in blocks:
+        methods, drawn = values.shape
+        freedom = (methods - 1) * (drawn - 1)
+        if not freedom:
+            return np.inf if methods > 1 else 0.0
+        rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
+        own = float((rest**2).sum()) / freedom / drawn
+        variance, share = variance + own, share + own**2 / freedom
+    if variance < 1e-18:
+        return 0.0
+    return _tukey(methods, int(variance**2 / share + 1e-9)) * float(variance**0.5)
+
+
+@cache
+def _tukey(methods: int, freedom: int) -> float:
+    return float(stats.studentized_range.ppf(LEVEL, methods, freedom))
 
 
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
@@ -117,25 +148,56 @@ def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame,
 
 
 def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
-    """One row per method, best first: rank with its interval, mean, spread over seeds, each domain;
-    the data set's name in the corner. Diverged methods come last, without a rank."""
+    """One row per method, best first: rank with its intervals, mean, spread over seeds, each
+    domain; the data set's name in the corner; also mean and rank without a stand-in, if there is
+    one. Diverged methods come last, without a rank."""
     frame, diverged = scores(found, experiment, dataset)
     order = ranks(frame)
     domains = frame.pivot_table(index="method", columns="column", values="value", sort=False)
     seeds = frame.groupby(["method", "seed"]).value.mean().groupby("method").std()
-    drawn = [f"{low:g} to {high:g}" for low, high in zip(order.low, order.high, strict=True)]
     shown = pd.DataFrame(
         {
             "rank": order["rank"],
-            "95 % of draws": drawn,
-            "mean": order["mean"].round(1),
+            "other seeds": _from_to(order.low, order.high),
+            "other domains too": _from_to(order.lowest, order.highest),
+            MEAN: order["mean"].round(1),
             "std over seeds": seeds.reindex(order.index).round(1),
         }
     )
+    official = frame[~frame.column.str.endswith("-standin")]
+    if len(official) < len(frame):
+        rest = ranks(official).reindex(order.index)
+        shown["mean without stand-in"], shown["its rank"] = rest["mean"].round(1), rest["rank"]
     shown = shown.join(domains.round(1)).rename_axis(index="method", columns=dataset)
     shown = shown.reindex([*shown.index, *diverged])
-    shown.loc[diverged, "95 % of draws"] = "diverged"
+    shown.loc[diverged, "other seeds"] = "diverged"
     return shown
+
+
+def linked(found: Results, experiment: str, dataset: str) -> Html:
+    """The same as a page shows it: each accuracy leads to the runs it is the mean of."""
+    frame = table(found, experiment, dataset)
+    here = found.of_one_scale(dataset, experiment)
+    pages = {cell[2:]: page for cell, page in run_page.links(here, experiment).items()}
+    cells = {
+        name: [
+            _text(value, pages.get((method, "avg" if name == MEAN else name)))
+            for method, value in frame[name].items()
+        ]
+        for name in frame
+    }
+    shown = pd.DataFrame(cells, index=frame.index.map(escape)).rename_axis(columns=dataset)
+    label = f"{experiment} on {dataset}"
+    return Html(styled(shown, "dataframe", label), label)
+
+
+def _from_to(low: pd.Series[float], high: pd.Series[float]) -> list[str]:
+    return [f"{a:g} to {b:g}" for a, b in zip(low, high, strict=True)]
+
+
+def _text(value: Any, page: str | None) -> str:
+    text = "" if pd.isna(value) else escape(value) if isinstance(value, str) else f"{value:g}"
+    return f'<a href="{page}">{value:.1f}</a>' if page and text else text
 
 
 def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
@@ -182,14 +244,15 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     order = ranks(scores(found, experiment, dataset)[0])
     figure, axes = picture(0.9 + 0.27 * len(order))
     ax, places = axes[0, 0], range(len(order))
-    ax.hlines(places, order.low, order.high, color=COLOURS[0], linewidth=3, alpha=0.35)
+    ax.hlines(places, order.lowest, order.highest, color=COLOURS[0], linewidth=2, alpha=0.3)
+    ax.hlines(places, order.low, order.high, color=COLOURS[0], linewidth=5, alpha=0.5)
     ax.plot(order["rank"], places, "o", color=COLOURS[0])
     ax.set_yticks(places, order.index)
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_xlim(0.5, len(order) + 0.5)
     ax.grid(axis="both", color=GRID)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label_axes(ax, "rank (1 is best); bar: 95 % of draws", "", dataset)
+    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", dataset)
     figure.caption = f"Ranks of the methods in {experiment} with their intervals"
     return figure
 

@@ -8,6 +8,7 @@ intermediate rounding.
 from __future__ import annotations
 
 from functools import lru_cache
+from html import escape
 from math import ceil, floor, sqrt
 
 import numpy as np
@@ -15,6 +16,7 @@ import pandas as pd
 
 from fedrepro.papers import Paper
 from fedrepro.papers.schema import Cell
+from fedrepro.report.tables import Html, styled
 
 CLOSE = 1e-9
 
@@ -51,7 +53,8 @@ def average_fits(cells: list[str], average: str) -> bool:
 
 def checked(paper: Paper) -> pd.DataFrame:
     """One row per table and column whose test images are known: how many of the printed means fit
-    (as one run, as all evaluations), how many fit by chance, and how many deviations fit."""
+    (as one run, as all evaluations), the share of each that fits by chance, and how many deviations
+    fit."""
     rows = []
     for known in paper.tested:
         for name in known.tables:
@@ -62,11 +65,14 @@ def checked(paper: Paper) -> pd.DataFrame:
                 fits = [any(std_fits(*p, images, trials, d) for d in (0, 1)) for p in pairs]
                 single = [mean_fits(mean, images, 1) for mean in means]
                 several = [mean_fits(mean, images, trials) for mean in means]
-                chance = np.mean([by_chance(mean, images, trials) for mean in means])
+                alone, chance = (
+                    round(float(np.mean([by_chance(mean, images, n) for mean in means])), 2)
+                    for n in (1, trials)
+                )
                 rows.append(
                     {"table": name, "column": column, "images": images, "evaluations": trials}
-                    | {"means": len(means), "fit one run": sum(single)}
-                    | {"fit all evaluations": sum(several), "by chance": round(float(chance), 2)}
+                    | {"means": len(means), "fit one run": sum(single), "by chance, one": alone}
+                    | {"fit all evaluations": sum(several), "by chance, all": chance}
                     | {"deviations": len(pairs), "deviations that fit": sum(fits)}
                 )
     return pd.DataFrame(rows)
@@ -91,6 +97,25 @@ def averages(paper: Paper) -> pd.DataFrame:
                 | {"mean of the row": round(mean, 3)}
             )
     return pd.DataFrame(rows, columns=["table", "method", "printed", "mean of the row"])
+
+
+def shown(paper: Paper) -> Html:
+    """What is checked of a paper, and the printed averages that are not their rows' means."""
+    label = f"printed numbers of {paper.short}, checked"
+    html = styled(_texts(checked(paper), ["table", "column"]), "dataframe printed", label)
+    wrong = averages(paper)
+    if wrong.empty:
+        return Html(f"{html}<p>Averages that are not the mean of their row: none.</p>", label)
+    label = f"printed averages of {paper.short} that are not the mean of their row"
+    html += f"<p>{label[0].upper()}{label[1:]}:</p>"
+    return Html(
+        html + styled(_texts(wrong, ["table", "method"]), "dataframe printed", label), label
+    )
+
+
+def _texts(frame: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+    texts = frame.map(lambda value: escape(str(value)))
+    return texts.set_index(index)
 
 
 def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:

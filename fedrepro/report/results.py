@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,12 @@ def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     return collect(runs / "notebooks", paper).those(
         lambda study: study.scale != "smoke" and not study.changes
     )
+
+
+@cache
+def kept(paper: str) -> Results:
+    """The same of one paper, read once a session."""
+    return recorded(paper)
 
 
 def collect(folder: Path | str, paper: str | None = None, runs: Path | None = None) -> Results:

@@ -29,7 +29,7 @@ def links(found: Results, experiment: str) -> dict[Cell, str]:
     """The page of the runs of all seeds behind each of our numbers of a recorded experiment. A row
     that is not one arm, such as a ratio, has all arms' runs."""
     behind: dict[Cell, list[str]] = defaultdict(list)
-    table = found.paper.experiment(experiment).table or experiment
+    table = found.paper.experiment(experiment).table
     for study in found.holding(experiment):
         if not isinstance(study, Kept) or not study.paper.arm_specs(experiment):
             continue
@@ -43,7 +43,8 @@ def links(found: Results, experiment: str) -> dict[Cell, str]:
             ]
             if row["value"] is not None and not own:
                 own = [r.record.run_id for r in results]
-            key = study.dataset, study.scale, method, found.paper.column(table, column) or column
+            shown = found.paper.column(table, column) if table else None
+            key = study.dataset, study.scale, method, shown or column
             behind[key] += own
     return {cell: link(*dict.fromkeys(runs)) for cell, runs in behind.items() if runs}
 

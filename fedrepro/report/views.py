@@ -10,6 +10,7 @@ from html import escape
 from typing import Any, Literal
 
 import pandas as pd
+from scipy import stats
 
 from fedrepro import papers
 from fedrepro.federated import metrics
@@ -83,6 +84,12 @@ def built(found: Results, experiment: str) -> pd.DataFrame:
     return verdicts.build_table(found.paper, table, rows)
 
 
+def anchors(found: Results, experiment: str) -> list[str]:
+    """The ids of an experiment's table on its page: one for each data set it was run on."""
+    names = dict.fromkeys(row["dataset"] for row in found.cells(experiment))
+    return [f"{experiment}-{name}" for name in names] or [experiment]
+
+
 def table(found: Results, experiment: str) -> Html:
     """A printed table with our seeds for each data set and scale; only the printed one, folded, if
     it was not run, or only on other data."""
@@ -91,19 +98,17 @@ def table(found: Results, experiment: str) -> Html:
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = built(found, experiment)
     shown = beside_table(rows, caption, run_page.links(found, experiment))
+    first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
-        return nothing(shown.html)
-    first = "".join(
+        return replace(none := nothing(shown.html), html=first + none.html)
+    first += "".join(
         f'<p class="table-note">On {dataset_name(dataset)} {said}: {escape(", ".join(rows))}. '
         "They answer no claim.</p>\n"
-        for said, found_rows in (
-            (
-                "at scale reduced these rows still rise when their runs end",
-                found.rising(experiment),
-            ),
-            ("these rows were trained with earlier settings", found.past(experiment)),
+        for said, by_dataset in (
+            ("at scale reduced these rows still rise when their runs end", found.rising),
+            ("these rows were trained with earlier settings", found.past),
         )
-        for dataset, rows in found_rows.items()
+        for dataset, rows in by_dataset(experiment).items()
     )
     shown = replace(shown, html=first + shown.html + score_rules.each(found, experiment))
     printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
@@ -148,10 +153,12 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """A sentence on a row's rank in one column by its mean over seeds, the first row, the rank in
-    the paper, and another row's value."""
+    """A sentence on a row's rank in one column by its mean over seeds, the first row, whether that
+    lead is clear (over the second, or over the row if it is not first; a t-test paired over seeds),
+    the rank in the paper, and another row's value."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    ours = wide([row for row in rows if row["column"] == column])[column].dropna()
+    rows = [row for row in rows if row["column"] == column]
+    ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
     if own not in ours:
         return f"{own} is not run yet."
     named = found.paper.experiment(experiment).table
@@ -164,14 +171,25 @@ def place(
         rank = values.round(9).rank(ascending=False)[own]
         return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
 
-    parts = [f"{own} is {stands(ours)}"]
-    first = [name for name in (ours.idxmax(),) if name != own]
-    parts += [f"{name} is first with {number(ours[name], unit)}" for name in first]
+    first = [name for name in ours.index[:1] if name != own]
+    clear = _clear(rows, ours.index[0], own if first else next(iter(ours.index[1:]), own))
+    parts = [f"{own} is {stands(ours)}" + clear * (not first)]
+    parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
     if other and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed.astype(float))}")
     return "; ".join(parts) + "."
+
+
+def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
+    """Whether one row's lead over another is clear: ``, a clear lead (p 0.01)``."""
+    seeds = pd.DataFrame(rows).pivot_table("value", "seed", "method", aggfunc="mean")
+    lead = (seeds[first] - seeds[other]).dropna().astype(float).round(9)
+    if first == other or len(lead) < 2:
+        return ""
+    p = float(stats.ttest_1samp(lead, 0).pvalue) if lead.nunique() > 1 else float(not lead.any())
+    return f", {'a' if p < 0.05 else 'no'} clear lead (p {p:.2g})"
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:

@@ -251,39 +251,43 @@ def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) 
 
 @pytest.mark.browser
 def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
-    """From a cell of every page of results to the list of its runs, and on to one of them, without
-    a web server: id, seed and accuracy are the packed record's."""
-    packed, links = Pack(FOLDER), f"document.querySelectorAll({LINKS!r})"
-    asked = 0
+    """From ten cells of every page of results, and one of a single seed where there is one, to the
+    list of its runs, and on to one of them, without a web server. The first by a click, the others
+    by their address."""
+    packed, walked = Pack(FOLDER), 0
     for page in sorted(site.glob("book/results/*_results.html")):
-        browser.open(page.as_uri(), PHONE)
-        cells = browser.run(CELLS)
-        assert len(cells) > 20, page.name
-        for place in range(0, len(cells), len(cells) // 3):
-            visit = browser.open(page.as_uri(), PHONE)
-            browser.wait(f"{links}.length > {place}")  # the new page's
-            seeds = cells[place][1].partition("#run-")[2].split("-")
-            browser.run(f"setTimeout(() => {links}[{place}].click(), 20)")
-            if len(seeds) == 1:
-                browser.wait(HEAD.format(f"Run {seeds[0]}"))
-                continue
-            rows = browser.wait(LISTED)
-            assert [row[0][: len(seeds[0])] for row in rows] == seeds
-            for run, seed, method, last, *_ in rows:
-                config = packed.config(run)
-                assert (seed, method) == (str(config["seed"]), config["method"]["name"])
-                mean = metrics.scores(packed.rows(run), "last")["avg"]
-                assert float(last) == pytest.approx(mean, abs=0.00501)
-            run = rows[-1][0]
-            browser.run("document.querySelector('#run tbody tr:last-child a').click()")
-            browser.wait(HEAD.format(f"Run {run}"))
-            text = browser.run("document.getElementById('run').innerText")
-            facts = packed.facts(run, "data")["hashes"], packed.facts(run, "environment")["commit"]
-            assert all(value in text for value in (*facts[0].values(), facts[1]))
-            assert f"seed {packed.config(run)['seed']}" in text and "fedrepro run" in text
-            assert not [e for e in visit.errors if "font" not in e] and not browser.run(STICKS_OUT)
-            asked += 1
-    assert asked > 10
+        visit = browser.open(page.as_uri(), PHONE)
+        cells = list(dict.fromkeys(href for _, href in browser.run(CELLS)))
+        single = [href for href in cells if "-" not in href.partition("#run-")[2]]
+        for href in [*cells[:: max(1, len(cells) // 10)][:10], *single[:1]]:
+            there = f'{LINKS}[href$="{href.rpartition("/")[2]}"]'
+            go = f"(a => a ? a.click() : location.hash = {href.partition('#')[2]!r})"
+            browser.run(f"setTimeout(() => {go}(document.querySelector({there!r})), 20)")
+            _walk(browser, packed, href.partition("#run-")[2].split("-"))
+            walked += 1
+        assert not [e for e in visit.errors if "font" not in e] and not browser.run(STICKS_OUT)
+    assert walked >= 50
+
+
+def _walk(browser: Chrome, packed: Pack, runs: list[str]) -> None:
+    """On the page of some runs: id, seed and accuracy are the packed records'; and on to the last
+    of them, where a single one is at once."""
+    if len(runs) > 1:
+        mine = f"rows.map(row => row[0].slice(0, {len(runs[0])})).join('-') === '{'-'.join(runs)}'"
+        for run, seed, method, last, *_ in browser.wait(
+            f"(rows => rows && {mine} && rows)({LISTED})"
+        ):
+            config = packed.config(run)
+            assert (seed, method) == (str(config["seed"]), config["method"]["name"])
+            mean = metrics.scores(packed.rows(run), "last")["avg"]
+            assert float(last) == pytest.approx(mean, abs=0.00501)
+        browser.run("document.querySelector('#run tbody tr:last-child a').click()")
+    (run,) = [name for name in packed.runs if name.startswith(runs[-1])]
+    browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
+    text = browser.run("document.getElementById('run').innerText")
+    facts = packed.facts(run, "data")["hashes"], packed.facts(run, "environment")["commit"]
+    assert all(value in text for value in (*facts[0].values(), facts[1]))
+    assert f"seed {packed.config(run)['seed']}" in text and "fedrepro run" in text
 
 
 @pytest.mark.browser

@@ -12,13 +12,14 @@ from urllib.parse import unquote, urlsplit
 import nbformat
 import pytest
 import yaml
+from PIL import Image
 
 import fedrepro
 from fedrepro import pages, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods import api
 from fedrepro.pages import build_book
-from fedrepro.report.claim_views import CLAIMS
+from fedrepro.report.claim_views import CLAIMS, PICTURE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -276,7 +277,12 @@ def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
     made = (site.parent / "site" / pages.GENERATED / pages.MAIN_CLAIMS).read_text(encoding="utf-8")
-    assert block.strip() == made.replace(f"results/{CLAIMS}", "book/results/claims.ipynb").strip()
+    made = made.replace(f"results/{CLAIMS}", "book/results/claims.ipynb")
+    assert block == made.replace("](_static/", "](book/_static/")
+    with Image.open(REPOSITORY / "book" / "_static" / PICTURE) as image:
+        words = str(image.info["Description"])
+    alt = re.search(r"!\[(.+)\]", block)
+    assert alt is not None and words.startswith(alt[1])  # drawn from the same records
 
 
 def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> None:
@@ -287,6 +293,16 @@ def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> 
         text = (results / f"{name}_results.html").read_text("utf-8")
         assert re.findall(rf'href="{CLAIMS}#([^"]+)"', text) == claims
         assert set(claims) <= set(places)
+
+
+def test_a_claim_leads_to_its_tables_figures_and_runs(site: Path) -> None:
+    links, results = Links(), site / "book" / "results"
+    links.feed((results / CLAIMS).read_text("utf-8"))
+    led = [address for address in links.led if re.match(r"\w+_(results|ablations)\.html#", address)]
+    pages = {page: (results / page).read_text("utf-8") for page in {a.split("#")[0] for a in led}}
+    gone = [a for a in led if f'id="{a.split("#")[1]}"' not in pages[a.split("#")[0]]]
+    assert not gone and len(led) > 40
+    assert sum("run.html#run-" in address for address in links.led) > 40
 
 
 def test_the_site_is_small_and_has_no_page_a_run(site: Path) -> None:

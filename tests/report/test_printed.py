@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from fedrepro import papers
-from fedrepro.report.printed import average_fits, averages, by_chance, checked, mean_fits, std_fits
+from fedrepro.report.printed import (
+    average_fits,
+    averages,
+    by_chance,
+    checked,
+    mean_fits,
+    shown,
+    std_fits,
+)
 
 
 def test_a_mean_of_accuracies_fits_and_its_neighbour_does_not() -> None:
@@ -55,3 +63,6 @@ def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> N
     adcol = checked(papers.load("adcol")).set_index(["table", "column"])
     small = adcol.loc[[("table-4", "DSLR"), ("table-4", "WebCam")]]
     assert small["deviations that fit"].sum() == 0 and small["fit one run"].sum() == 11
+    assert (small["by chance, one"] < 0.1).all()
+    html = shown(papers.load("adcol")).html
+    assert "by chance, one" in html and html.endswith("not the mean of their row: none.</p>")

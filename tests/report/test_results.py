@@ -185,7 +185,8 @@ def test_without_records_pages_say_so():
     ]
     assert all(views.NOTHING in one.html for one in shown)
     html = views.table(Results([], "fedpall"), "table-1-pacs").html
-    assert html.startswith(f"<p><em>{views.NOTHING}</em></p><details>") and "60.6 ± 0.4" in html
+    start = f'<span id="table-1-pacs"></span><p><em>{views.NOTHING}</em></p><details>'
+    assert html.startswith(start) and "60.6 ± 0.4" in html
     with pytest.raises(FedReproError, match="a table is of one paper; name it"):
         views.table(Results([]), "table-1-pacs")
 
@@ -193,11 +194,11 @@ def test_without_records_pages_say_so():
 def test_a_place_is_a_sentence_with_computed_numbers():
     found = made("table-4", ORDER, "adcol")
     assert views.place(found, "table-4", "office10", "ADCOL", "FedAvg") == (
-        "ADCOL is number 1 of 5 with 45.0; FedAvg has 41.0; "
+        "ADCOL is number 1 of 5 with 45.0, a clear lead (p 0); FedAvg has 41.0; "
         "in the paper ADCOL is number 1 of 5 with 62.6."
     )
     text = views.place(found, "table-4", "office10", "FedBN")
-    assert text.startswith("FedBN is number 3 of 5 with 43.0; ADCOL is first with 45.0;")
+    assert text.startswith("FedBN is number 3 of 5 with 43.0; ADCOL is first with 45.0, a ")
 
 
 def test_a_table_with_its_figures_a_data_set_at_a_time(monkeypatch):

@@ -1,0 +1,54 @@
+"""The leads of main claims, and the picture of them, on made answers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from fedrepro import papers
+from fedrepro.papers import Claim
+from fedrepro.report import claim_views, leads
+from fedrepro.report.claims import Answer, Difference, Part
+
+PAPER = papers.load("mpft")
+ROUND = next(claim for claim in PAPER.claims if claim.id == "one-round")
+COST = next(claim for claim in PAPER.claims if claim.id == "cost")
+
+
+def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -> Part:
+    test = next(test for test in claim.tests if "subset" not in test.experiment)
+    freedom = 4.0 if error else math.inf
+    least = Difference("FedAvg", "x", lead, error, freedom, margin=0.0, printed=None)
+    return Part(test, dataset, "reduced", 3, (least,))
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two main claims: one on two data sets, one that is counted."""
+    found = [
+        Answer("mpft", ROUND, (part("pacs", 0.05), part("office10", -0.02))),
+        Answer("mpft", COST, (part("pacs", 126, 0, COST),)),
+    ]
+    monkeypatch.setattr(leads, "main", lambda: [(PAPER, one) for one in found])
+
+
+@pytest.mark.usefixtures("claims")
+def test_a_main_claim_is_one_row_of_its_least_support() -> None:
+    rows = claim_views.main_claims("here", "folder").splitlines()
+    assert rows[2:4] == [
+        '| MPFT | one round is better than many of averaging | <a href="here#mpft-one-round">open'
+        "</a> | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg |",
+        '| MPFT | a fraction of the traffic | <a href="here#mpft-cost">open</a> | reduced, counted '
+        "| PACS |  | 126.0 MB less than FedAvg |",
+    ]
+    assert rows[-1].startswith("![Main claims") and rows[-1].endswith("(folder/main-claims.png)")
+
+
+@pytest.mark.usefixtures("claims")
+def test_the_picture_has_every_lead_that_has_an_interval() -> None:
+    drawn = leads.drawn()
+    names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
+    assert names == ["PACS", "Office-Caltech-10"]
+    said = "above 0 in 1, below 0 in 0, not told from 0 in 1; in 0 the curves still rise"
+    assert said in drawn.caption and len(drawn.png()) > 5000
