@@ -90,8 +90,8 @@ def main() -> list[tuple[Paper, Answer]]:
 
 
 def drawn() -> Picture:
-    """Every lead that has an interval, data sets under their claim; hollow where curves rise or rows
-    have earlier settings."""
+    """Every lead that has an interval, data sets under their claim. Hollow: rising curves, or rows
+    of earlier settings."""
     rows: list[tuple[str, Lead | None]] = []
     for paper, one in main():
         if own := [lead for lead in leads(paper, one.parts) if lead.interval]:
