@@ -141,8 +141,8 @@ def test_layout_tells_batch_norm_by_type_even_in_shortcuts():
     ("name", "size", "args", "says"),
     [
         ("resnet51", 28, {}, "choose from .*resnet"),
-        ("small-cnn", 28, {"depth": 3}, "choose from width"),
-        ("resnet10", 28, {"width": 3}, "its arguments: none"),
+        ("small-cnn", 28, {"depth": 3}, "it takes width"),
+        ("resnet10", 28, {"width": 3}, "it takes none"),
         ("narrow-resnet", 28, {"width": 0}, "whole number of 1 or more"),
         ("adcol-resnet50", 28, {"representation": 2.5}, "whole number of 1 or more"),
         ("adcol-resnet50", 28, {"representation": True}, "whole number of 1 or more"),
