@@ -139,6 +139,8 @@ def place(
     the paper has it, and what another row has, as a sentence."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     rows = [row for row in rows if row["column"] == column]
+    if own not in {row["method"] for row in rows if row["value"] is not None}:
+        return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
     named = found.paper.experiment(experiment).table
     table = found.paper.table(named) if named else None
