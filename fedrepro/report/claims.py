@@ -331,7 +331,7 @@ def _parts(
     spreads = {key: pooled(pairs) for key, pairs in pools.items()}
     earlier = set[tuple[Any, ...]]()
     if "past" in cells:
-        old = cells.loc[cells.past.astype(bool), ["table", "dataset", "scale", "method"]]
+        old = cells.loc[cells.past.eq(True), ["table", "dataset", "scale", "method"]]
         earlier = set(old.itertuples(index=False, name=None))
     parts = []
     for test, dataset, scale, pairs in every:

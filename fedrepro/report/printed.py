@@ -102,15 +102,20 @@ def averages(paper: Paper) -> pd.DataFrame:
 def shown(paper: Paper) -> Html:
     """What is checked of a paper, and the printed averages that are not their rows' means."""
     label = f"printed numbers of {paper.short}, checked"
-    html = styled(_texts(checked(paper), ["table", "column"]), "dataframe printed", label)
+    rows = checked(paper)
+    of, pairs = " of " + rows["means"].astype(str), " of " + rows["deviations"].astype(str)
+    for name, chance in (("one run", "one"), ("all evaluations", "all")):
+        share = rows[f"by chance, {chance}"].map(" ({:.2f})".format)
+        rows[name] = rows[f"fit {name}"].astype(str) + of + share
+    rows["deviations"] = rows["deviations that fit"].astype(str) + pairs
+    names = ["table", "column", "images", "evaluations", "one run", "all evaluations", "deviations"]
+    html = styled(_texts(rows[names], names[:2]), "dataframe", label)
     wrong = averages(paper)
     if wrong.empty:
         return Html(f"{html}<p>Averages that are not the mean of their row: none.</p>", label)
     label = f"printed averages of {paper.short} that are not the mean of their row"
     html += f"<p>{label[0].upper()}{label[1:]}:</p>"
-    return Html(
-        html + styled(_texts(wrong, ["table", "method"]), "dataframe printed", label), label
-    )
+    return Html(html + styled(_texts(wrong, ["table", "method"]), "dataframe", label), label)
 
 
 def _texts(frame: pd.DataFrame, index: list[str]) -> pd.DataFrame:

@@ -158,6 +158,8 @@ def place(
     the rank in the paper, and another row's value."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     rows = [row for row in rows if row["column"] == column]
+    if own not in {row["method"] for row in rows if row["value"] is not None}:
+        return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
     if own not in ours:
         return f"{own} is not run yet."

@@ -25,7 +25,7 @@ def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any
         curve=curve, data=facts, measured=lambda name: {"mutual_information": 1.5}
     )
     arm = SimpleNamespace(**{"row": "", "column": None, "alternative": False, **(arm or {})})
-    return SimpleNamespace(label=label, record=record, arm=arm, clients=2)
+    return SimpleNamespace(label=label, record=record, arm=arm, clients=2, past=False)
 
 
 def last(label: str, *accuracies: float, subject: str = "personal", **arm: Any) -> Any:
@@ -49,7 +49,7 @@ def test_every_kind_that_runs_has_its_quantity() -> None:
             if experiment.can_run:
                 assert get(experiment.kind).values
             else:
-                with pytest.raises(FedReproError, match="no quantity 'other'; choose from acc"):
+                with pytest.raises(FedReproError, match="no quantity 'other'; choose from"):
                     get(experiment.kind)
 
 

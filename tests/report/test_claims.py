@@ -154,7 +154,7 @@ def test_curves_that_still_rise_answer_nothing_at_reduced() -> None:
     assert _answer(reduced, _than_solo(), ADCOL=0.5).verdict == "holds"
     rising = _answer(reduced, _than_solo(), ADCOL=1.5)
     row = rising.row()
-    said = f"these runs show {row['least_seen']:.3g} and more, printed +3.8"
+    said = f"can detect a lead of {row['least_seen']:.3g} or more (80 % power), printed +3.8"
     assert said in row["evidence"][0] and "what is missing: longer runs" in row["evidence"][0]
     assert row["printed"] == pytest.approx(3.8)
     assert rising.verdict == "open" and "still rising: ADCOL" in rising.parts[0].why

@@ -19,7 +19,7 @@ COST = next(claim for claim in PAPER.claims if claim.id == "cost")
 def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -> Part:
     test = next(test for test in claim.tests if "subset" not in test.experiment)
     freedom = 4.0 if error else math.inf
-    least = Difference("FedAvg", "x", lead, error, freedom, margin=0.0, printed=None)
+    least = Difference(lead, error, freedom, "FedAvg", "x", margin=0.0, printed=None)
     return Part(test, dataset, "reduced", 3, (least,))
 
 

@@ -65,4 +65,8 @@ def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> N
     assert small["deviations that fit"].sum() == 0 and small["fit one run"].sum() == 11
     assert (small["by chance, one"] < 0.1).all()
     html = shown(papers.load("adcol")).html
-    assert "by chance, one" in html and html.endswith("not the mean of their row: none.</p>")
+    assert (
+        "6 of 8 (0.08)" in html
+        and "0 of 8" in html
+        and html.endswith("not the mean of their row: none.</p>")
+    )

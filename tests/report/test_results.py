@@ -197,6 +197,7 @@ def test_a_place_is_a_sentence_with_computed_numbers():
         "ADCOL is number 1 of 5 with 45.0, a clear lead (p 0); FedAvg has 41.0; "
         "in the paper ADCOL is number 1 of 5 with 62.6."
     )
+    assert views.place(found, "table-4", "office10", "Ditto") == f"Ditto: {views.NOTHING}"
     text = views.place(found, "table-4", "office10", "FedBN")
     assert text.startswith("FedBN is number 3 of 5 with 43.0; ADCOL is first with 45.0, a ")
 
