@@ -178,12 +178,14 @@ class NotebookFigure(Rows):
             lines = f"<polyline points='{at}' stroke='{look}' stroke-width='2'/>{lines}"
             if i < len(COLOURS):
                 last = f"{name} {points[-1][1]:.2f} %" if points else name
-                place = f"x='{WIDTH + 8}' y='{16 + 20 * i}' font-size='13'"
-                names += f"<text {place} fill='{look}'>{escape(last)}</text>"
-        html = (
-            f"<pre style='margin:0'>{escape(line)}</pre><svg width='{WIDTH + 260}' "
-            f"height='{HEIGHT}' fill='none' role='img' aria-label='accuracy by round'>"
-            f"<rect width='{WIDTH}' height='{HEIGHT}' stroke='#999'/>{lines}{names}</svg>"
+                names += f"<div style='color:{look}'>{escape(last)}</div>"
+        html = (  # the names go below where the window is narrow
+            f"<pre style='margin:0'>{escape(line)}</pre>"
+            "<div style='display:flex; flex-wrap:wrap; gap:0 8px'>"
+            f"<svg width='{WIDTH}' viewBox='0 0 {WIDTH} {HEIGHT}' fill='none' role='img' "
+            "style='max-width:100%; height:auto' aria-label='accuracy by round'>"
+            f"<rect width='{WIDTH}' height='{HEIGHT}' stroke='#999'/>{lines}</svg>"
+            f"<div style='font-size:13px; line-height:20px'>{names}</div></div>"
         )
         self._show({"text/plain": line, "text/html": html})
 
