@@ -79,6 +79,38 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+SOON = (
+    *(["run", "nopaper"], ["run", "adcol", "table-99"], ["run", "adcol", "figure-1"]),
+    *(["run", "adcol", *words.split()] for words in (
+        "table-1 --dataset cifar", "table-4 --dataset digits5", "--seed -1", "--scale huge",
+        "--device tpu", "--engine warp", "--set rounds", "--set rounds=many",
+        "--set data.colour=red", "--methods ,", "figure-2c --methods FedBN",
+    )),
+    *(["sweep", *words.split()] for words in (
+        "nopaper", "adcol --experiment table-99", "adcol --scale huge", "adcol --device tpu",
+        "adcol --dataset cifar", "adcol --seeds x", "adcol --set rounds=many",
+    )),
+    *(["claims", "--paper", "adcool"], ["experiments", "--paper", "adcool"]),
+    *(["verdicts", "--paper", "adcool"], ["verdicts", "--notebooks", "/no/folder"]),
+)  # fmt: skip
+
+
+def test_a_mistake_is_answered_before_anything_heavy_is_imported() -> None:
+    """But for a wrong method: which there are, torch's classes say. Seconds would flicker."""
+    code = (
+        "import sys\nfrom fedrepro import cli\n"
+        f"for words in {SOON!r}:\n"
+        "    try: cli.app(words)\n"
+        "    except SystemExit as end: assert end.code == 2, words\n"
+        "    heavy = {'torch', 'pandas', 'papermill', 'scrapbook'} & set(sys.modules)\n"
+        "    assert not heavy, (words, heavy)"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cli.CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    assert [line.startswith("error: ") for line in done.stderr.splitlines()] == [True] * len(SOON)
+
+
 def test_methods() -> None:
     rows = listed("methods")
     assert all(list(row) == ["name", "paper", "fields"] for row in rows)

@@ -8,7 +8,6 @@ from functools import partial
 from html import escape
 
 import pandas as pd
-import scrapbook
 
 from fedrepro import papers
 from fedrepro.papers import Paper
@@ -145,6 +144,8 @@ def main_claims(page: str) -> str:
 
 def glue_main() -> None:
     """Hand the first page of the book its table, so that claims are answered once a build."""
+    import scrapbook
+
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}"))
 
 

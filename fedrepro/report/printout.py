@@ -8,8 +8,9 @@ from typing import Any
 
 from fedrepro import papers
 from fedrepro.federated import metrics
+from fedrepro.papers import COMPARES
 from fedrepro.quantities.base import wide
-from fedrepro.quantities.paper_run import COMPARES, Study
+from fedrepro.quantities.paper_run import Study
 from fedrepro.report import text
 from fedrepro.report.results import collect
 from fedrepro.report.sections import number, spread

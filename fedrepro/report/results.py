@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import scrapbook
 
 from fedrepro import papers
 from fedrepro.base import files
@@ -34,6 +33,8 @@ FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:
     """Glue a notebook's parameters in effect, the ids of its runs, what has no run, and last the
     sentinel that tells a whole notebook from one whose kernel died."""
+    import scrapbook
+
     runs, tuned, diverged, counted = [], [], [], {}
     for name in experiments:
         if not study.paper.arm_specs(name):
@@ -246,6 +247,8 @@ def _lines(path: Path) -> dict[str, dict[str, Any]]:
 
 def _scraps(path: Path) -> dict[str, Any]:
     """The scraps of a notebook by name."""
+    import scrapbook  # half a second, with papermill
+
     try:
         return dict(scrapbook.read_notebook(str(path)).scraps)
     except (ValueError, KeyError, AttributeError, OSError) as error:
