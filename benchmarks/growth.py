@@ -88,7 +88,7 @@ class Point:
         )
 
     def federation(self) -> Federation:
-        """Equal clients, dealt to five domains in turn."""
+        """Equal clients, given to five domains in turn."""
         domains = tuple(f"domain{i}" for i in range(min(DOMAINS, self.clients)))
         clients = tuple(
             ClientData(

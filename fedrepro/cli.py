@@ -130,6 +130,19 @@ Methods = Annotated[
     ),
 ]
 
+Part = Annotated[
+    str, typer.Argument(help="Its table or figure, table-1 say; all: whatever can run.")
+]
+Seed = Annotated[int, typer.Option(help="0 or a positive whole number.")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
+]
+Where = Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")]
+Scheduler = Annotated[
+    str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Leave notebooks that are whole already.")]
+
 
 @app.callback()
 def _options(
@@ -183,13 +196,11 @@ def experiments(
 @app.command()
 def run(
     paper: Annotated[str, typer.Argument(help="A paper's name, adcol say.")],
-    experiment: Annotated[
-        str, typer.Argument(help="Its table or figure, table-1 say; all: whatever can run.")
-    ] = "all",
+    experiment: Part = "all",
     dataset: Datasets = None,
     methods: Methods = None,
     load: Load = None,
-    seed: Annotated[int, typer.Option(help="0 or a positive whole number.")] = 0,
+    seed: Seed = 0,
     scale: Scale = "smoke",
     changes: Set = None,
     device: Device = "auto",
@@ -245,16 +256,10 @@ def sweep_command(
     methods: Methods = None,
     load: Load = None,
     experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Notebooks at a time; default one a core (GPU: one).")
-    ] = None,
-    on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
-    scheduler: Annotated[
-        str | None, typer.Option(help="Address of a dask scheduler; default one of our own.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Leave notebooks that are whole already.")
-    ] = False,
+    jobs: Jobs = None,
+    on: Where = "local",
+    scheduler: Scheduler = None,
+    resume: Resume = False,
     runs: Runs = RUNS,
     device: Device = "auto",
     data_root: Root = None,

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
 from fedrepro.base.trackers import resolve
 from fedrepro.report import text
@@ -208,7 +208,7 @@ def bench(
         typer.echo(text.aligned(("benchmark", "measures"), lines))
         return
     if name not in scripts:
-        raise FedReproError(f"no benchmark {name!r}; choose from {', '.join(scripts)}")
+        raise FedReproError(f"no benchmark {name!r}; choose from {choices(name, scripts)}")
     script = str(CHECKOUT / "benchmarks" / f"{name}.py")
     done = subprocess.run([sys.executable, script, *context.args], check=False)
     raise typer.Exit(done.returncode)

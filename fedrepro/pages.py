@@ -55,9 +55,9 @@ COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "C
 # Code, drawings and a table, as they are.
 SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md")
 MAIN_CLAIMS = "main_claims.md"
+NOTEBOOKS = "notebooks.md"  # the list of the recorded ones
 TOC = Path("book/_toc.yml")
-METHODS_PART = "Methods"  # parts of the table of contents that are filled at each build
-RECORDED_PART = "The notebooks behind the tables"
+METHODS_PART = "Methods"  # the part of the table of contents that is filled at each build
 PATH_CHECK = "Your own runs (path check, not results)"
 OWN_RUNS = "Your own runs"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
@@ -97,7 +97,7 @@ def build_book(
     _copy_sources(source, copy)
     toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
     _add_buttons(source, copy)
-    add_recorded(copy, toc, say)
+    add_recorded(copy, say)
     say(f"executing the notebooks of {RESULTS}")
     pages = sorted((copy / RESULTS).glob("*.ipynb"))
     _execute(pages, source / RESULTS, runs, meanwhile=partial(_generate, copy, toc))
@@ -150,10 +150,6 @@ def _copy_file(file: Path, place: Path) -> None:
     shutil.copy2(file, place)
 
 
-def _part(toc: dict[str, Any], caption: str) -> dict[str, Any] | None:
-    return next((part for part in toc.get("parts", []) if part.get("caption") == caption), None)
-
-
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
     """MathJax; the verdict rules, as the code that applies them states them; the recorded runs; and
     one page per method, where the table of contents has a part for them."""
@@ -169,9 +165,10 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
         _copy_file(file, copy / MATHJAX / file.relative_to(root))
     write_scripts(copy / SCRIPTS, copy / RECORDED.parent)
 
-    (copy / GENERATED).mkdir(parents=True)
+    (copy / GENERATED).mkdir(parents=True, exist_ok=True)
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
-    part = _part(toc, METHODS_PART)
+    parts = (part for part in toc.get("parts", []) if part.get("caption") == METHODS_PART)
+    part = next(parts, None)
     if part is not None:
         names = write_pages(copy / GENERATED / "methods")
         part["chapters"] = [{"file": f"{GENERATED.as_posix()}/methods/{n}"} for n in names]
@@ -187,22 +184,26 @@ def _main_claims(copy: Path) -> None:
         (copy / GENERATED / MAIN_CLAIMS).write_text(answers, encoding="utf-8")
 
 
-def add_recorded(copy: Path, toc: dict[str, Any], say: Report) -> None:
-    """One page per recorded notebook, where the table of contents has a part for them. Smoke runs
-    are no results; a part without pages goes."""
-    part = _part(toc, RECORDED_PART)
-    if part is None:
-        return
+def add_recorded(copy: Path, say: Report) -> None:
+    """One page per recorded notebook, in no menu and not searched, and the list that leads to them.
+    Smoke runs are no results; a notebook that is not listed goes."""
     found = []
     for file, notebook in _finished(copy / RECORDED, say):
         given = _parameters(notebook)
-        if given["scale"] != "smoke":
-            place = file.relative_to(copy).with_suffix("").as_posix()
-            order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
-            found.append((order, place, _title(file, given)))
-    part["chapters"] = [{"file": place, "title": title} for _, place, title in sorted(found)]
-    if not found:
-        toc["parts"].remove(part)
+        if given["scale"] == "smoke":
+            continue
+        notebook.metadata |= {"orphan": True, "nosearch": True}
+        nbformat.write(notebook, file)
+        place = file.relative_to(copy).as_posix()
+        order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
+        found.append((order, place, f"- [{_title(file, given)}](/{place})\n"))
+    listed = {place for _, place, _ in found}
+    for file in (copy / RECORDED).rglob("*.ipynb"):
+        if file.relative_to(copy).as_posix() not in listed:
+            file.unlink()
+    lines = [line for *_, line in sorted(found)] or ["None is kept with this book.\n"]
+    (copy / GENERATED).mkdir(parents=True, exist_ok=True)
+    (copy / GENERATED / NOTEBOOKS).write_text("".join(lines), encoding="utf-8")
 
 
 def _parameters(notebook: Any) -> dict[str, Any]:

@@ -140,6 +140,24 @@ def test_torchvision_comes_in_through_one_door() -> None:
     assert not found
 
 
+def test_files_functions_and_cells_keep_to_the_limits() -> None:
+    """Those of CONTRIBUTING.md: files of methods are shorter, cells that define a class longer."""
+    long = []
+    for path in sources("fedrepro", "tests", "benchmarks", "tools"):
+        text = path.read_text("utf-8")
+        limit = 120 if PACKAGE in path.parents and "fl.Method" in text else 400
+        long += [path.name] if text.count("\n") > limit else []
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 50:
+                long.append(f"{path.name}: {node.name}")
+    for path in NOTEBOOKS:
+        for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+            limit = 24 if re.search(r"^class ", cell.source, re.MULTILINE) else 16
+            if cell.cell_type == "code" and len(cell.source.splitlines()) > limit:
+                long.append(f"{path.name}: cell {number}")
+    assert not long
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 def test_notebooks_start_in_any_environment(path: Path) -> None:
     """Another kernel name would be looked for, and not found, on other machines."""

@@ -3,7 +3,7 @@ a mistyped one is answered before anything heavy is imported."""
 
 from __future__ import annotations
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 
 DEVICES = ("auto", "cpu", "cuda")
 # What an engine may be asked for by, and the word that run ids hold. `auto` is the plain loop: on a
@@ -23,5 +23,5 @@ def check_device(name: str) -> None:
 def resolve_engine(name: str) -> str:
     """The run ids' word of an engine."""
     if name not in ENGINES:
-        raise FedReproError(f"no engine {name!r}; choose from {', '.join(ENGINES)}")
+        raise FedReproError(f"no engine {name!r}; choose from {choices(name, ENGINES)}")
     return ENGINES[name]

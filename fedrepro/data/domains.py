@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
 from fedrepro.data.cache import cache_path, cache_root, data_root, open_arrays, write_signed
@@ -142,8 +142,8 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
         if name.startswith(f"{folders.FOLDER}:"):
             raise FedReproError(f"{name} is read when a run needs it; nothing to fetch or prepare")
         if name not in groups and name not in singles:
-            choices = ", ".join((*groups, *singles))
-            raise FedReproError(f"unknown data set or domain {name!r}; choose from {choices}")
+            near = choices(name, (*groups, *singles))
+            raise FedReproError(f"unknown data set or domain {name!r}; choose from {near}")
         found += groups.get(name, (name,))
     again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
     return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
@@ -160,7 +160,7 @@ def load_dataset(
         return {name: _folder_plan(tree, name, size, cache_root()).load() for name in tree.hashes}
     if dataset not in DATASETS:
         raise FedReproError(
-            f"no data set is called {dataset!r}; choose one of {', '.join(DATASETS)}, or "
+            f"no data set is called {dataset!r}; choose from {choices(dataset, DATASETS)}, or "
             "folder:PATH"
         )
     return {name: load_domain(name, size, root) for name in DATASETS[dataset]}
@@ -190,7 +190,7 @@ def make_plan(
 ) -> Plan:
     """Find and verify a domain's files and name its array file; decodes nothing."""
     if name not in all_domains():
-        raise FedReproError(f"unknown domain {name!r}; choose from {', '.join(all_domains())}")
+        raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, all_domains())}")
     if not 1 <= size <= MAX_SIZE:
         raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
     if name in GENERATED:

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import cores, side_by_side
@@ -64,8 +64,8 @@ def embedder(name: str, root: Path | None = None, cache: Path | None = None) -> 
     if name not in EMBEDDERS:
         modules_of(EXTRAS)
     if name not in EMBEDDERS:
-        known = ", ".join(EMBEDDERS)
-        raise FedReproError(f"no encoder is called {name!r}; choose one of {known}")
+        near = choices(name, EMBEDDERS)
+        raise FedReproError(f"no encoder is called {name!r}; choose from {near}")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return EMBEDDERS[name](name, root, cache, device)
 

@@ -100,11 +100,11 @@ def make_partition(
     FedReproError for a specification that cannot be met, naming what is there.
     """
     labels = {name: np.asarray(of) for name, of in labels.items()}
-    dealer = _Dealer(splits, labels, spec, seed, validation)
+    partitioner = _Partitioner(splits, labels, spec, seed, validation)
     if spec.cut_tests:
-        return dealer.cut()
-    rules = {"domain": dealer.domain, "table": dealer.table, "mixed": dealer.mixed}
-    clients = {**rules, "dirichlet": dealer.dirichlet}[spec.rule]()
+        return partitioner.cut()
+    rules = {"domain": partitioner.domain, "table": partitioner.table, "mixed": partitioner.mixed}
+    clients = {**rules, "dirichlet": partitioner.dirichlet}[spec.rule]()
     tests = {name: split.test for name, split in splits.items()}
     if spec.disjoint:
         clients = [_untested(client, tests, shared or {}) for client in clients]
@@ -114,11 +114,11 @@ def make_partition(
             f"allocation leaves client {client.name} {len(client)} image(s); every client needs "
             f"{_SMALLEST_CLIENT} or more: raise per_client or lower the clients",
         )
-    held = dealer.aside or dealer.left_over(clients)
+    held = partitioner.aside or partitioner.left_over(clients)
     if spec.rule == "mixed":
-        mixed = dealer.mix(held, _MIX_VALIDATION)
+        mixed = partitioner.mix(held, _MIX_VALIDATION)
         some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
-        after = some, dealer.mix(tests, _MIX_TEST)
+        after = some, partitioner.mix(tests, _MIX_TEST)
     else:
         after = {d: ((d, i),) for d, i in held.items()}, {d: ((d, i),) for d, i in tests.items()}
     return Partition(tuple(clients), *after, spec.model_dump_json())
@@ -138,7 +138,7 @@ def _untested(
 
 
 @dataclass(frozen=True)
-class _Dealer:
+class _Partitioner:
     """The inputs of `make_partition`; a method for each rule, and what they share."""
 
     splits: Mapping[str, Split]
@@ -235,7 +235,7 @@ class _Dealer:
         alpha, count = spec.alpha or 0.0, spec.count or 0
         _need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
         for name in ("by_class", "every_class", "remainder"):
-            _need(not getattr(spec, name), f"{rule} deals by itself; {name} is not for it")
+            _need(not getattr(spec, name), f"{rule} divides by itself; {name} is not for it")
         source = np.repeat(np.arange(len(names)), [len(self.orders[n]) for n in names])
         index = np.concatenate([self.orders[n] for n in names])
         label = np.concatenate([self.labels[n][self.orders[n]] for n in names])
@@ -296,7 +296,7 @@ class _Dealer:
         return Partition(tuple(clients), held, tests, self.spec.model_dump_json())
 
     def _places(self, name: str, indices: Indices) -> list[Indices]:
-        """Positions in ``indices`` that are dealt out together: all, or class by class."""
+        """Positions in ``indices`` that are divided together: all, or class by class."""
         if not self.spec.by_class:
             return [np.arange(len(indices))]
         label = self.labels[name][indices]
@@ -316,8 +316,8 @@ class _Dealer:
         whole = self.spec.per_client == "all"
         _need(whole, "by_class divides whole domains; set per_client to all")
         order = self.orders[name]
-        dealt = [np.array_split(order[places], clients) for places in self._places(name, order)]
-        return [np.concatenate(pieces) for pieces in zip(*dealt, strict=True)]
+        pieces = [np.array_split(order[places], clients) for places in self._places(name, order)]
+        return [np.concatenate(own) for own in zip(*pieces, strict=True)]
 
     def _sizes(self, name: str, clients: int) -> list[int]:
         per, available = self.spec.per_client, len(self.orders[name])

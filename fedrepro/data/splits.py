@@ -107,13 +107,13 @@ def divide(
 def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
     """So many parts of one size, rounded up class by class; the last one ends with its class, and
     so shares a few images with the one before (MPFT's code). labels: of all the domain's images."""
-    dealt: list[list[Indices]] = [[] for _ in range(count)]
+    pieces: list[list[Indices]] = [[] for _ in range(count)]
     for members in (indices[labels[indices] == k] for k in np.unique(labels[indices])):
         size = -(-len(members) // count)
         for number in range(count):
             start = number * size if number < count - 1 else len(members) - size
-            dealt[number].append(members[start : start + size])
-    return [np.concatenate(pieces) for pieces in dealt]
+            pieces[number].append(members[start : start + size])
+    return [np.concatenate(own) for own in pieces]
 
 
 def make_split(

@@ -136,3 +136,9 @@ def within_clusters(z: Tensor, clusters: int) -> Tensor:
         counts = own.sum(dim=0)[:, None]
         centres = torch.where(counts > 0, own.T @ z / counts.clamp(min=1), centres)
     return (z - centres[nearest]).square().sum()
+
+
+def cross_entropy_to(domain: int, logits: Tensor) -> Tensor:
+    """Cross-entropy of a discriminator's logits (b, 2) to a domain that is not the features' own:
+    it is low once the discriminator is fooled."""
+    return -F.log_softmax(logits, dim=1)[:, domain].mean()

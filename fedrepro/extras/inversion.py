@@ -16,7 +16,7 @@ from fedrepro.data.federation import Samples
 from fedrepro.federated.clients import Checkpoint
 from fedrepro.methods.mpft import MPFT
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
-from fedrepro.quantities.figure_arrays import Made, encoder_marks, kept, likeness
+from fedrepro.quantities.figure_arrays import Made, encoder_caveats, kept, likeness
 from fedrepro.records import federation_of
 
 LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper names neither
@@ -95,7 +95,7 @@ def inversion(asked: Asked) -> Values:
     figure = attack(asked)
     arrays, settings = figure.arrays, figure.facts["settings"]
     searched = f"{settings['steps']:,} steps of Adam at rate {settings['lr']:g}"
-    more = {"marks": [searched, *encoder_marks(asked)]}
+    more = {"caveats": [searched, *encoder_caveats(asked)]}
     for index, name in enumerate(figure.facts["rows"]):
         for when, value in zip(("before", "after"), arrays["mse"][index], strict=True):
             yield name, f"MSE {when}", float(value), more

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit  # scipy.stats takes a second to import
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.protocol import EarlyStop
 
 ScoreRule = Literal["last", "last5", "validation", "best-test"]
@@ -79,7 +79,7 @@ def _means(table: pd.DataFrame) -> dict[str, float]:
 def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
     """The rounds of `accuracies` whose mean a score rule takes."""
     if rule not in SCORE_RULES:
-        raise FedReproError(f"no score rule {rule!r}; choose from {', '.join(SCORE_RULES)}")
+        raise FedReproError(f"no score rule {rule!r}; choose from {choices(rule, SCORE_RULES)}")
     return _scored(accuracies(curve, subject=subject), curve, rule, subject)
 
 

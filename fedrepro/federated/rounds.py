@@ -70,13 +70,13 @@ class Training:
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
-        self.loaded = [n for n in initial if method.overwrites(self.layout[n])]
+        self.overwritten = [n for n in initial if method.overwrites(self.layout[n])]
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
-        self.descending = [n for n in initial if method.broadcast(self.layout[n])]
-        self.judged = method.evaluated_models(self.layout)
-        self.watched = method.watched() or self.judged[0]
+        self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
+        self.evaluated = method.evaluated_models(self.layout)
+        self.watched = method.watched() or self.evaluated[0]
         self.clients = self._first_clients(initial, heads)
-        self.log = Curve(self.judged[0], protocol.early_stop, self.watched)
+        self.log = Curve(self.evaluated[0], protocol.early_stop, self.watched)
         self.predicted: dict[str, Tensor] = {}  # `evaluation.predictions`, of `Curve.scored` rounds
         self.round = 0
 
@@ -84,10 +84,10 @@ class Training:
         self, initial: dict[str, Tensor], heads: Sequence[dict[str, Tensor]]
     ) -> list[Client]:
         """Every client with what it holds before its first round; heads: its own, if any."""
-        kept = {n: v for n, v in initial.items() if n not in self.loaded}
+        kept = {n: v for n, v in initial.items() if n not in self.overwritten}
         memory = self.method.first_memory(self.server)
         second = initial if self.method.personal_phases(self.protocol) else {}
-        trained = initial if "trained" in (*self.judged, self.watched) else {}
+        trained = initial if "trained" in (*self.evaluated, self.watched) else {}
         clients = []
         for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
             own = kept | {name: value.to(self.device) for name, value in head.items()}
@@ -206,8 +206,8 @@ class Training:
 
     def _download(self, client: Client) -> Message:
         message = dict(self.method.download(self.server, client.index))
-        if self.descending:
-            message["model"] = {n: self.server.model[n] for n in self.descending}
+        if self.broadcast:
+            message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
 
     def _job(
@@ -275,7 +275,7 @@ class Training:
         return self._evaluate(0, clock) if stop is not None and stop.untrained else ([], {})
 
     def _evaluate(self, number: int, clock: Clock) -> Tested:
-        """Test every judged network and the watched one, whose validation counts."""
+        """Test every evaluated network and the watched one, whose validation counts."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
         last = number > self.protocol.rounds - LAST
@@ -283,13 +283,13 @@ class Training:
         if number and self.method.bn_policy == "recompute":
             with clock("evaluate"):
                 self._recompute_statistics()
-        for subject in dict.fromkeys((*self.judged, self.watched)):
+        for subject in dict.fromkeys((*self.evaluated, self.watched)):
             found: dict[int, list[evaluation.Test]] = {}
             if subject == "global":
                 with clock("evaluate"):
                     found[0] = evaluation.everywhere(self.engine, federation, self.server.model)
             else:
-                on_all = subject == self.judged[0] and self.protocol.tested_on == "everywhere"
+                on_all = subject == self.evaluated[0] and self.protocol.tested_on == "everywhere"
                 for i, state in self._networks(subject, number, self.clients, clock):
                     client = self.clients[i].data
                     with clock("evaluate"):
@@ -300,7 +300,7 @@ class Training:
                     predicted |= evaluation.predictions(number, subject, tests)
             ordered = [test for i in sorted(found) for test in found[i]]
             predicted |= evaluation.predictions(number, subject, ordered)
-            if subject == self.judged[0] and subject != self.watched:
+            if subject == self.evaluated[0] and subject != self.watched:
                 ordered = [test for test in ordered if test.split == "test"]
             rows += evaluation.rows(number, subject, ordered)
         return rows, predicted
@@ -330,15 +330,15 @@ class Training:
 
     def tested_networks(self, number: int) -> dict[str, Mapping[str, Tensor]]:
         """Each domain's first network as it is tested after a round, by domain."""
-        if self.judged[0] == "global":
+        if self.evaluated[0] == "global":
             return dict.fromkeys(self.federation.tests, self.server.model)
         first = {client.data.domain: client for client in reversed(self.clients)}
         domains, clients, clock = list(first), list(first.values()), Clock(self.device)
-        found = self._networks(self.judged[0], number, clients, clock)
+        found = self._networks(self.evaluated[0], number, clients, clock)
         return {domains[i]: state for i, state in found}
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of test images under the judged networks, labels (m,) and domains."""
+        """Features (m, d) of test images under the evaluated networks, labels (m,) and domains."""
         networks = self.tested_networks(self.round)
         return evaluation.embed(self.engine, self.federation, networks, per_domain)
 

@@ -41,12 +41,8 @@ class FedPall(PrototypeMessages, fl.Method):
         r"G^k = \sum_i n_i^k c_i^k \Big/ \sum_i n_i^k",
     )
 
-    mu: float = fl.hyper(
-        0.1, "Sec. 5.1; Digits: text 0.7, code 0.3; 0: none (Fig. 3)", "stated", TRIED, low=0
-    )
-    delta: float = fl.hyper(
-        0.1, "Sec. 5.1; Digits: text 0.3, code 0.7; 0: none (Fig. 3)", "stated", TRIED, low=0
-    )
+    mu: float = fl.hyper(0.1, "Sec. 5.1; Digits .7, code .3; 0: Fig. 3", "stated", TRIED, low=0)
+    delta: float = fl.hyper(0.1, "Sec. 5.1; Digits .3, code .7; 0: Fig. 3", "stated", TRIED, low=0)
     temperature: float = fl.hyper(3.0, "code; Eq. 7 names no value", "code", low=0.001)
     mix_low: float = fl.hyper(0.8, "code; Eq. 9 names no value", "code", low=0, high=1)
     mix_high: float = fl.hyper(1.0, "code; Eq. 9 names no value", "code", low=0, high=1)

@@ -30,16 +30,14 @@ class RUCR(fl.Method):
     network and any class k; Huang et al. 2024. Everything is averaged; tested is the average.
 
     As in FedPall's code a round starts with rectification. Unlike in both codes prototypes are of
-    the clients' networks after the round before, rectified predictors are averaged with all else,
-    and mixtures of the received network's features are drawn anew in each epoch.
+    last round's networks, rectified predictors are averaged, and each epoch draws new mixtures.
     """
 
     name = "RUCR"
     reference = "huang2024rucr"
     equations = (
         r"\mathrm{CE} + \lambda_f \, \mathrm{CE}\big(\cos(z, G_k)/t + [k = y] \log \pi_k,\; y\big)",
-        r"\text{mixtures } \lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ "
-        r"train the classifier}",
+        r"\lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ trains the classifier}",
     )
 
     weight: float = fl.hyper(0.1, "FedPall code; the authors' 0.15", "code", (0.15,), low=0)
@@ -88,8 +86,7 @@ class RUCR(fl.Method):
         """Cross-entropy of one mixture an image, as far as there is a prototype of its class."""
         assert batch.draws is not None
         network, prototypes = fl.tensors_of(received, "model"), fl.tensor_of(received, "prototypes")
-        classes = len(prototypes)
-        k = (batch.draws[:, 0] * classes).long().clamp(max=classes - 1)
+        k = (batch.draws[:, 0] * len(prototypes)).long().clamp(max=len(prototypes) - 1)
         lam = self.lam_low + (self.lam_high - self.lam_low) * batch.draws[:, 1:]
         lam = lam.mul(100).round().div(100)
         z = model.run(network, batch.x).features.detach()

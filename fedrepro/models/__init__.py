@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, choices
 from fedrepro.models import cnn
 from fedrepro.models.base import FLModel, Output, TensorInfo, adapter, layout, parameter_count
 from fedrepro.models.discriminators import discriminator
@@ -30,13 +30,13 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
     FedReproError: unknown name, unknown or wrong argument.
     """
     if name not in MODELS:
-        raise FedReproError(f"no network is called {name!r}; choose one of {', '.join(MODELS)}")
+        raise FedReproError(f"no network is called {name!r}; choose from {choices(name, MODELS)}")
     build = MODELS[name]
     known = [p for p in inspect.signature(build).parameters if p not in ("classes", "size")]
     for key, value in args.items():
         if key not in known:
-            choices = ", ".join(known) or "none"
-            raise FedReproError(f"{name} has no argument {key!r}; its arguments: {choices}")
+            near = choices(key, known) or "none"
+            raise FedReproError(f"{name} has no argument {key!r}; its arguments: {near}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise FedReproError(f"{name}: {key} = {value!r} must be a whole number of 1 or more")
     return build(classes, size, **args)

@@ -171,7 +171,8 @@ class Paper(BaseModel):
         known = self.datasets_for(name)
         if folders.kind(dataset) not in known:
             raise FedReproError(
-                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
+                f"{self.short} {name} does not run on {dataset!r}; "
+                f"choose from {choices(dataset, known)}"
             )
         base = self._base_of(experiment, dataset)
         protocol = self.protocol_of(name, dataset, scale)
@@ -260,7 +261,8 @@ class Paper(BaseModel):
             )
         known = [one + ":PATH" * one.startswith(folders.FOLDER) for one in self.datasets]
         raise FedReproError(
-            f"{self.short} has no protocol for data set {name!r}; choose from {', '.join(known)}"
+            f"{self.short} has no protocol for data set {name!r}; "
+            f"choose from {choices(name, known)}"
         )
 
     def _protocol(self, base: str, dataset: str, scale: str) -> Protocol:
@@ -290,7 +292,7 @@ def _scale(name: str) -> Scale:
     for scale in get_args(Scale):
         if scale == name:
             return scale  # type: ignore[no-any-return]
-    raise FedReproError(f"no scale {name!r}; choose from {', '.join(get_args(Scale))}")
+    raise FedReproError(f"no scale {name!r}; choose from {choices(name, get_args(Scale))}")
 
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:

@@ -126,12 +126,12 @@ Settings = dict[str, Setting]
 
 
 class DatasetSpec(_Spec):
-    """A data set a protocol may be run on: whose protocol it follows and what must change. mark:
+    """A data set a protocol may be run on: whose protocol it follows and what must change. caveat:
     printed beside every number where the change can move it against the paper's."""
 
     protocol: str
     changes: Settings = {}
-    mark: str = ""
+    caveat: str = ""
 
 
 class Tested(_Spec):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, choices
 from fedrepro.base.places import RUNS, modules_of
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
@@ -149,7 +149,7 @@ def get(kind: str) -> Quantity:
     if kind not in _registry:
         modules_of(*ROOMS)
     if kind not in _registry:
-        raise FedReproError(f"no quantity {kind!r}; choose from {', '.join(sorted(_registry))}")
+        raise FedReproError(f"no quantity {kind!r}; choose from {choices(kind, sorted(_registry))}")
     return _registry[kind]
 
 
@@ -157,7 +157,7 @@ Row = dict[str, Any]
 
 
 def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
-    """Rows with keys table, method, column, value, standin, marks, alternative, alone (nothing
+    """Rows with keys table, method, column, value, standin, caveats, alternative, alone (nothing
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset;
     of accuracies at scale paper also one_image, what one test image moves it by, and images, its
     variance over draws of test images.
@@ -166,7 +166,7 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     rows that are not one arm each (a ratio of two, say) get none.
     """
     kind = get(asked.experiment.kind)
-    plain = {"standin": False, "marks": [], "alternative": False, "subset": False}
+    plain = {"standin": False, "caveats": [], "alternative": False, "subset": False}
     plain |= {"counted": kind.counted, "given": kind.given}
     noise = Noise(asked.paper.rule)
     by_label = {result.label: result for result in asked.results}
@@ -186,8 +186,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         for column in [arm.column] if arm.column else columns:
             place = {"table": asked.experiment.id, "method": arm.row or arm.label, "column": column}
             standin = any(row["standin"] for row in rows if row["column"] == column)
-            marks = [f"seed {end.seed} diverged in round {end.round}"]
-            known = {"standin": standin, "marks": marks, "alternative": arm.alternative}
+            caveats = [f"seed {end.seed} diverged in round {end.round}"]
+            known = {"standin": standin, "caveats": caveats, "alternative": arm.alternative}
             rows.append({**place, **plain, "value": None, "alone": False, **known})
     return rows
 
@@ -205,10 +205,10 @@ def _of_run(result: Result, column: str) -> Row:
     """Whether the column is a stand-in's or a subset's, and the deviations behind it."""
     data = result.record.data
     domains = [column] if column in data["domains"] else data["domains"]
-    marks = [clause for domain in domains for clause in data["deviations"].get(domain, [])]
+    caveats = [clause for domain in domains for clause in data["deviations"].get(domain, [])]
     standin = any(domain in data["standins"] for domain in domains)
     cut = any(domain in data["subsets"] for domain in domains)
-    return {"standin": standin, "subset": cut, "marks": list(dict.fromkeys(marks))}
+    return {"standin": standin, "subset": cut, "caveats": list(dict.fromkeys(caveats))}
 
 
 def wide(rows: Sequence[Row]) -> pd.DataFrame:

@@ -35,7 +35,7 @@ def images(asked: Asked) -> Values:
     data = asked.protocol.data
     for name, arrays in sources(asked).items():
         split = make_split(arrays, data.split, data.split_seed, data.test_share)
-        more = {"standin": arrays.standin, "marks": list(arrays.deviations)}
+        more = {"standin": arrays.standin, "caveats": list(arrays.deviations)}
         for column, part in (("train", split.train), ("test", split.test)):
             yield row(asked, name), column, float(len(part)), more
 
@@ -46,8 +46,8 @@ def clients(asked: Asked) -> Values:
     federation = asked.federation
     owners = [client.domain for client in federation.clients]
     for domain in federation.domains:
-        marks = list(federation.deviations.get(domain, ()))
-        more = {"standin": domain in federation.standins, "marks": marks}
+        caveats = list(federation.deviations.get(domain, ()))
+        more = {"standin": domain in federation.standins, "caveats": caveats}
         yield asked.table.methods[0], domain, float(owners.count(domain)), more
 
 
@@ -74,7 +74,7 @@ def distances(asked: Asked) -> Values:
     """Mean over the sources of the Frechet distance of each to all of them together."""
     name, most = MEASURED[asked.protocol.scale]
     encoder = embedder(name, asked.root)
-    marks = [f"features of {encoder.name} in place of Inception v3's: distances of another scale"]
+    caveats = [f"features of {encoder.name} in place of Inception v3's: distances of another scale"]
     features = {}
     for domain, arrays in sources(asked).items():
         count = len(arrays.labels)
@@ -82,11 +82,11 @@ def distances(asked: Asked) -> Values:
         images = arrays.images[chosen]
         features[domain] = encode(images, encoder, f"embedding {domain}").astype(np.float64)
         if len(chosen) < count:
-            marks.append(f"{domain}: {len(chosen):,} of {count:,} images, drawn at random")
-        marks += arrays.deviations
+            caveats.append(f"{domain}: {len(chosen):,} of {count:,} images, drawn at random")
+        caveats += arrays.deviations
     together = np.concatenate(list(features.values()))
     found = {domain: frechet(own, together) for domain, own in features.items()}
-    more = {"standin": True, "marks": marks}  # other features: no number of the paper's
+    more = {"standin": True, "caveats": caveats}  # other features: no number of the paper's
     yield row(asked), "FID", float(np.mean(list(found.values()))), more
     for domain, value in found.items():
         yield f"{row(asked)} / {domain}", "FID", value, {**more, "alternative": True}

@@ -59,7 +59,7 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
     return Figure(arrays, facts)
 
 
-def encoder_marks(asked: Asked) -> list[str]:
+def encoder_caveats(asked: Asked) -> list[str]:
     """What the data depart in, the encoder's among it."""
     clauses = asked.federation.deviations.values()
     return list(dict.fromkeys(clause for some in clauses for clause in some))

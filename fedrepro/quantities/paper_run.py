@@ -167,9 +167,9 @@ class Study(Question):
         reads them; `alternative` marks second readings, which have no printed row."""
         results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
-        own = [mark] if (mark := self.paper.dataset(self.dataset).mark) else []
+        own = [caveat] if (caveat := self.paper.dataset(self.dataset).caveat) else []
         return [
-            {**common, **row, "marks": [*row["marks"], *own]}
+            {**common, **row, "caveats": [*row["caveats"], *own]}
             for row in cells(self._asked(experiment, results), diverged)
         ]
 

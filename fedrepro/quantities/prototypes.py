@@ -8,7 +8,7 @@ from torch import Tensor
 from fedrepro.base.rng import numpy_stream
 from fedrepro.methods.prototypes import class_means, plain_mean
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
-from fedrepro.quantities.figure_arrays import Made, encoder_marks, kept
+from fedrepro.quantities.figure_arrays import Made, encoder_caveats, kept
 from fedrepro.records.embedding import compact, tsne
 
 CLASSES, IMAGES = 5, 40  # shown in the plane: the first classes, images of each at each client
@@ -29,7 +29,7 @@ def plane(asked: Asked) -> Figure:
 def prototypes(asked: Asked) -> Values:
     """How far a client's embeddings lie from their class's prototype, and from its mean over
     clients."""
-    figure, more = plane(asked), {"marks": encoder_marks(asked)}
+    figure, more = plane(asked), {"caveats": encoder_caveats(asked)}
     columns = ("to own prototype", "to mean of prototypes")
     for client, values in zip(figure.facts["domains"], figure.arrays["distances"], strict=False):
         for column, value in zip(columns, values, strict=True):

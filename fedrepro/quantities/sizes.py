@@ -49,7 +49,7 @@ def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
     yield "download relative to FedAvg (percent)", 100 * share
     whole = sum(tensor.bytes for tensor in training.layout.values() if not tensor.is_counter)
     message: Message = dict(training.method.download(server, 0))
-    message["model"] = {name: server.model[name] for name in training.descending}
+    message["model"] = {name: server.model[name] for name in training.broadcast}
     down = sum(count_bytes([message]).values())
     yield "bytes down in a round, relative to FedAvg (percent)", 100 * down / whole
     rows = images * (BYTES * network.feature_size + LABEL_BYTES)

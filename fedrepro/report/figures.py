@@ -57,40 +57,13 @@ def curves(
     client's traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is
     a level line at its last accuracy.
     """
-    from seaborn import lineplot
-
     if x not in ("round", "bytes"):
         raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
     frame = checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
     figure, axes = picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
     ax, styles = axes[0, 0], looks(frame.label)
     for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
-        by_round, style = rows.groupby("round"), styles[str(label)]
-        rows = rows[by_round.seed.transform("nunique") == rows.seed.nunique()]
-        if x == "bytes":
-            last = rows[rows["round"] == rows["round"].max()][y].mean()
-            rows = rows.assign(bytes=by_round.bytes.transform("mean") / 1e6)
-            rows = rows[rows.bytes > 0]  # round 0 has sent nothing
-            if rows.empty:
-                del style["marker"]
-                ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
-                continue
-        length = rows["round"].nunique()
-        lineplot(
-            rows,
-            x=x,
-            y=y,
-            errorbar=("pi", 100) if rows.seed.nunique() > 1 else None,
-            err_kws={"alpha": 0.15, "linewidth": 0},
-            **style,
-            markevery=(index % 3, max(1, length // 6)) if length > 8 else 1,
-            markersize=5.5,
-            markeredgewidth=0,
-            linewidth=1.8,
-            label=str(label),
-            legend=False,
-            ax=ax,
-        )
+        _curve(ax, rows, x, y, str(label), styles[str(label)], index % 3)
     ax.grid(color=GRID)
     if x == "bytes":
         logarithmic_x(ax)
@@ -102,6 +75,41 @@ def curves(
     legend_above(figure, ax)
     figure.drawn_live = interactive.curves(frame, x, y, ylabel)
     return figure
+
+
+def _curve(
+    ax: Axes, rows: pd.DataFrame, x: str, y: str, label: str, style: dict[str, Any], shift: int
+) -> None:
+    """One label's mean and band. shift: the first point with a marker, so that markers of lines
+    that lie on each other are seen."""
+    from seaborn import lineplot
+
+    by_round = rows.groupby("round")
+    rows = rows[by_round.seed.transform("nunique") == rows.seed.nunique()]
+    if x == "bytes":
+        last = rows[rows["round"] == rows["round"].max()][y].mean()
+        rows = rows.assign(bytes=by_round.bytes.transform("mean") / 1e6)
+        rows = rows[rows.bytes > 0]  # round 0 has sent nothing
+        if rows.empty:
+            del style["marker"]
+            ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
+            return
+    length = rows["round"].nunique()
+    lineplot(
+        rows,
+        x=x,
+        y=y,
+        errorbar=("pi", 100) if rows.seed.nunique() > 1 else None,
+        err_kws={"alpha": 0.15, "linewidth": 0},
+        **style,
+        markevery=(shift, max(1, length // 6)) if length > 8 else 1,
+        markersize=5.5,
+        markeredgewidth=0,
+        linewidth=1.8,
+        label=label,
+        legend=False,
+        ax=ax,
+    )
 
 
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:

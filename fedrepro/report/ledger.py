@@ -44,8 +44,8 @@ def _data(found: Results) -> Iterator[Row]:
         if spec := {str(name): spec for name, spec in paper.scales.items()}.get(scale):
             yield f"scale {scale}", "–", "–", spec.reason, "decided"
     for dataset in dict.fromkeys(study.dataset for study, _ in found.studies):
-        if mark := paper.dataset(dataset).mark:
-            yield f"data set {dataset}", "–", "–", mark, "decided"
+        if caveat := paper.dataset(dataset).caveat:
+            yield f"data set {dataset}", "–", "–", caveat, "decided"
     clauses: dict[str, dict[str, None]] = {}  # and the domains they are of
     for _, result in found.runs():
         for domain, said in result.record.data["deviations"].items():

@@ -102,8 +102,8 @@ def _messages(cls: type[Method]) -> str:
         f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
         "their defaults. Per client and round:\n\n"
         + (_table(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
-        + f"\nWhat is tested ({' and '.join(training.judged)}): "
-        + "; ".join(TESTED.get(kind, kind) for kind in training.judged)
+        + f"\nWhat is tested ({' and '.join(training.evaluated)}): "
+        + "; ".join(TESTED.get(kind, kind) for kind in training.evaluated)
         + ".\n"
     )
 

@@ -27,6 +27,7 @@ SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl"  # beside packed records: what the notebooks glued, one line each
 FOLDER = CHECKOUT / "book" / "runs"
+OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
@@ -77,9 +78,11 @@ class Kept(Study):
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         if experiment in self.scraps["counted"]:
-            kinds = {e.id: e.kind for e in self.paper.experiments}  # older rows do not say it
+            kinds = {e.id: e.kind for e in self.paper.experiments}
             given = experiment in kinds and get(kinds[experiment]).given
-            return [{**row, "given": given} for row in self.scraps["counted"][experiment]]
+            rows = self.scraps["counted"][experiment]  # older ones do not say what is given
+            rows = [{OLD_KEYS.get(key, key): v for key, v in row.items()} for row in rows]
+            return [{**row, "given": given} for row in rows]
         if experiment not in self._cells:
             self._cells[experiment] = super().cells(experiment)
         return self._cells[experiment]

@@ -1,5 +1,5 @@
 """A frame of `verdicts.build_table`, cut into what is printed or drawn together: one section per
-data set and scale, with its methods, columns, marks and formatted numbers."""
+data set and scale, with its methods, columns, caveats and formatted numbers."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Section:
             return column
         return f"{column} ({'with ' if column == 'avg' else ''}stand-in)"
 
-    def marks(self) -> dict[str, str]:
+    def caveats(self) -> dict[str, str]:
         """Every deviation of the section, with its footnote letter."""
         clauses = [
             clause
             for method in self.methods
             for column in self.columns
-            for clause in self.cells.get((method, column), {}).get("marks", ())
+            for clause in self.cells.get((method, column), {}).get("caveats", ())
         ]
         return {clause: _letter(i) for i, clause in enumerate(dict.fromkeys(clauses))}
 
@@ -126,7 +126,7 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
     blank |= {"why": "no run of ours", "difference": None, "low": None, "high": None}
     blank |= {"standin": False}
     rest = rest[rest.published.notna()].astype(object).assign(**blank)
-    rest["marks"] = [()] * len(rest)
+    rest["caveats"] = [()] * len(rest)
     return pd.DataFrame([*ran.to_dict("records"), *rest.to_dict("records")], columns=list(COLUMNS))
 
 

@@ -93,26 +93,26 @@ def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = N
 def _section_html(section: Section, caption: str, links: Links) -> str:
     label = f"{caption}, {section.dataset}"
     others = tuple(column for column in section.columns if column != "avg")
-    marks = replace(section, columns=("avg", *others)).marks()  # letters in the order of sight
+    caveats = replace(section, columns=("avg", *others)).caveats()  # letters in the order of sight
     if len(others) in (0, len(section.columns)):
-        html = _part_html(section, marks, label, links)
+        html = _part_html(section, caveats, label, links)
     else:
         mean, rest = (replace(section, columns=columns) for columns in (("avg",), others))
-        html = _part_html(mean, marks, label, links) + folded(
-            "Per domain", _part_html(rest, marks, f"{label}, per domain", links)
+        html = _part_html(mean, caveats, label, links) + folded(
+            "Per domain", _part_html(rest, caveats, f"{label}, per domain", links)
         )
     return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
 
 
-def _part_html(section: Section, marks: Mapping[str, str], label: str, links: Links) -> str:
-    """Some columns of a section, and under them those marks that they have."""
+def _part_html(section: Section, caveats: Mapping[str, str], label: str, links: Links) -> str:
+    """Some columns of a section, and under them those caveats that they have."""
     said = f"{escape(section.statement)}."
     if section.scale in ("reduced", "smoke"):
         said = f"<strong>{said[:-1]}</strong>. Every cell: {_badge('no verdict')}."
     kind = f"dataframe beside beside-{section.scale or 'none'}"
-    html = styled(_texts(section, marks, True, links), kind, label, f"{escape(label)}. {said}")
-    own = section.marks()
-    lines = [f"<li><sup>{marks[c]}</sup> {escape(c)}</li>" for c in marks if c in own]
+    html = styled(_texts(section, caveats, True, links), kind, label, f"{escape(label)}. {said}")
+    own = section.caveats()
+    lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
     if lines:
         html += f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
     return html
@@ -130,8 +130,8 @@ def plain(table: pd.DataFrame, caption: str = "") -> str:
 
 
 def _section_plain(section: Section, caption: str) -> str:
-    marks = section.marks()
-    texts = _texts(section, marks, False, {})
+    caveats = section.caveats()
+    texts = _texts(section, caveats, False, {})
     blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
     if section.bare:
         blocks.append(_aligned(texts.droplevel(1, axis=1)))
@@ -139,7 +139,7 @@ def _section_plain(section: Section, caption: str) -> str:
         for heading in dict.fromkeys(texts.columns.get_level_values(0)):
             rows = texts[heading]
             blocks.append(f"{heading}\n{_aligned(rows[rows.ne('').any(axis=1)])}")
-    notes = [f"  {letter}  {clause}" for clause, letter in marks.items()] + _notes(section)
+    notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
     return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
@@ -148,7 +148,7 @@ def _aligned(frame: pd.DataFrame) -> str:
     return aligned(("method", *frame), rows)
 
 
-def _texts(section: Section, marks: Mapping[str, str], html: bool, links: Links) -> pd.DataFrame:
+def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Links) -> pd.DataFrame:
     """What a section shows: a row per method and last Kendall's tau, columns (column, part)."""
     parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
     if section.filed:
@@ -160,7 +160,7 @@ def _texts(section: Section, marks: Mapping[str, str], html: bool, links: Links)
         unit = section.unit(column)
         heading = f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})"
         cells = {m: section.cells.get((m, column)) for m in section.methods}
-        texts = {m: _cell(cell, marks, ranks, html) for m, cell in cells.items()}
+        texts = {m: _cell(cell, caveats, ranks, html) for m, cell in cells.items()}
         for method, text in texts.items():
             if to := links.get((section.dataset, section.scale, method, column)):
                 text["ours"] = f'<a href="{to}">{text["ours"]}</a>'
@@ -178,12 +178,12 @@ def _texts(section: Section, marks: Mapping[str, str], html: bool, links: Links)
 
 
 def _cell(
-    cell: Mapping[str, Any] | None, marks: Mapping[str, str], ranks: pd.DataFrame, html: bool
+    cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, html: bool
 ) -> dict[str, str]:
     """The parts of one cell of the printed table as texts."""
     if cell is None:
         return {"paper": "–", "ours": "–"} if html else {}
-    unit, letters = str(cell["unit"]), ", ".join(sorted(marks[c] for c in cell["marks"]))
+    unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
     seeds = f"(n={int(cell['seeds'])})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {seeds}" if cell["seeds"] else "not run"
@@ -211,7 +211,7 @@ def _badge(word: str, why: str = "") -> str:
 
 
 def _notes(section: Section) -> list[str]:
-    """Lines under a table besides the marks."""
+    """Lines under a table besides the caveats."""
     notes = []
     if section.left_out:
         names = ", ".join(section.left_out)

@@ -28,7 +28,7 @@ FOREIGN = "an average over other domains than the printed one"
 COLUMNS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why", "earlier"),
-    *("difference", "low", "high", "unit", "marks", "standin", "authors", "contradicted"),
+    *("difference", "low", "high", "unit", "caveats", "standin", "authors", "contradicted"),
 )
 ORDER_COLUMNS = (
     *("paper", "table", "dataset", "scale", "column", "method"),
@@ -66,9 +66,9 @@ NOTES: tuple[str, ...] = (
     "paper's is taken as ours, for the protocol fixes N. Where a split gives everyone the same "
     "test images there is none.",
     "A deviation that can move a number (a stand-in client beside it, smaller source images) does "
-    "not refuse the verdict: it is printed with it as a mark.",
+    "not refuse the verdict: it is printed with it as a caveat.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
-    "mark, and is open.",
+    "caveat, and is open.",
     "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
     "with Kendall's tau, per column.",
     "These rules hold since 2026-11-23. When they were written, one run at scale paper was known "
@@ -132,7 +132,7 @@ class _Found:
 
     values: dict[int, float] = field(default_factory=dict)  # by seed; NaN where it has none
     standin: bool = False
-    marks: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
     counted: bool = False
     refused: str = ""
     images: tuple[float, ...] = ()
@@ -154,7 +154,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
         cells[key] = _Found(
             {**old.values, int(row["seed"]): math.nan if row["value"] is None else row["value"]},
             old.standin or bool(row.get("standin", False)),
-            tuple(dict.fromkeys((*old.marks, *row.get("marks", ())))),
+            tuple(dict.fromkeys((*old.caveats, *row.get("caveats", ())))),
             bool(row.get("counted")),
             "it is the protocol's own input" if row.get("given") else refused,
             (*old.images, row.get("images", 0.0)),
@@ -172,7 +172,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
             standin = found.standin or key[:3] in beside
             cells[key] = replace(found, standin=standin, refused=refused)
         elif key[:3] in beside and not found.standin and key not in alone:
-            cells[key] = replace(found, marks=(*found.marks, BESIDE_STANDIN))
+            cells[key] = replace(found, caveats=(*found.caveats, BESIDE_STANDIN))
     return cells
 
 
@@ -334,7 +334,7 @@ def _cell_row(
         "difference": fmean(valid) - printed["published"] if shown else None,
         "low": low,
         "high": high,
-        "marks": found.marks,
+        "caveats": found.caveats,
         "standin": found.standin,
         **printed,
     }

@@ -130,6 +130,8 @@ def place(
     it, and what another row has, as a sentence."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     ours = wide([row for row in rows if row["column"] == column])[column].dropna()
+    if own not in ours:
+        return f"{own} is not run yet."
     named = found.paper.experiment(experiment).table
     table = found.paper.table(named) if named else None
     cells = {m: table.cell(m, column) for m in ours.index} if table else {}

@@ -42,6 +42,7 @@ STICKS_OUT = """(() => {
       return true;
     }).map(e => e.outerHTML.slice(0, 80));
 })()"""
+HEAD = "document.querySelector('h1')?.innerText.startsWith({!r})"
 # The numbers of ours that lead to their runs; and the table of runs they lead to.
 LINKS = 'table.beside td a[href*="run.html#"]'
 CELLS = f"[...document.querySelectorAll({LINKS!r})].map(a => [a.innerText, a.href])"
@@ -174,7 +175,7 @@ def test_phone_menu_opens_and_leads_on(browser: Chrome, site: Path) -> None:
     browser.run("document.querySelector('.primary-toggle').click()")
     browser.wait(seen)
     browser.run(f"setTimeout(() => {link}.click(), 20)")  # its answer comes before the page goes
-    browser.wait("document.querySelector('h1')?.innerText.startsWith('ADCOL: the method')")
+    browser.wait(HEAD.format("ADCOL: the method"))
 
 
 @pytest.mark.browser
@@ -252,7 +253,7 @@ def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) 
 def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
     """From a cell of every page of results to the list of its runs, and on to one of them, without
     a web server: id, seed and accuracy are the packed record's."""
-    packed = Pack(FOLDER)
+    packed, links = Pack(FOLDER), f"document.querySelectorAll({LINKS!r})"
     asked = 0
     for page in sorted(site.glob("book/results/*_results.html")):
         browser.open(page.as_uri(), PHONE)
@@ -260,15 +261,11 @@ def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
         assert len(cells) > 20, page.name
         for place in range(0, len(cells), len(cells) // 3):
             visit = browser.open(page.as_uri(), PHONE)
-            browser.wait(f"document.querySelectorAll({LINKS!r}).length > {place}")  # the new page's
+            browser.wait(f"{links}.length > {place}")  # the new page's
             seeds = cells[place][1].partition("#run-")[2].split("-")
-            browser.run(
-                f"setTimeout(() => document.querySelectorAll({LINKS!r})[{place}].click(), 20)"
-            )
+            browser.run(f"setTimeout(() => {links}[{place}].click(), 20)")
             if len(seeds) == 1:
-                browser.wait(
-                    f"document.querySelector('h1')?.innerText.startsWith('Run {seeds[0]}')"
-                )
+                browser.wait(HEAD.format(f"Run {seeds[0]}"))
                 continue
             rows = browser.wait(LISTED)
             assert [row[0][: len(seeds[0])] for row in rows] == seeds
@@ -279,7 +276,7 @@ def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
                 assert float(last) == pytest.approx(mean, abs=0.00501)
             run = rows[-1][0]
             browser.run("document.querySelector('#run tbody tr:last-child a').click()")
-            browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
+            browser.wait(HEAD.format(f"Run {run}"))
             text = browser.run("document.getElementById('run').innerText")
             facts = packed.facts(run, "data")["hashes"], packed.facts(run, "environment")["commit"]
             assert all(value in text for value in (*facts[0].values(), facts[1]))
@@ -293,10 +290,10 @@ def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
 def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser: Chrome, site: Path) -> None:
     browser.open((site / "run.html").as_uri(), DESK)
     browser.run("location.hash = 'run-0000000000'")
-    browser.wait("document.querySelector('h1')?.innerText.startsWith('Not recorded')")
+    browser.wait(HEAD.format("Not recorded"))
     run = next(iter(Pack(FOLDER).runs))
     browser.run(f"location.hash = 'run-{run}'")
-    browser.wait(f"document.querySelector('h1')?.innerText.startsWith('Run {run}')")
+    browser.wait(HEAD.format(f"Run {run}"))
     assert browser.run("document.querySelector('#run svg title').textContent").startswith("Mean")
     assert browser.run("document.querySelectorAll('#run a[download]').length") == 2
 
@@ -334,20 +331,25 @@ def test_interactive_figures_draw_on_every_page_of_results(browser: Chrome, site
     assert len(seen) == 5 and all(seen.values())
 
 
+def pointed_at(browser: Chrome) -> dict[str, str]:
+    """What a figure tells of the point under the pointer."""
+    tip = "[...document.querySelectorAll('#vg-tooltip-element.visible tr')]"
+    for step in range(60):  # the page may still move under a pointer that rests
+        box = browser.run("(r => [r.x + r.width / 2, r.y + 150])(shown.getBoundingClientRect())")
+        browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + step % 2, y=box[1])
+        if told := browser.run(f"{tip}.map(r => [...r.cells].map(c => c.innerText))"):
+            return dict(told)
+        time.sleep(0.5)
+    return {}
+
+
 @pytest.mark.browser
 def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
     browser: Chrome, site: Path
 ) -> None:
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), DESK)
     drawn(browser, 0)
-    tip = "[...document.querySelectorAll('#vg-tooltip-element.visible tr')]"
-    told: dict[str, str] = {}
-    for step in range(60):  # the page may still move under a pointer that rests
-        box = browser.run("(r => [r.x + r.width / 2, r.y + 150])(shown.getBoundingClientRect())")
-        browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + step % 2, y=box[1])
-        if told := dict(browser.run(f"{tip}.map(r => [...r.cells].map(c => c.innerText))")):
-            break
-        time.sleep(0.5)
+    told = pointed_at(browser)
     found = recorded("fedapc").of_one_scale("digits4-standin", "table-1-digits")
     curves = found.curves("table-1-digits").set_index(["label", "round"]).avg
     values = curves.loc[told["label"], int(told["round"])]
@@ -370,9 +372,8 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
     for _ in range(60):  # the same: until the click has met the name
         x, y = browser.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({name})")
         for kind in ("mousePressed", "mouseReleased"):
-            browser.send(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
-            )
+            where = {"x": x, "y": y, "button": "left", "clickCount": 1}
+            browser.send("Input.dispatchMouseEvent", type=kind, **where)
         time.sleep(0.5)
         if browser.run(f"{STRONG} === 1 / 4"):
             break

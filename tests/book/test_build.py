@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
@@ -134,19 +134,7 @@ def executed(folder: Path, name: str, **given: object) -> None:
     nbformat.write(one, folder / f"{name}.ipynb")
 
 
-def with_recorded_part() -> dict[str, Any]:
-    return {
-        "format": "jb-book",
-        "root": "book/intro",
-        "parts": [
-            {"caption": "Reading", "chapters": [{"file": "book/verdicts"}]},
-            {"caption": pages.RECORDED_PART, "chapters": []},
-        ],
-    }
-
-
-def test_recorded_notebooks_become_chapters_by_themselves(tmp_path: Path) -> None:
-    toc = with_recorded_part()
+def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path: Path) -> None:
     folder, lines = tmp_path / pages.RECORDED, []
     office, digits = {"dataset": "office10"}, {"dataset": "digits5-standin"}
     for seed in (10, 2):
@@ -163,28 +151,28 @@ def test_recorded_notebooks_become_chapters_by_themselves(tmp_path: Path) -> Non
     executed(folder, "adcol-office10-smoke-seed0", **office, scale="smoke", seed=0)
     executed(folder, "adcol-office10-reduced-seed3.failed", **office, scale="reduced", seed=3)
 
-    pages.add_recorded(tmp_path, toc, lines.append)
+    pages.add_recorded(tmp_path, lines.append)
 
-    parts = toc["parts"]
-    assert [part["caption"] for part in parts] == ["Reading", pages.RECORDED_PART]
-    assert {
-        c["file"].removeprefix("book/runs/notebooks/"): c["title"] for c in parts[1]["chapters"]
-    } == {
-        "adcol-digits5-standin-paper-seed0": "ADCOL on Digits, paper, seed 0",
-        "adcol-office10-reduced-seed2": "ADCOL on Office-Caltech-10, reduced, seed 2",
-        "adcol-office10-reduced-seed10": "ADCOL on Office-Caltech-10, reduced, seed 10",
-        "i2pfl-pacs-leaky-reduced-seed1": "I2PFL on PACS, leaky lists, reduced, seed 1",
-        "mine-figure-5-new-reduced-seed0": "mine on new, reduced, figure-5, FedAvg, seed 0",
-    }
-    seeds = [c["title"].rpartition(" ")[2] for c in parts[1]["chapters"]]
-    assert seeds == ["0", "2", "10", "1", "0"]
+    links = re.compile(r"- \[(.*)\]\(/book/runs/notebooks/(.*)\.ipynb\)\n")
+    found = links.findall((tmp_path / pages.GENERATED / pages.NOTEBOOKS).read_text())
+    assert found == [
+        ("ADCOL on Digits, paper, seed 0", "adcol-digits5-standin-paper-seed0"),
+        ("ADCOL on Office-Caltech-10, reduced, seed 2", "adcol-office10-reduced-seed2"),
+        ("ADCOL on Office-Caltech-10, reduced, seed 10", "adcol-office10-reduced-seed10"),
+        ("I2PFL on PACS, leaky lists, reduced, seed 1", "i2pfl-pacs-leaky-reduced-seed1"),
+        ("mine on new, reduced, figure-5, FedAvg, seed 0", "mine-figure-5-new-reduced-seed0"),
+    ]
+    kept = sorted(folder.glob("*.ipynb"))
+    assert [file.stem for file in kept] == sorted(name for _, name in found)
+    for file in kept:
+        metadata = nbformat.read(file, as_version=4).metadata
+        assert metadata.orphan and metadata.nosearch
     assert len(lines) == 1 and "seed3" in lines[0]
 
 
-def test_a_part_without_recorded_notebooks_goes(tmp_path: Path) -> None:
-    toc = with_recorded_part()
-    pages.add_recorded(tmp_path, toc, lambda line: None)
-    assert [part["caption"] for part in toc["parts"]] == ["Reading"]
+def test_a_book_without_recorded_notebooks_says_so(tmp_path: Path) -> None:
+    pages.add_recorded(tmp_path, lambda line: None)
+    assert "None is kept" in (tmp_path / pages.GENERATED / pages.NOTEBOOKS).read_text()
 
 
 class Links(HTMLParser):
@@ -212,6 +200,24 @@ def test_every_page_of_the_toc_is_there(site: Path) -> None:
     files += [(pages.RECORDED / notebook.stem).as_posix() for notebook in recorded]
     missing = [file for file in files if not (site / f"{file}.html").is_file()]
     assert not missing
+
+
+def test_recorded_notebooks_are_linked_but_in_no_menu_and_not_searched(site: Path) -> None:
+    names = {file.stem for file in (REPOSITORY / pages.RECORDED).glob("*.ipynb")}
+    execution = (site / "book" / "results" / "execution.html").read_text("utf-8")
+    led = re.findall(r'href="\.\./runs/notebooks/([^"/]+)\.html"', execution)
+    assert sorted(led) == sorted(names) and names
+    for page in site.rglob("*.html"):
+        menu = re.search(r'<nav class="bd-links.*?</nav>', page.read_text("utf-8"), re.DOTALL)
+        assert menu is None or "runs/notebooks" not in menu[0], page.name
+    text = (site / "searchindex.js").read_text("utf-8")
+    index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
+    unlisted = {i for i, name in enumerate(index["docnames"]) if Path(name).name in names}
+    assert len(unlisted) == len(names) and not any(index["titles"][i] for i in unlisted)
+    for kind in ("terms", "titleterms"):
+        for found in index[kind].values():
+            assert not unlisted & set(found if isinstance(found, list) else [found])
+    assert not unlisted & {i for found in index["alltitles"].values() for i, _ in found}
 
 
 def test_nothing_is_loaded_from_elsewhere_and_no_local_link_is_dead(site: Path) -> None:

@@ -263,7 +263,7 @@ def test_messages():
     downs, ups = record_messages(run)
     assert [set(down) for down in downs][1] == {"discriminators", "model", "candidates"}
     assert set(ups[1].message) == {"features", "network", "scatter"}
-    assert run.judged == ("personal",)
+    assert run.evaluated == ("personal",)
 
 
 def test_candidates_are_networks_with_the_batchs_own_statistics():

@@ -28,7 +28,7 @@ def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
     one, other = (client.personal(run.server.model) for client in run.clients[:2])
     for name in one:
         assert torch.equal(one[name], other[name]) == (name in run.travelling), name
-    assert run.judged == ("personal",)
+    assert run.evaluated == ("personal",)
 
 
 def test_eq_18_averages_over_the_discriminators_of_past_rounds():
@@ -128,7 +128,7 @@ def test_the_closing_pass_moves_batch_statistics_and_nothing_else(name):
         run = toys.start(name, fields={"closing_pass": closing})
         run.one_round()
         model = run.server.model
-        states.append([client.network(run.judged[0], model) for client in run.clients])
+        states.append([client.network(run.evaluated[0], model) for client in run.clients])
     for state, other in zip(*states, strict=True):
         for key, info in run.layout.items():
             if not info.is_counter:

@@ -36,8 +36,8 @@ def test_the_client_mean_stays_and_is_trained_from_round_two_on():
     first, second, _ = (c.kept["client_mean"] for c in run.clients)
     assert first.abs().sum() > 0 and not torch.allclose(first, second)
     own = {"client_mean", "running_mean", "started"}
-    assert not own & set(run.travelling) and not own & set(run.descending)
-    assert run.judged == ("personal",)
+    assert not own & set(run.travelling) and not own & set(run.broadcast)
+    assert run.evaluated == ("personal",)
 
 
 def test_who_joins_late_is_told_once_and_remembers():

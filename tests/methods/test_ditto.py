@@ -13,7 +13,7 @@ start = partial(toys.start, "Ditto")
 def test_each_client_is_tested_with_its_personal_network():
     run = start()
     curve = run.run(Silent())
-    assert run.judged == ("twin",)
+    assert run.evaluated == ("twin",)
     accuracy = curve[(curve.measure == "accuracy") & (curve["round"] == 3)]
     tested = accuracy[accuracy.split == "test"].set_index("domain").value
     for client in run.clients:

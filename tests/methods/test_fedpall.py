@@ -33,7 +33,7 @@ def test_without_kl_no_amplifier_and_without_global_classifier_no_weights():
 def test_clients_keep_encoder_and_batch_norm_and_take_over_linear_layers():
     run = training(model="small-cnn")
     linear = {n for n, i in run.layout.items() if i.part == "predictor" and not i.is_bn}
-    assert set(run.loaded) == linear
+    assert set(run.overwritten) == linear
     run.one_round()
     for name in linear:
         assert torch.equal(run.clients[0].personal(run.server.model)[name], run.server.model[name])

@@ -69,4 +69,4 @@ def test_the_nearest_global_prototype_is_what_is_tested(averages):
     other_downs, other_ups = record_messages(other)
     assert count_bytes(downs) == count_bytes(other_downs)
     assert {kind for u in ups for kind in u.message} == {k for u in other_ups for k in u.message}
-    assert run.judged == (("global",) if averages else ("personal",))
+    assert run.evaluated == (("global",) if averages else ("personal",))

@@ -85,7 +85,7 @@ def test_traffic(name, fields):
     run = toys.start(name, fields=fields)
     assert toys.logged(run.run(Silent()), "bytes", 3) == expected_traffic(run)
     local = {"FedProto": "personal", "FedPall": "trained"}
-    assert run.judged == (local.get(name, "global"),)
+    assert run.evaluated == (local.get(name, "global"),)
 
 
 def test_traffic_of_fpls_clusters():

@@ -95,7 +95,7 @@ def test_bn_recompute_gives_the_data_statistics():
     run = training("FedAvg", bn_policy="recompute")
     run.one_round()
     client = run.clients[0]
-    assert run.judged == ("personal",)
+    assert run.evaluated == ("personal",)
     buffers = [n for n in client.kept if run.layout[n].is_buffer]
     assert buffers and set(buffers) == set(client.kept)
     again = run.engine.bn_statistics(client.personal(run.server.model), client.data.train)
@@ -148,7 +148,7 @@ def test_what_is_sent_and_what_is_kept(name):
         assert set(down["model"]) == sent == set(up.message["model"])
         assert set(client.kept) == kept
     assert any("shortcut" in n or "downsample" in n for n in bn) or name != "FedBN"
-    assert run.judged == ("personal",)
+    assert run.evaluated == ("personal",)
 
 
 def test_fedrep_shares_the_representation_and_trains_the_head_first():
@@ -174,12 +174,12 @@ def test_feddyn_leaves_local_batch_norm_alone():
 def test_per_fedavg_tests_an_adapted_copy_only():
     run = training("Per-FedAvg")
     run.one_round()
-    assert run.judged == ("personal",)
+    assert run.evaluated == ("personal",)
     assert all(client.kept == {} for client in run.clients)
     for client, (_, adapted) in zip(run.clients, run.tested_networks(1).items(), strict=True):
         shared = client.personal(run.server.model)
         assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
-    assert training("Per-FedAvg", adapt_epochs=0).judged == ("global",)
+    assert training("Per-FedAvg", adapt_epochs=0).evaluated == ("global",)
 
 
 def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
@@ -234,7 +234,7 @@ def test_a_method_from_elsewhere_needs_one_class(registry):
     assert methods.register(Lazy) is Lazy
     assert methods.register(Lazy) is Lazy, "a cell may run twice"
     run = training("Lazy", effort=0.25)
-    assert run.judged == ("global",)
+    assert run.evaluated == ("global",)
     assert len(run.run(Silent())) > 0
     assert Lazy.describe()[1]["status"] == "decided"
 

@@ -60,7 +60,7 @@ def test_prototypes_go_up_once_and_the_adapter_down(fields):
 def test_it_learns_and_the_head_stays():
     run = embedded.start("MPFT", fields={"prototypes": "random", "rate": 1.0}, rounds=1)
     head = run.server.model["predictor.weight"].clone()
-    assert run.judged == ("global",)
+    assert run.evaluated == ("global",)
     before = run.engine.evaluate(run.server.model, run.clients[0].data.train)[1]
     run.one_round()
     assert run.engine.evaluate(run.server.model, run.clients[0].data.train)[1] < before
@@ -72,7 +72,7 @@ def test_it_learns_and_the_head_stays():
 
 def test_a_client_adapts_the_adapter_it_received_to_a_few_images_of_each_class():
     run, *_ = one_round(shots=2, adaptation_lr=0.05)
-    assert run.judged == ("personal",)
+    assert run.evaluated == ("personal",)
     job = run._adaptation(run.clients[0], 1, run.method.before_test(run.protocol, True))
     assert job.samples.labels.tolist() == [0, 1, 2, 0, 1, 2] and job.batch_size == 8
     assert torch.equal(job.samples.images, run.clients[0].data.train.images[:6])

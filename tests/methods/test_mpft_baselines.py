@@ -91,7 +91,7 @@ def test_the_watched_networks_stop_the_run_and_pick_its_round(name, watched):
     run = embedded.start(name, fields=FIELDS[name], rounds=12, early_stop=stop)
     curve = run.run(Silent())
     held = curve[curve.split == "validation"]
-    assert set(held.subject) == {watched} != {run.judged[0]}
+    assert set(held.subject) == {watched} != {run.evaluated[0]}
     losses = held[held.measure == "loss"].groupby("round").value.mean()
     assert metrics.best_round(curve) == losses.idxmin()
     assert run.log.stopped(run.round) == (run.round - losses.idxmin() >= 2)
@@ -101,7 +101,7 @@ def test_the_watched_networks_stop_the_run_and_pick_its_round(name, watched):
     held = [client.data.validation for client in run.clients]
     now = [run.engine.evaluate(*given)[1] for given in zip(states, held, strict=True)]
     assert losses[run.round] == pytest.approx(sum(now) / len(now))
-    tested = metrics.accuracies(curve, subject=run.judged[0])["avg"][losses.idxmin()]
+    tested = metrics.accuracies(curve, subject=run.evaluated[0])["avg"][losses.idxmin()]
     assert metrics.scores(curve, "validation")["avg"] == pytest.approx(tested)
 
 

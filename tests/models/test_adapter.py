@@ -66,7 +66,7 @@ def test_the_head_neither_moves_nor_travels_and_engines_agree(name):
     head = run.server.model["predictor.weight"].clone()
     assert_same_run(run, embedded.start(name, "fused", **settings))
     assert torch.equal(run.server.model["predictor.weight"], head)
-    assert not set(run.travelling + run.descending) & {"predictor.weight"}
+    assert not set(run.travelling + run.broadcast) & {"predictor.weight"}
 
 
 def test_embeddings_cannot_be_augmented():

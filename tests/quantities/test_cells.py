@@ -62,7 +62,7 @@ def test_grid_puts_each_mean_in_its_place_and_keeps_that_of_a_diverged_arm() -> 
     end = Diverged("no number", seed=2, round=7)
     kept, lost = found(ADCOL, "table-8", low, lost=[(high.arm, end)])
     assert (lost["method"], lost["column"], lost["value"]) == ("ADCOL", "rate 1", None)
-    assert lost["marks"] == ["seed 2 diverged in round 7"] and lost.keys() == kept.keys()
+    assert lost["caveats"] == ["seed 2 diverged in round 7"] and lost.keys() == kept.keys()
 
 
 def test_relative_gain_of_the_printed_means() -> None:

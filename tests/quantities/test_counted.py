@@ -75,5 +75,5 @@ def test_distances_of_the_embedded_sources() -> None:
     each = [row["value"] for row in rows.values() if row["alternative"]]
     assert len(each) == 4 and min(each) > 0
     assert rows["minidigits", "FID"]["value"] == pytest.approx(np.mean(each))
-    assert any("Inception" in mark for mark in rows["minidigits", "FID"]["marks"])
+    assert any("Inception" in caveat for caveat in rows["minidigits", "FID"]["caveats"])
     assert all(row["standin"] for row in rows.values())  # so that no verdict is given

@@ -63,7 +63,7 @@ def test_numbers_of_the_attack_are_those_of_its_images(smoke: Study) -> None:
             assert tuple(table.loc[name, [f"PSNR {when}", f"SSIM {when}"]]) == expected
     assert (table["MSE after"] < table["MSE before"]).all()
     row = smoke.cells("figure-9")[0]
-    assert row["marks"][0] == "30 steps of Adam at rate 0.01"
+    assert row["caveats"][0] == "30 steps of Adam at rate 0.01"
 
 
 def test_arrays_are_computed_once(smoke: Study, monkeypatch: pytest.MonkeyPatch) -> None:

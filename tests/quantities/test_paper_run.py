@@ -37,8 +37,8 @@ def test_everything_runnable_runs_and_every_kind_has_numbers(smoke):
 
 
 def test_departures_are_read_from_flags(smoke, monkeypatch):
-    marks = {"subsets": ("a",), "deviations": {"a": ("x",), "b": ("a subset",)}}
-    federation = replace(smoke.federation(), **marks)
+    caveats = {"subsets": ("a",), "deviations": {"a": ("x",), "b": ("a subset",)}}
+    federation = replace(smoke.federation(), **caveats)
     monkeypatch.setattr(type(smoke), "federation", lambda self: federation)
     sources = smoke.paper.sources(smoke.dataset, smoke.scale)
     words = "not stated, a project decision, inferred"  # they decide nothing
@@ -101,7 +101,7 @@ def test_an_arm_that_diverges_is_named_and_the_others_have_numbers(tmp_path, mon
 
     shown = beside(asked, "table-1").set_index(["method", "column"])
     row = shown.loc[("FedAvg", "mini-font")]
-    assert math.isnan(row.ours) and "seed 0 diverged in round 1" in row.marks
+    assert math.isnan(row.ours) and "seed 0 diverged in round 1" in row.caveats
     assert shown.loc[("FedBN", "mini-font")].ours > 0
     assert shown.loc[("FedAvg", "avg")].verdict == "no verdict"  # scale smoke, as the others
 

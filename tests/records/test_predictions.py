@@ -21,7 +21,7 @@ def from_predictions(training, rule_round):
     shares = {}
     for name, predicted in training.predicted.items():
         number, subject, _, domain = name.split("/")
-        if int(number) == rule_round and subject == training.judged[0]:
+        if int(number) == rule_round and subject == training.evaluated[0]:
             labels = training.federation.tests[domain].labels
             hits = (predicted == labels[: len(predicted)]).double().mean()
             shares.setdefault(domain, []).append(100 * float(hits))

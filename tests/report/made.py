@@ -33,7 +33,7 @@ class Made:
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         facts = {"dataset": self.dataset, "scale": self.scale, "seed": self.seed}
-        plain = {"standin": False, "marks": ["small copies"], "alternative": False}
+        plain = {"standin": False, "caveats": ["small copies"], "alternative": False}
         return [
             {"table": experiment, "method": m, "column": c, "value": value, **facts, **plain}
             for (m, c), value in self.values[experiment].items()

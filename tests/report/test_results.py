@@ -111,7 +111,7 @@ def test_past_runs_that_diverged_and_rows_that_are_gone_keep_their_place():
     rows = {(r["method"], r["column"]): r for r in past.cells("table-4")}
     assert rows["Gone", "avg"]["alternative"] and rows["Gone", "avg"]["value"] > 0
     assert rows["FedProx", "avg"]["value"] is None
-    assert "seed 0 diverged in round 7" in rows["FedProx", "avg"]["marks"]
+    assert "seed 0 diverged in round 7" in rows["FedProx", "avg"]["caveats"]
 
 
 def test_every_recorded_run_is_there_and_few_files_hold_them():

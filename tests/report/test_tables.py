@@ -21,7 +21,7 @@ SUBSET = "SVHN: first 10,000 <official> test images & no more"
 
 def rows(values: dict[tuple[str, str], list[float]], **facts: Any) -> list[dict[str, Any]]:
     """Rows as a run gives them: one a method, column and seed."""
-    base = {"dataset": "digits5", "scale": "paper", "marks": ()} | facts
+    base = {"dataset": "digits5", "scale": "paper", "caveats": ()} | facts
     return [
         {**base, "method": method, "column": column, "seed": seed, "value": value}
         | {"standin": column.endswith("standin")}
@@ -96,7 +96,7 @@ def test_a_table_without_an_average_or_with_nothing_else_is_one() -> None:
 
 def test_marks_are_letters_explained_below() -> None:
     values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
-    frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, marks=(SUBSET,))
+    frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, caveats=(SUBSET,))
     mean, domains = parts(tables.beside_table(frame).html)
     assert row_of(domains, "ADCOL")[2].endswith("a, b")
     assert "<sup>a</sup> SVHN: first 10,000 &lt;official&gt; test images &amp; no more" in domains

@@ -129,15 +129,15 @@ def test_table_follows_the_contract_and_lists_what_was_not_run() -> None:
 
 def test_standin_column_its_average_and_its_neighbours() -> None:
     values = {"mnist": [94.7] * 3, "synthdigits-standin": [76.0] * 3, "avg": [80.2] * 3}
-    mine = rows("ADCOL", values, dataset="digits5-standin", marks=("subset",))
+    mine = rows("ADCOL", values, dataset="digits5-standin", caveats=("subset",))
     mine += rows("SOLO", values, dataset="digits5-standin", alone=True)
     table = build_table(ADCOL, "table-1", mine).set_index(["method", "column"])
     assert table.verdict["ADCOL", "MNIST"] == "agrees"
     for method in ("ADCOL", "SOLO"):
         assert set(table.verdict[method][["SynthDigit", "avg"]]) == {"no verdict"}
-    assert table.marks["ADCOL", "MNIST"] == ("subset", BESIDE_STANDIN)
-    assert table.marks["ADCOL", "SynthDigit"] == ("subset",)
-    assert table.marks["SOLO", "MNIST"] == (), "a client that trains alone"
+    assert table.caveats["ADCOL", "MNIST"] == ("subset", BESIDE_STANDIN)
+    assert table.caveats["ADCOL", "SynthDigit"] == ("subset",)
+    assert table.caveats["SOLO", "MNIST"] == (), "a client that trains alone"
     assert {column for (_, column), flag in table.standin.items() if flag} == {"SynthDigit", "avg"}
 
 
