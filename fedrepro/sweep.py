@@ -29,7 +29,7 @@ import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import make_folder
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
 from fedrepro.data import folders
 from fedrepro.papers import Question, default_datasets, load
 
@@ -145,9 +145,7 @@ def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
     """FedReproError where the notebook is missing or lacks a parameter: papermill would only
     warn, and run with the defaults."""
     if not notebook.is_file():
-        raise FedReproError(
-            f"no notebook {notebook}: clone the repository and install it with `pip install -e .`"
-        )
+        raise FedReproError(f"no notebook {notebook}: {clone()}")
     import papermill  # costs a second
 
     try:

@@ -171,8 +171,7 @@ class Paper(BaseModel):
         known = self.datasets_for(name)
         if folders.kind(dataset) not in known:
             raise FedReproError(
-                f"{self.short} {name} does not run on {dataset!r}; "
-                f"choose from {choices(dataset, known)}"
+                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
         base = self._base_of(experiment, dataset)
         protocol = self.protocol_of(name, dataset, scale)

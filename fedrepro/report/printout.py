@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,18 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for row in rows
     ]
-    return text.aligned((*header, "paper's", "ours", "seeds", "scale", "verdict", "why"), lines)
+    table = text.aligned((*header, "paper's", "ours", "seeds", "scale", "verdict", "why"), lines)
+    return f"{table}\n{_counted(rows)}"
+
+
+def _counted(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many cells have each verdict, by scale."""
+    found = Counter((row["verdict"], row["scale"]) for row in rows)
+    said = [
+        f"{count:,} {verdict}" + f" at scale {scale}" * bool(scale)
+        for (verdict, scale), count in found.most_common()
+    ]
+    return f"{len(rows):,} cells: {', '.join(said)}"
 
 
 def claim_lines(rows: Sequence[Mapping[str, Any]]) -> str:
