@@ -15,7 +15,9 @@ from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
+from fedrepro.records import Record, Store
 from fedrepro.records.checkpoint import FileCheckpoint
+from fedrepro.records.packed import Pack
 
 SIZE = 16
 CLASSES = 3
@@ -68,7 +70,7 @@ def protocol(**changes: object) -> Protocol:
             "scale": "smoke",
         }
     )
-    return base.changed(**changes)
+    return base.changed(**{key.replace("__", "."): value for key, value in changes.items()})
 
 
 def start(
@@ -129,3 +131,11 @@ def assert_resumes(begin: Callable[[], Training], folder: Path) -> None:
     for one, other in zip(*states, strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def records(folder: Path) -> list[Record]:
+    """All finished runs of a folder, by id, packed ones last."""
+    store = Store(folder)
+    names = [done.parent.name for done in sorted(folder.glob("*/done"))]
+    names += [run for run in Pack(folder).runs if run not in names]
+    return [record for record in map(store.find, names) if record is not None]

@@ -61,6 +61,16 @@ def parse_json(path: Path, read: Callable[[], bytes]) -> dict[str, Any]:
     return content
 
 
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file, one per line; none where there is no file."""
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
+
+
 def list_sums(folder: Path, without: str = "") -> None:
     """Write `done`: the SHA-256 of every file of a run's folder by name."""
     parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))

@@ -264,7 +264,7 @@ class Protocol(_Spec):
         """A copy with some settings replaced; a dotted key reaches inside (``data.size``)."""
         raw = self.model_dump()
         for key, value in changes.items():
-            node, parts = raw, key.replace("__", ".").split(".")
+            node, parts = raw, key.split(".")
             for part in parts[:-1]:
                 node = node.setdefault(part, {})  # a setting at its default may be absent
                 if not isinstance(node, dict):

@@ -19,7 +19,7 @@ COPIES, ACTIVATIONS = 8, 1 << 30
 _outside: int | None = None  # torch's threads outside of `one_thread`
 
 
-def cores() -> int:
+def free_threads() -> int:
     """Threads that may be busy at once: torch's own number, or that of before `one_thread`."""
     return _outside or torch.get_num_threads()
 
@@ -31,7 +31,7 @@ def lanes(network: int) -> int:
     each process has one thread and trains one network at a time. No number depends on it.
     """
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
-    return max(1, min(cores(), fitting))
+    return max(1, min(free_threads(), fitting))
 
 
 @contextmanager

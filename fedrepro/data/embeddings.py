@@ -21,7 +21,7 @@ from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import modules_of
 from fedrepro.base.progress import counted
-from fedrepro.base.threads import cores, side_by_side
+from fedrepro.base.threads import free_threads, side_by_side
 from fedrepro.data.cache import cache_path, cache_root, is_whole, write_signed
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.encoders import ENCODERS, load_encoder
@@ -191,7 +191,7 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
         return encoder.images(whole.expand(-1, 3, -1, -1))[: len(part)]
 
     batches = range(-(-len(images) // BATCH))
-    count = 1 if torch.cuda.is_available() else cores()
+    count = 1 if torch.cuda.is_available() else free_threads()
     shown = batches if encoder.side is None else counted(label, len(batches))
     found = side_by_side(one, batches, count)
     parts = [part for _, (_, part) in zip(shown, found, strict=True)]

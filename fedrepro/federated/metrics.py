@@ -4,17 +4,19 @@ a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit  # scipy.stats takes a second to import
+from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.protocol import EarlyStop
 
 ScoreRule = Literal["last", "last5", "validation", "best-test"]
 SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+CONFIDENCE = 0.95
 ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
 
 
@@ -98,11 +100,29 @@ def _scored(
     return table.loc[[losses["avg"].idxmin()]]
 
 
+@dataclass(frozen=True)
+class Estimate:
+    """A mean, its standard error and the degrees of freedom of that, by which Student's t reads it:
+    infinitely many where the error is known, none where it is not."""
+
+    mean: float
+    error: float
+    freedom: float
+
+    def between(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
+        """The two-sided interval of the mean."""
+        half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
+        return self.mean - half, self.mean + half
+
+    def below(self, t: float) -> float:
+        """How likely a draw of Student's t is below t."""
+        return float(stdtr(self.freedom, t))
+
+
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of their mean (Student's t); NaN where there are fewer than two."""
+    """The 95 % interval of their mean; NaN where there are fewer than two."""
     series = pd.Series(values, dtype=float)
-    half = float(stdtrit(len(series) - 1, 0.975) * series.sem())
-    return series.mean() - half, series.mean() + half
+    return Estimate(series.mean(), series.sem(), len(series) - 1).between()
 
 
 def best_tested(mean: pd.Series[float]) -> int:

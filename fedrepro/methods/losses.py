@@ -1,7 +1,7 @@
 """One function per equation, in matrix form: nothing loops over samples, none reads a generator.
 
-All can be called under `torch.func.vmap`, one client's tensors at a time, and recorded as a CUDA
-graph: no shape and no branch depends on a value. Names used throughout: b samples in the batch, d
+All can be called under `torch.func.vmap`, one client's tensors at a time:
+no shape and no branch depends on a value. Names used throughout: b samples in the batch, d
 feature size, K classes, P prototypes; z (b, d) features; labels (b,) in 0..K-1; present (P,) or
 (K,), zero or False where there is no such prototype: what stands in that row must be finite and
 changes nothing. Prototypes are constants. Similarities are computed in float32 at least, whatever

@@ -36,7 +36,7 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
     for key, value in args.items():
         if key not in known:
             near = choices(key, known) or "none"
-            raise FedReproError(f"{name} has no argument {key!r}; its arguments: {near}")
+            raise FedReproError(f"{name} has no argument {key!r}; it takes {near}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise FedReproError(f"{name}: {key} = {value!r} must be a whole number of 1 or more")
     return build(classes, size, **args)

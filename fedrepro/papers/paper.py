@@ -143,7 +143,7 @@ class Paper(BaseModel):
             rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
         rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
         text = [
-            (key, _text(s.value), s.status, s.source, ", ".join(map(_text, s.alternatives)))
+            (key, as_text(s.value), s.status, s.source, ", ".join(map(as_text, s.alternatives)))
             for key, s in rows.items()
         ]
         columns = ["setting", "value", "status", "source", "alternatives"]
@@ -310,12 +310,12 @@ def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
     raise FedReproError(f"no {what} {name!r}; choose from {choices(name, known)}")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A setting's value as a reader wants it."""
     if isinstance(value, dict):
-        return ", ".join(f"{key}={_text(item)}" for key, item in value.items()) or "none"
+        return ", ".join(f"{key}={as_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(_text(item) for item in value) or "none"
+        return ", ".join(as_text(item) for item in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.threads import cores
+from fedrepro.base.threads import free_threads
 from fedrepro.base.words import check_device
 
 PACKAGES = (
@@ -32,7 +32,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "driver": _driver() if device.type == "cuda" else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "at_once": cores(),  # such threads busy: clients in training, batches in a test
+        "at_once": free_threads(),  # such threads busy: clients in training, batches in a test
         **commit(),
     }
 

@@ -41,12 +41,12 @@ class Pack:
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
         """The index by run id."""
-        return {line["run"]: line for line in _lines(self.root / INDEX)}
+        return {line["run"]: line for line in files.read_lines(self.root / INDEX)}
 
     @cached_property
     def shared(self) -> dict[str, Any]:
         """What several runs share, and the SHA-256 of the files, by hash and by name."""
-        return {line["key"]: line["content"] for line in _lines(self.root / SHARED)}
+        return {line["key"]: line["content"] for line in files.read_lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
         config = self.runs[run]["config"]
@@ -111,15 +111,6 @@ class PackedRecord(Record):
     @property
     def points(self) -> pd.DataFrame:
         return self.pack.rows(self.run_id, "-points")
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
-        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
 
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:

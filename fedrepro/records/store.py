@@ -1,7 +1,7 @@
 """Runs by id: asked for, they are found, resumed or trained."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -61,14 +61,6 @@ class Store:
             record = PackedRecord(folder, self._pack)
         missed = record is not None and probe is not None and probe.name not in record.probes
         return None if missed else record
-
-    def records(self) -> Iterator[Record]:
-        """All finished runs, by id."""
-        for done in sorted(self.root.glob("*/done")):
-            yield Record(done.parent)
-        for identity in self._pack.runs:
-            if not (self.root / identity / "done").exists():
-                yield PackedRecord(self.root / identity, self._pack)
 
     def obtain(
         self,

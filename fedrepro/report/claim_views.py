@@ -14,9 +14,9 @@ from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report.claims import LEVEL, Answer, Difference, Part, answered, of_recorded
 from fedrepro.report.results import FLAT, Results
-from fedrepro.report.sections import MINUS
-from fedrepro.report.tables import Html, prose, styled
-from fedrepro.report.text import dataset_name
+from fedrepro.report.sections import number
+from fedrepro.report.tables import Html, badge, prose, styled
+from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 RULES = (
@@ -110,7 +110,7 @@ def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
 
 
 def _badge(one: Answer) -> str:
-    return f'<span class="verdict verdict-{one.verdict}">{one.answer}</span>'
+    return badge(one.verdict, shown=one.answer)
 
 
 def _commands(one: Answer) -> str:
@@ -130,16 +130,16 @@ def _commands(one: Answer) -> str:
 def main_claims(page: str) -> str:
     """The papers' main claims as a Markdown table, one row per claim and data set. page: that of
     all claims."""
-    lines = ["| paper | claim | answer | on | printed | ours |", "| --- " * 6 + "|"]
+    rows = []
     for name in papers.list():
         paper = papers.load(name)
         for one in (one for one in of_recorded(name) if one.claim.main):
             answer = f'<a href="{page}#{name}-{one.claim.id}">{one.answer}</a>'
-            said = f"{paper.short} | {one.claim.main} | {answer}"
+            said = paper.short, one.claim.main, answer
             for lead in _leads(paper, one.parts):
-                lines.append(f"| {said} | {' | '.join(lead)} |")
-                said = " |  | "
-    return "\n".join(lines) + "\n"
+                rows.append((*said, *lead))
+                said = "", "", ""
+    return markdown(("paper", "claim", "answer", "on", "printed", "ours"), rows)
 
 
 def glue_main() -> None:
@@ -165,15 +165,12 @@ def _leads(paper: Paper, parts: Sequence[Part]) -> Iterator[tuple[str, str, str]
 
 
 def _lead(paper: Paper, part: Part, least: Difference) -> tuple[str, str]:
-    digits = 1 if get(paper.experiment(part.test.experiment).kind).whole != 1 else 3
-    signed = partial(_signed, digits=digits, plus="" if part.test.lower else "+")
+    whole = get(paper.experiment(part.test.experiment).kind).whole
+    unit = "fraction" if whole == 1 else "percent"
+    signed = partial(number, unit=unit, signed=not part.test.lower)
     ours = signed(least.mean)
     if least.interval is not None:
         ours += " [{}, {}]".format(*map(signed, least.interval))
     ours += f" {'less than' if part.test.lower else 'over'} {least.other}"
     ours += "; counted" * least.exact + "; still rising" * bool(part.rising)
     return "" if least.printed is None else signed(least.printed), ours
-
-
-def _signed(value: float, digits: int, plus: str) -> str:
-    return f"{value:{plus}.{digits}f}".replace("-", MINUS)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
@@ -31,14 +31,11 @@ SCALES = ("paper", "reduced")  # smoke answers nothing
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The row less another, in one column: mean over seeds, its standard error and the margin."""
+class Difference(metrics.Estimate):
+    """The row less another, in one column, as the mean over seeds, and the margin."""
 
     other: str
     column: str
-    mean: float
-    error: float
-    freedom: float
     margin: float
     printed: float | None
     spread: float = 0.0  # variance of the paired differences over seeds,
@@ -48,11 +45,11 @@ class Difference:
     @property
     def p(self) -> float:
         """Of the claim's being wrong: how likely so large a difference is at the margin."""
-        return float(stdtr(self.freedom, -self._t)) if self.freedom else 1.0
+        return self.below(-self._t) if self.freedom else 1.0
 
     @property
     def reverse(self) -> float:
-        return float(stdtr(self.freedom, self._t)) if self.freedom else 1.0
+        return self.below(self._t) if self.freedom else 1.0
 
     @property
     def _t(self) -> float:
@@ -67,10 +64,7 @@ class Difference:
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 %, two-sided; None with one seed, and of a count."""
-        if not self.freedom or self.exact:
-            return None
-        half = float(stdtrit(self.freedom, 1 - LEVEL / 2)) * self.error
-        return self.mean - half, self.mean + half
+        return None if not self.freedom or self.exact else self.between()
 
     @property
     def least_seen(self) -> float | None:
@@ -352,8 +346,8 @@ def _differences(
             spread, drawn = pooled / freedom, images(name, column)
             error, known = combined((spread / len(d), freedom), (drawn, math.inf))
         printed = _printed(paper, test, name, column, sign)
-        sizes = error, known, test.margin, printed, spread, len(pairs), drawn
-        found.append(Difference(name, column, float(d.mean()), *sizes))
+        sizes = test.margin, printed, spread, len(pairs), drawn
+        found.append(Difference(float(d.mean()), error, known, name, column, *sizes))
     return tuple(found), min((len(d) for *_, d in pairs), default=0)
 
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 from typing import Literal
 
-from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
-
-from fedrepro.federated.metrics import ROUNDING
+from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.quantities.noise import combined
 
 Word = Literal[
@@ -24,40 +22,32 @@ Word = Literal[
     "no verdict",
     "not run",
 ]
-CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Our number less the printed one, its standard error and degrees of freedom. tolerance: Δ."""
+class Compared(Estimate):
+    """Our number less the printed one. tolerance: Δ."""
 
-    difference: float
-    error: float
-    freedom: float
     tolerance: float
     one_run: bool = False
-
-    def interval(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
-        half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
-        return self.difference - half, self.difference + half
 
     @property
     def p(self) -> float:
         """Two-sided, of no difference."""
         if not self.error:
-            return 0.0 if abs(self.difference) > ROUNDING else 1.0
-        return 2 * float(stdtr(self.freedom, -abs(self.difference) / self.error))
+            return 0.0 if abs(self.mean) > ROUNDING else 1.0
+        return 2 * self.below(-abs(self.mean) / self.error)
 
     def word(self, adjusted: float) -> tuple[Word, str]:
         """The verdict and why. adjusted: p after the table's correction."""
-        low, high = self.interval(0.9)
-        close = abs(self.difference) <= self.tolerance + ROUNDING
+        low, high = self.between(0.9)
+        close = abs(self.mean) <= self.tolerance + ROUNDING
         run = "one run: " * self.one_run
         delta = f"±{self.tolerance:.3g}"
         if self.tolerance and max(-low, high) <= self.tolerance + ROUNDING:
             return "agrees", f"{run}the 90 % interval lies within {delta}"
         if not close and adjusted < 1 - CONFIDENCE:
-            word: Word = "higher" if self.difference > 0 else "lower"
+            word: Word = "higher" if self.mean > 0 else "lower"
             return word, f"{run}beyond {delta}, p {adjusted:.2g} over the table"
         if close and self.tolerance:
             return "close", f"{run}within {delta}, its 90 % interval is not"

@@ -38,27 +38,23 @@ MEAN = "#FF0000"
 SEEN = (("found", "found"), ("behind", "behind it"), ("another", "another"))
 
 
-def contact_sheet(
+def _contact_sheet(
     images: npt.NDArray[np.uint8],
     labels: npt.NDArray[np.integer],
-    rows: int = 10,
-    cols: int = 12,
-    gap: int = 1,
+    rows: int,
+    cols: int,
+    gap: int,
 ) -> npt.NDArray[np.uint8]:
     """A grid of pictures, uint8 (H, W, 3): row r holds the first ``cols`` pictures labelled r.
 
-    images: uint8 (n, C, h, w) with C 1 or 3; labels: int (n,), a class or the number of a domain.
+    images: uint8 (n, 3, h, w); labels: int (n,), the row of each.
     gap: white pixels between pictures; places with no picture left are white.
-    Raises ValueError where shapes disagree.
     """
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or len(labels) != len(images):
-        raise ValueError(f"need (n, 1|3, h, w) and (n,), got {images.shape} and {labels.shape}")
     height, width = images.shape[2:]
     sheet = np.full((rows * (height + gap) - gap, cols * (width + gap) - gap, 3), 255, np.uint8)
     for row in range(rows):
         for col, index in enumerate(np.flatnonzero(labels == row)[:cols]):
             y, x = row * (height + gap), col * (width + gap)
-            # a grey picture's one channel spreads over the three of the sheet
             sheet[y : y + height, x : x + width] = images[index].transpose(1, 2, 0)
     return sheet
 
@@ -79,7 +75,7 @@ def sample_grid(federation: Federation, per_class: int = 1, seed: int = 0) -> Pi
             images += [pixels[one[row]] if row < len(one) else blank for one in chosen]
     rows, step = len(clients) * per_class, federation.size + 2
     places = np.repeat(np.arange(rows), len(classes))
-    sheet = contact_sheet(np.stack(images), places, rows=rows, cols=len(classes), gap=2)
+    sheet = _contact_sheet(np.stack(images), places, rows=rows, cols=len(classes), gap=2)
     figure, axes = picture(0.55 + 0.7 * _long(classes) + 3.9 * rows / len(classes))
     ax = axes[0, 0]
     ax.imshow(sheet, interpolation="nearest" if federation.size < 48 else "antialiased")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -19,6 +18,7 @@ from fedrepro.federated.metrics import traffic
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.models import parameter_count
+from fedrepro.report.text import markdown
 
 TESTED = {
     "global": "the server's network on every domain",
@@ -62,7 +62,7 @@ def page(name: str) -> str:
         "## What travels\n",
         _messages(cls),
         "## Hyper-parameters\n",
-        _table(("field", "value", "also read or tried", "status", "source"), fields),
+        markdown(("field", "value", "also read or tried", "status", "source"), fields),
         "## What the papers leave open\n",
         *(left_open or ["Nothing."]),
         "\n## Where it is used\n",
@@ -101,7 +101,7 @@ def _messages(cls: type[Method]) -> str:
         f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
         f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
         "their defaults. Per client and round:\n\n"
-        + (_table(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
+        + (markdown(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
         + f"\nWhat is tested ({' and '.join(training.evaluated)}): "
         + "; ".join(TESTED.get(kind, kind) for kind in training.evaluated)
         + ".\n"
@@ -115,12 +115,6 @@ def _uses(name: str) -> list[str]:
         used = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
         lines += [f"- {paper.short}: {', '.join(used)}."] if used else []
     return lines
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [[v.replace("|", "\\|") for v in row] for row in (head, *rows)]
-    lines.insert(1, ["---"] * len(head))
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _protocol() -> Protocol:

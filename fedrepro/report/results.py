@@ -220,7 +220,7 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
     runs: the folder of their records; default that of the notebooks' folder.
     """
     place = runs or Path(folder).parent
-    glued = _lines(place / STUDIES)
+    glued = {line["name"]: line for line in files.read_lines(place / STUDIES)}
     shown: dict[str, dict[str, str]] = {}
     for path in sorted(Path(folder).rglob("*.ipynb")):
         scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
@@ -237,15 +237,6 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
             seen = shown.get(name, {})
             found[name] = Kept(own, **given, store=store, scraps=data, name=name, shown=seen)
     return Results([(one, one.experiments) for one in found.values()], paper)
-
-
-def _lines(path: Path) -> dict[str, dict[str, Any]]:
-    """What was kept of notebooks, by name."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        return {line["name"]: line for line in map(json.loads, lines)}
-    except (OSError, ValueError, KeyError) as error:
-        raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
 
 
 def _scraps(path: Path) -> dict[str, Any]:

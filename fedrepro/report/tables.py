@@ -17,6 +17,7 @@ from pandas.io.formats.style import Styler
 
 from fedrepro import methods as registry
 from fedrepro.base.errors import FedReproError
+from fedrepro.papers.paper import as_text
 from fedrepro.report.sections import APART, UNIT_SIGNS, Section, number, sections, spread
 from fedrepro.report.text import aligned
 
@@ -108,7 +109,7 @@ def _part_html(section: Section, caveats: Mapping[str, str], label: str, links: 
     """Some columns of a section, and under them those caveats that they have."""
     said = f"{escape(section.statement)}."
     if section.scale in ("reduced", "smoke"):
-        said = f"<strong>{said[:-1]}</strong>. Every cell: {_badge('no verdict')}."
+        said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
     kind = f"dataframe beside beside-{section.scale or 'none'}"
     html = styled(_texts(section, caveats, True, links), kind, label, f"{escape(label)}. {said}")
     own = section.caveats()
@@ -199,15 +200,17 @@ def _cell(
         FILED: f"{APART} " * bool(cell["contradicted"]) + number(cell["authors"], unit),
         "ours": ours + note * bool(letters),
         "difference": gap,
-        "verdict": _badge(cell["verdict"], cell["why"]) if html else str(cell["verdict"]),
+        "verdict": badge(cell["verdict"], cell["why"]) if html else str(cell["verdict"]),
         "rank, paper": f"{placed['rank_published']:g}" if len(placed) else "–",
         "rank, ours": f"{placed['rank_ours']:g}" if len(placed) else "–",
     }
 
 
-def _badge(word: str, why: str = "") -> str:
+def badge(word: str, why: str = "", shown: str = "") -> str:
+    """A verdict in its colour. why: said under the pointer. shown: a text in the word's place."""
     title = f' title="{escape(why)}"' if why else ""
-    return f'<span class="verdict verdict-{word.replace(" ", "-")}"{title}>{escape(word)}</span>'
+    kind = word.replace(" ", "-")
+    return f'<span class="verdict verdict-{kind}"{title}>{escape(shown or word)}</span>'
 
 
 def _notes(section: Section) -> list[str]:
@@ -266,20 +269,11 @@ def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """By ``method.field``: default, status, source and alternatives as text."""
     return {
         f"{name}.{field['name']}": (
-            _text(field["default"]),
+            as_text(field["default"]),
             field["status"],
             field["source"],
-            ", ".join(_text(other) for other in field["alternatives"]),
+            ", ".join(as_text(other) for other in field["alternatives"]),
         )
         for name in dict.fromkeys(methods)
         for field in registry.get(name).describe()
     }
-
-
-def _text(value: Any) -> str:
-    """A field's value as `Paper.sources` writes settings."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return "(" + ", ".join(_text(item) for item in value) + ")" if value else "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -57,6 +57,13 @@ def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [[text.replace("|", "\\|") for text in row] for row in (head, *rows)]
+    lines.insert(1, ["---"] * len(head))
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
     """One JSON list of objects with these keys; numbers that are none become null."""
     found = [{key: plain(row[key]) for key in keys} for row in rows]

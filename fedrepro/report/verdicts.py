@@ -18,6 +18,7 @@ from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper, Table, contradicts
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.comparison import Compared, Word, compared
+from fedrepro.report.text import markdown
 from fedrepro.report.verdicts_earlier import earlier
 
 TOLERANCE = 2.0  # percentage points
@@ -79,14 +80,9 @@ NOTES: tuple[str, ...] = (
 
 def rules_markdown() -> str:
     """The rules as the book prints them, in the order they are tried."""
-    lines = [
-        "The first rule that applies gives the verdict.",
-        "",
-        "| verdict | when |",
-        "|---|---|",
-    ]
-    lines += [f"| *{word}* | {rule} |" for word, rule in RULES]
-    return "\n".join([*lines, "", *(f"- {note}" for note in NOTES), ""])
+    table = markdown(("verdict", "when"), [(f"*{word}*", rule) for word, rule in RULES])
+    notes = "".join(f"- {note}\n" for note in NOTES)
+    return f"The first rule that applies gives the verdict.\n\n{table}\n{notes}"
 
 
 def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
@@ -306,7 +302,7 @@ def _cell_row(
     dataset, scale, method, column = key
     values = [found.values[seed] for seed in sorted(found.values)]
     valid = [value for value in values if not math.isnan(value)]
-    low, high = both.interval() if both is not None else (None, None)
+    low, high = both.between() if both is not None else (None, None)
     before = earlier(
         printed["published"],
         printed["published_std"],

@@ -51,6 +51,14 @@ def _last(things: Sequence[Any]) -> Any:
 # Tables.
 
 
+def cited(found: Results) -> Any:
+    """The paper a page is about: title, authors, where and when."""
+    from IPython.display import Markdown
+
+    paper = found.paper
+    return Markdown(f"*{paper.title}*. {paper.authors}. {paper.venue}, {paper.year}.")
+
+
 def overview(found: Results) -> pd.DataFrame | Html:
     """What is recorded: seeds and different runs by data set and scale; no runs where all is
     counted."""

@@ -34,7 +34,7 @@ def test_a_setting_that_departs_is_dumped_and_read_back(setting, value):
 
 
 def test_a_change_reaches_settings_that_the_dump_leaves_out():
-    twice = toys.protocol(**{"data.crop": 4}).changed(data__allocation__remainder=True)
+    twice = toys.protocol(**{"data.crop": 4}).changed(**{"data.allocation.remainder": True})
     assert twice.data.crop == 4 and twice.data.allocation.remainder
     both = toys.protocol(**{"data.crop": 4, "data.flip": True}).data.augmentation
     assert both == Augmentation(crop=4, flip=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedrepro.engine import StackedEngine
-from fedrepro.records import Store
+from tests import toys
 from tests.benchmarks.conftest import script
 
 gpu = script("gpu")
@@ -28,7 +28,7 @@ def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
     for engine in ("reference", "fused", "field"):
         seconds = stored["timing"][f"adcol-digits/FedAvg/{engine}"]["seconds"]
         assert 0 < seconds["min"] <= seconds["median"] <= seconds["max"]
-    records = {record.run_id: record for record in Store(runs).records()}
+    records = {record.run_id: record for record in toys.records(runs)}
     assert len(records) == len(stored["runs"]) == 3
     for answer in stored["runs"].values():
         assert answer["state"] == "done"
@@ -62,7 +62,7 @@ def test_a_wrong_engine_is_found_and_not_used(monkeypatch):
     stored["checks"]["FedAvg"] = good
     assert gpu.engine_for(stored, "FedAvg", protocol) == "fused"
     assert gpu.engine_for(stored, "ADCOL", protocol) == "reference"  # nothing is proven for it
-    turned = protocol.changed(data__rotate=30.0)  # was never compared
+    turned = protocol.changed(**{"data.rotate": 30.0})  # was never compared
     assert gpu.engine_for(stored, "FedAvg", turned) == "reference"
     stored["checks"]["digit-cnn"] = bad  # another network was, and failed
     assert gpu.engine_for(stored, "FedAvg", protocol) == "reference"
@@ -76,8 +76,8 @@ def test_a_run_that_cannot_end_is_left_and_goes_on_later(tmp_path):
     }  # fmt: skip
     answer = gpu.trained({**case, "deadline": 0.0})
     assert (answer["state"], answer["reached"]) == ("out of time", 1)
-    assert list(Store(tmp_path).records()) == []
+    assert toys.records(tmp_path) == []
     done = gpu.trained({**case, "deadline": time.time() + 100})
     assert (done["state"], done["engine"], done["rounds"]) == ("done", "fused", 2)
     assert 0 <= done["accuracy"] <= 100
-    assert [record.run_id for record in Store(tmp_path).records()] == [done["run_id"]]
+    assert [record.run_id for record in toys.records(tmp_path)] == [done["run_id"]]

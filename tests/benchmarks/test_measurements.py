@@ -11,7 +11,7 @@ from fedrepro.engine import LoopEngine
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.server import Server
-from fedrepro.records import Store
+from tests import toys
 from tests.benchmarks.conftest import script
 
 growth, phases, at_once, precision = map(script, ("growth", "phases", "at_once", "precision"))
@@ -121,7 +121,7 @@ def test_the_stored_accuracies_of_precisions_are_those_of_the_runs(tmp_path):
     precision.main([*words.split(), "--runs", str(folder)])
     stored = json.loads(path.read_text())
     assert stored["settings"]["seeds"] == [0, 1] and str(tmp_path) not in stored["command"]
-    runs = {(r.protocol.precision, r.config["seed"]): r for r in Store(folder).records()}
+    runs = {(r.protocol.precision, r.config["seed"]): r for r in toys.records(folder)}
     assert sorted(runs) == [("bf16", 0), ("bf16", 1), ("float32", 0), ("float32", 1)]
     for (name, seed), record in runs.items():
         accuracy = metrics.scores(record.curve, "last5")["avg"]

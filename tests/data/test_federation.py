@@ -129,7 +129,7 @@ def test_label_skew_pools_the_domains_and_carries_their_marks():
 
 
 def test_what_cannot_be_built_is_one_clear_line():
-    with one_line("'digits6'; choose one of made, one"):
+    with one_line("'digits6'; choose from made, one"):
         build("digits6")
     with one_line("wants 81 training images of grey, which has 80"):
         build(allocation={"per_client": 81})

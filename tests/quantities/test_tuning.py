@@ -13,6 +13,7 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Tuning
 from fedrepro.quantities.paper_run import Study
 from fedrepro.records import Store
+from tests import toys
 
 RATES = (0.0001, 0.05, 0.01)
 
@@ -50,8 +51,8 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
                 dict(result.tries),
             )
     # 2 methods x 3 rates of seed 3, and one run a seed and method
-    assert len(list(Store(tmp_path).records())) == 2 * 3 + 2 * 2
-    trials = [r for r in Store(tmp_path).records() if r.config["seed"] == 3]
+    assert len(toys.records(tmp_path)) == 2 * 3 + 2 * 2
+    trials = [r for r in toys.records(tmp_path) if r.config["seed"] == 3]
     by_rate = {
         r.config["protocol"]["optimizer"]["lr"]: metrics.validated(r.curve)
         for r in trials
@@ -74,7 +75,7 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     best = max((10.0, 0.1), key=lambda mu: adcol.tries[str(mu)])
     assert adcol.record.config["method"]["fields"]["mu"] == best
     assert adcol.record.config["protocol"]["rounds"] == 2
-    trials = [r.config for r in Store(tmp_path).records() if r.config["seed"] == 3]
+    trials = [r.config for r in toys.records(tmp_path) if r.config["seed"] == 3]
     assert [trial["protocol"]["rounds"] for trial in trials] == [1, 1]
     assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
 

@@ -8,6 +8,7 @@ import pytest
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
 from fedrepro.records.packed import Pack, PackedRecord, check, pack, unpack
+from tests import toys
 from tests.records.conftest import obtain, spec
 
 pytestmark = pytest.mark.usefixtures("toy_data")
@@ -32,7 +33,7 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     found = run(tmp_path, 0, PROBE)
     assert found.run_id == whole.run_id and facts(found) == before
     assert found.measured("size") == {"clients": 3} and found.probes == ["size"]
-    assert {r.run_id for r in Store(tmp_path).records()} == {whole.run_id, drawn.run_id}
+    assert {r.run_id for r in toys.records(tmp_path)} == {whole.run_id, drawn.run_id}
     points = run(tmp_path, 1).points
     assert len(points) == 36 and set(points.domain) == {"domain0", "domain1", "domain2"}
     assert found.points.empty

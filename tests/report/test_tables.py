@@ -200,7 +200,7 @@ def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() 
     assert found["rounds"][:2] == ["80", "decided"] and found["rounds"][3].startswith("100")
     # The paper's own setting goes before the field's default and its source.
     assert found["mu"][0] == "1" and found["mu"][2].startswith("paper, Sec. 5.1")
-    hidden = ["(512, 512)", "stated", "Sec. 5.1: 3-layer MLP, hidden 512"]
+    hidden = ["512, 512", "stated", "Sec. 5.1: 3-layer MLP, hidden 512"]
     assert found["discriminator_hidden"][:3] == hidden
     assert found["discriminator_batch_norm"][0] == "no"
     assert "FedProx.mu" not in found

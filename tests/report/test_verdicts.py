@@ -25,13 +25,13 @@ def test_with_a_printed_spread_it_is_welchs_test(ours: list[float], std: float) 
     theirs = 80.0 + std * np.array([-1.0, 0.0, 1.0])  # three trials of that mean and deviation
     test = stats.ttest_ind(ours, theirs, equal_var=False)
     assert found.p == pytest.approx(test.pvalue)
-    assert found.interval() == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert found.between() == pytest.approx(tuple(test.confidence_interval(0.95)))
 
 
 def test_without_one_ours_stands_for_it_over_the_papers_trials() -> None:
     # ours 70, 72, 74: s 2, n 3; t(.975, 2) = 4.302653. Three trials: sqrt(4/3 + 4/3), one: + 4.
     for trials, spread in ((3, math.sqrt(8 / 3)), (1, math.sqrt(4 / 3 + 4))):
-        low, high = compared(70.0, None, trials, [70.0, 72.0, 74.0]).interval()
+        low, high = compared(70.0, None, trials, [70.0, 72.0, 74.0]).between()
         assert (low, high) == pytest.approx((2 - 4.302653 * spread, 2 + 4.302653 * spread))
 
 
@@ -45,7 +45,7 @@ def test_one_seed_borrows_the_spread_of_others() -> None:
 def test_test_images_widen_the_interval_of_both_sides() -> None:
     found = compared(70.0, None, 3, [72.0, 72.0, 72.0], images=4.5)
     assert found.error == pytest.approx(3.0) and math.isinf(found.freedom)
-    assert found.interval(0.9)[0] == pytest.approx(2 - 1.644854 * 3.0)
+    assert found.between(0.9)[0] == pytest.approx(2 - 1.644854 * 3.0)
 
 
 WORDS = [
@@ -58,7 +58,7 @@ WORDS = [
 def test_each_word_has_its_place(difference: float, error: float, word: str) -> None:
     found = Compared(difference, error, 20.0, 2.0)
     assert found.word(found.p)[0] == word
-    equal = 0 if word != "agrees" or not error else found.difference + 1.724718 * error
+    equal = 0 if word != "agrees" or not error else found.mean + 1.724718 * error
     assert equal <= 2.0  # the 90 % bound is that of the one-sided test
 
 
