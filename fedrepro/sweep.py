@@ -28,7 +28,7 @@ import nbformat
 import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.files import make_folder
+from fedrepro.base.files import check_runs, make_folder
 from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
 from fedrepro.data import folders
 from fedrepro.papers import Question, default_datasets, load
@@ -96,7 +96,7 @@ def plan(
     runs: Path = RUNS,
 ) -> list[Job]:
     """The jobs of a sweep, every value checked before the first kernel starts."""
-    folder = runs.expanduser().resolve()
+    check_runs(folder := runs.expanduser().resolve())
     common = {
         "experiment": experiment,
         "methods": list(methods) if methods is not None else None,
