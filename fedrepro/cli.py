@@ -21,7 +21,7 @@ from fedrepro.commands import Load, Root, Runs, Set, Track, bench, changes_of, d
 from fedrepro.report import text
 
 if TYPE_CHECKING:
-    from fedrepro.papers import Paper
+    from fedrepro.papers import Question
     from fedrepro.sweep import Job
 
 
@@ -78,11 +78,6 @@ def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> li
     if not found:
         raise FedReproError(f"no name in {words!r}; separate names with commas")
     return found
-
-
-def _labels(paper: Paper) -> set[str]:
-    """The names of a paper's rows."""
-    return {spec.label for e in paper.experiments for spec in paper.arm_specs(e.id)}
 
 
 def _seeds(words: str) -> list[int]:
@@ -219,27 +214,35 @@ def run(
     Recorded runs in RUNS are read, interrupted runs continue, the rest is trained.
     """
     from fedrepro import papers
-    from fedrepro.base.progress import progress
-    from fedrepro.quantities.paper_run import study
-    from fedrepro.records.environment import pick_device
-    from fedrepro.report.printout import result
-    from fedrepro.sweep import default_datasets
 
     loaded = papers.load(paper)
-    pick_device(device)
-    asked, shown = _split(dataset) or default_datasets(loaded, experiment, scale), progress()
-    where: dict[str, Any] = {"device": device, "runs_dir": runs, "data_root": data_root}
-    chosen = {"only": _split(methods, _labels(loaded)), "changes": changes_of(changes)}
-    where |= {**chosen, "engine": engine, "progress": shown}
-    studies = [study(paper, name, scale, seed, **where) for name in asked]
-    todo = [(s, name) for s in studies for name in s.chosen(experiment) if s.has_work(name)]
+    only, changed = _split(methods, loaded.labels), changes_of(changes)
+    names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
+    where = scale, seed, only, changed, device, engine
+    asked = [papers.Question(loaded, name, *where) for name in names]
+    todo = [(a, name) for a in asked for name in a.chosen(experiment) if a.has_work(name)]
     if not todo:
         raise FedReproError(
-            f"nothing to run for {experiment} on {', '.join(asked)}; see `fedrepro experiments`"
+            f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"
         )
-    for one, name in todo:
+    _answer(todo, runs=runs, data_root=data_root)
+
+
+def _answer(todo: Sequence[tuple[Question, str]], runs: Path, data_root: Path | None) -> None:
+    """Train or find the runs of experiments, and print their tables. Torch comes with it, so that
+    what was asked is checked before."""
+    from fedrepro.base.progress import progress
+    from fedrepro.quantities.paper_run import Study
+    from fedrepro.records import Store
+    from fedrepro.records.environment import pick_device
+    from fedrepro.report.printout import result
+
+    pick_device(todo[0][0].device)
+    where = {"store": Store(runs), "data_root": data_root, "progress": progress()}
+    studies = [(Study.of(question, **where), name) for question, name in todo]
+    for one, name in studies:
         one.announce([name])
-    for one, name in todo:
+    for one, name in studies:
         typer.echo(result(one, name))
 
 
@@ -271,12 +274,9 @@ def sweep_command(
     With dask every worker needs this installation and the same folders.
     """
     from fedrepro import papers
-    from fedrepro.records.environment import pick_device
     from fedrepro.sweep import plan
 
-    if on == "local":
-        pick_device(device)
-    labels = {label for name in names for label in _labels(papers.load(name))}
+    labels = {label for name in names for label in papers.load(name).labels}
     planned = plan(
         names,
         _seeds(seeds),
@@ -294,9 +294,12 @@ def sweep_command(
 
 def _execute(planned: Sequence[Job], **how: Any) -> None:
     """Run a sweep, show its progress, and exit with its status."""
+    from fedrepro.records.environment import pick_device
     from fedrepro.report.printout import over_seeds
     from fedrepro.sweep import sweep
 
+    if how["on"] == "local":
+        pick_device(planned[0].parameters["device"])
     report = text.SweepReport(len(planned))
     try:
         ended = sweep(planned, report=report, **how)
@@ -327,13 +330,14 @@ def verdicts(
 ) -> None:
     """Every published cell: the paper's value, ours, the verdict, why."""
     from fedrepro import papers
-    from fedrepro.report.printout import cell_lines, published_cells
 
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
     places = [CHECKOUT / "book" / "runs" / "notebooks", RUNS / "notebooks"]
     if paper is not None:
         papers.load(paper)
+    from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
+
     rows = published_cells([notebooks] if notebooks is not None else places)
     rows = [row for row in rows if paper in (None, row["paper"])]
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
@@ -349,15 +353,16 @@ def claims(
 ) -> None:
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
-    from fedrepro.report.claim_views import main_claims
+
+    names = [papers.load(name).name for name in ([paper] if paper else papers.list())]
+    from fedrepro.report.claim_views import main_claims  # torch comes with it
     from fedrepro.report.claims import of_recorded
     from fedrepro.report.printout import claim_lines
 
     if main:
         typer.echo(main_claims("book/results/claims.ipynb", "book/_static"), nl=False)
         return
-    names = [paper] if paper is not None else papers.list()
-    rows = [answer.row() for name in names for answer in of_recorded(papers.load(name).name)]
+    rows = [answer.row() for name in names for answer in of_recorded(name)]
     typer.echo(text.as_json(rows, text.CLAIM_KEYS) if as_json else claim_lines(rows), nl=as_json)
 
 

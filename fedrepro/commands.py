@@ -12,12 +12,14 @@ from typing import Annotated, Any
 import typer
 
 from fedrepro.base.errors import FedReproError, choices
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
 from fedrepro.base.trackers import resolve
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
 records_app = typer.Typer(help="Recorded runs: pack many into few files, unpack, check.")
+
+LONG = 60  # characters of a line that is not printed twice
 
 Names = Annotated[list[str] | None, typer.Argument(help="Data sets or domains; default: all.")]
 Root = Annotated[
@@ -112,14 +114,18 @@ def fetch(names: Names = None, root: Root = None) -> None:
     from fedrepro import data
     from fedrepro.data.domains import domain_names
 
-    failed = []
+    failed: list[str] = []
+    told: dict[str, str] = {}
     for name in domain_names(names or ()):
         try:
             said = data.fetch(name, root)
         except FedReproError as error:
             said = str(error)
             failed.append(name)
-        typer.echo(f"{name}: {said.removeprefix(f'{name}: ')}", err=name in failed)
+        said = said.removeprefix(f"{name}: ")
+        first = told.setdefault(said, name)
+        long = first != name and len(said) > LONG
+        typer.echo(f"{name}: {f'as for {first}' if long else said}", err=name in failed)
     if failed:
         raise typer.Exit(1)
 
@@ -199,7 +205,7 @@ def bench(
     texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}
     scripts = sorted(stem for stem, code in texts.items() if "__main__" in code)
     if not scripts:
-        raise FedReproError(f"no benchmarks in {CHECKOUT}: install from a clone of the repository")
+        raise FedReproError(f"no benchmarks in {CHECKOUT}: {clone()}")
     if name is None:
         docs = [ast.get_docstring(ast.parse(texts[stem])) or "-" for stem in scripts]
         lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)

@@ -26,7 +26,7 @@ import yaml
 from PIL import Image
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.places import CHECKOUT
+from fedrepro.base.places import CHECKOUT, clone
 from fedrepro.report.picture import LIVE
 from fedrepro.report.text import STANDIN, dataset_name
 from fedrepro.sweep import cores, papermill_complaint, pool
@@ -113,10 +113,7 @@ def build_book(
 
 def _check_source(source: Path) -> None:
     if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
-        raise FedReproError(
-            f"the book's sources are not in {source}: "
-            "clone the repository and install it with `pip install -e .`"
-        )
+        raise FedReproError(f"the book's sources are not in {source}: {clone()}")
 
 
 def _copy_sources(source: Path, copy: Path) -> None:

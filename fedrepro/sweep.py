@@ -28,13 +28,12 @@ import nbformat
 import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.files import make_folder
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK
+from fedrepro.base.files import check_runs, make_folder
+from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
 from fedrepro.data import folders
-from fedrepro.papers import Paper, load
+from fedrepro.papers import Question, default_datasets, load
 
 NOTEBOOKS = CHECKOUT / "notebooks"
-SMOKE_DATASET = "minidigits"
 ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs 1.8 GiB
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 5.0  # seconds to shut a kernel down
@@ -83,27 +82,6 @@ class Outcome:
 # A sweep: planned, then executed.
 
 
-def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
-    """The default data sets: the embedded one at scale smoke, else those of the experiment, or of
-    all experiments that run."""
-    if experiment != "all" and not paper.experiment(experiment).can_run:
-        paper.arms(experiment)  # raises an error that says why
-    if scale == "smoke":
-        return [SMOKE_DATASET]
-    runs = [
-        e
-        for e in paper.experiments
-        if e.id == experiment
-        or (experiment == "all" and e.state == "runs" and scale not in e.named_only)
-    ]
-    if not runs:
-        raise FedReproError(
-            f"nothing of {paper.short} runs yet; `fedrepro experiments --paper {paper.name}` says "
-            "what is missing"
-        )
-    return list(dict.fromkeys(name for e in runs for name in e.datasets))
-
-
 def plan(
     papers: Sequence[str],
     seeds: Sequence[int],
@@ -118,9 +96,7 @@ def plan(
     runs: Path = RUNS,
 ) -> list[Job]:
     """The jobs of a sweep. Every value is checked before the first kernel starts."""
-    from fedrepro.quantities.paper_run import study  # torch comes with it
-
-    folder = runs.expanduser().resolve()
+    check_runs(folder := runs.expanduser().resolve())
     common = {
         "experiment": experiment,
         "methods": list(methods) if methods is not None else None,
@@ -135,8 +111,7 @@ def plan(
         paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
         for dataset in datasets or default_datasets(paper, experiment, scale):
             for seed in dict.fromkeys(seeds):
-                where = {"only": methods, "changes": changes or {}, "runs_dir": runs}
-                asked = study(name, dataset, scale, seed, **where)
+                asked = Question(paper, dataset, scale, seed, methods, changes or {}, device)
                 if not any(asked.has_work(one) for one in asked.chosen(experiment)):
                     raise FedReproError(
                         f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
@@ -146,7 +121,8 @@ def plan(
                 output = folder / "notebooks" / file_name(name, given)
                 given["dataset"] = folders.placed(asked.dataset)
                 jobs.append(Job(name, asked.dataset, seed, source, output, given))
-        check_parameters(source, jobs[-1].parameters)
+    for job in {job.source: job for job in jobs}.values():
+        check_parameters(job.source, job.parameters)
     return jobs
 
 
@@ -168,12 +144,10 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
     """Check that the notebook exists and has the parameters, else FedReproError: papermill would
     only warn, and run with the defaults."""
+    if not notebook.is_file():
+        raise FedReproError(f"no notebook {notebook}: {clone()}")
     import papermill  # costs a second
 
-    if not notebook.is_file():
-        raise FedReproError(
-            f"no notebook {notebook}: clone the repository and install it with `pip install -e .`"
-        )
     try:
         known = papermill.inspect_notebook(str(notebook))
     except Exception as error:  # papermill and nbformat raise many kinds

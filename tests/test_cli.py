@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 import fedrepro
 from fedrepro import cli, commands, papers
+from fedrepro.base import places
 from fedrepro.base.errors import FedReproError
 from fedrepro.report import text
 
@@ -79,6 +81,53 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+SOON = (
+    *(["run", "nopaper"], ["run", "adcol", "table-99"], ["run", "adcol", "figure-1"]),
+    *(["run", "adcol", *words.split()] for words in (
+        "table-1 --dataset cifar", "table-4 --dataset digits5", "--seed -1", "--scale huge",
+        "--device tpu", "--engine warp", "--set rounds", "--set rounds=many",
+        "--set data.colour=red", "--methods ,", "figure-2c --methods FedBN",
+    )),
+    *(["sweep", *words.split()] for words in (
+        "nopaper", "adcol --experiment table-99", "adcol --scale huge", "adcol --device tpu",
+        "adcol --dataset cifar", "adcol --seeds x", "adcol --set rounds=many",
+    )),
+    *(["claims", "--paper", "adcool"], ["experiments", "--paper", "adcool"]),
+    *(["verdicts", "--paper", "adcool"], ["verdicts", "--notebooks", "/no/folder"]),
+    *(["sweep", "adcol"], ["book"]),  # of a wheel without a checkout
+)  # fmt: skip
+
+
+def test_a_mistake_is_answered_before_anything_heavy_is_imported() -> None:
+    """But for a wrong method: which there are, torch's classes say. Seconds would flicker."""
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom fedrepro.base import places\n"
+        "places.CHECKOUT = Path('/wheel')\nfrom fedrepro import cli\n"
+        f"for words in {SOON!r}:\n"
+        "    try: cli.app(words)\n"
+        "    except SystemExit as end: assert end.code == 2, words\n"
+        "    heavy = {'torch', 'papermill', 'scrapbook', 'pandas'} & set(sys.modules)\n"
+        "    heavy -= {'pandas'} if words == ['book'] else set()\n"
+        "    assert not heavy, (words, heavy)"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cli.CHECKOUT)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert [line.startswith("error: ") for line in lines] == [True] * len(SOON)
+    assert all("clone the repository and install" in line for line in lines[-2:])
+
+
+def test_the_address_of_the_clone_is_told_where_it_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = EmailMessage()
+    monkeypatch.setattr(places, "metadata", lambda name: known)
+    assert places.clone() == "clone the repository and install it with `pip install -e .`"
+    known["Project-URL"] = "Repository, https://example.org/fedrepro"
+    assert "the repository https://example.org/fedrepro and install" in places.clone()
+
+
 def test_methods() -> None:
     rows = listed("methods")
     assert all(list(row) == ["name", "paper", "fields"] for row in rows)
@@ -140,6 +189,8 @@ def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     shown = call("verdicts", "--notebooks", str(tmp_path)).stdout
     low, high = (f"{row[end]:.1f}".replace("-", "\N{MINUS SIGN}") for end in ("low", "high"))
     assert "89.0 ± 1.0" in shown and f"1.1 [{low}, {high}]" in shown
+    counted = f"{len(rows):,} cells: {len(rows) - 1:,} not run, 1 close at scale paper"
+    assert shown.splitlines()[-1] == counted
 
 
 def test_verdicts_of_one_paper(tmp_path: Path) -> None:
@@ -192,6 +243,9 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
     assert "1797 images" in twice[0] and "already there" in twice[1]
     fetched = call("data", "fetch", "mini-font", "--root", str(tmp_path))
     assert fetched.exit_code == 0 and fetched.stdout.startswith("mini-font: ")
+    office = call("data", "fetch", "office10", "--root", str(tmp_path)).stdout.splitlines()
+    assert len(office[0]) > 200 and "Download Office-Caltech-10" in office[0]
+    assert office[1:] == [f"{one}: as for amazon" for one in ("caltech", "dslr", "webcam")]
     assert "minidigits" in refused("data", "status", "imagenet")
     assert "is a file" in refused("data", "status", "mnist", "--root", __file__)
 
@@ -202,7 +256,7 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
         (["nopaper"], "adcol"),
         (["adcol", "table-99"], "table-1"),
         (["adcol", "figure-1"], "blocked"),
-        (["adcol", "table-1", "--dataset", "cifar"], "minidigits"),
+        (["adcol", "table-1", "--dataset", "cifar"], "cifar10, cifar100"),
         (["adcol", "table-4", "--dataset", "digits5"], "office10"),
         (["adcol", "--seed", "-1"], "seed -1"),
         (["adcol", "--seed", "one"], "--seed"),

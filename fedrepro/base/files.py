@@ -38,6 +38,12 @@ def make_folder(path: Path, mend: str) -> Path:
     return path
 
 
+def check_runs(folder: Path) -> None:
+    """FedReproError where a file has the place of the folder of runs."""
+    if folder.exists() and not folder.is_dir():
+        raise FedReproError(f"runs folder {folder} is a file; name a folder with --runs")
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a mapping as indented JSON, keys in their order."""
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -108,15 +108,13 @@ class TerminalBar(Rows):
             self._bar = None
 
 
-class Lines(Progress):
+class Lines(Rows):
     """One line per round on standard error."""
 
-    def start(self, label: str, total: int, done: int) -> None:
-        self._label, self._total = label, total
-
     def round(self, number: int, accuracy: float) -> None:
-        line = f"{self._label}  round {number}/{self._total}  {_average(accuracy)}"
-        print(line, file=sys.stderr, flush=True)
+        super().round(number, accuracy)
+        line = f"{self.place}{self.label}  round {number}/{self.total}  {_average(accuracy)}"
+        print(line + f"  {self.left}" * bool(self.rounds), file=sys.stderr, flush=True)
 
 
 class _Output:

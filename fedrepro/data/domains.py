@@ -231,7 +231,8 @@ def _generated_plan(name: str, size: int, cache: Path) -> Plan:
 
 
 def _folder_plan(tree: folders.Tree, name: str, size: int, cache: Path) -> Plan:
-    key = [name, tree.classes, tree.hashes[name], folders.FOLDER, READER_VERSION, size]
+    version = [READER_VERSION, folders.VERSION]
+    key = [name, tree.classes, tree.hashes[name], folders.FOLDER, version, size]
     hash = hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
     def read() -> tuple[Decoded, tuple[str, ...]]:

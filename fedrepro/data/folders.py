@@ -22,6 +22,7 @@ from fedrepro.data.cache import cache_root
 from fedrepro.data.manifest import file_hash
 from fedrepro.data.readers import common
 
+VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
 HOW = "a folder has domain/class/image"
 TAKEN = {"avg", "bytes", "dataset", "label", "pooled", "round", "seed"}  # columns beside domains
@@ -55,9 +56,8 @@ class Tree:
                 if not any(part.startswith(".") for part in file.parts):
                     _, name, picture = file.parts
                     path = f"{self.root / domain / name / picture}"
-                    found.append(
-                        (number[name], picture, common.decode_image(file.read(), path, size))
-                    )
+                    image = common.decode_image(file.read(), path, size, upright=True)
+                    found.append((number[name], picture, image))
         found.sort(key=lambda item: item[:2])
         labels = np.array([label for label, _, _ in found], np.int64)
         return common.join([(common.stack(image for _, _, image in found), labels, common.NO_PART)])

@@ -76,12 +76,8 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
                 "official"
             )
         return np.flatnonzero(train_part), np.flatnonzero(own)
-    if not own.any():
-        raise FedReproError(
-            f"{domain.name} has no official parts; use another split, e.g. random-fifth"
-        )
-    # Validation images belong to training, or are the test set if the release has no separate
-    # test part (PACS)
+    # Validation images belong to training, or are the test set where the release has no test part
+    # apart from its training images (PACS)
     tested = part == 1 if has_test else held
     return np.flatnonzero(own & ~tested), np.flatnonzero(tested)
 
@@ -127,10 +123,15 @@ def make_split(
     Raises:
         FedReproError: a rule the domain cannot follow, an empty side.
     """
+    if domain.cut is None and rule.startswith("official") and (np.asarray(domain.part) < 0).all():
+        raise FedReproError(
+            f"{domain.name} has no official parts; use another split: pooled-stratified, or "
+            "random-fifth, class-first or every-tenth with test_share = null"
+        )
     if test_share is not None and not rule.startswith("pooled-"):
         raise FedReproError(
-            f"split {rule} has its own test share; use test_share = {test_share} with "
-            "pooled-stratified"
+            f"split {rule} has a test share of its own; test_share = {test_share} goes with "
+            "pooled-stratified: set it to null"
         )
     if domain.cut is not None:
         rule, (end, start) = "index-range", domain.cut

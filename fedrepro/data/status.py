@@ -30,6 +30,7 @@ from fedrepro.data.domains import (
 )
 from fedrepro.data.encoders import ENCODERS
 from fedrepro.data.manifest import (
+    Collection,
     FileEntry,
     HashState,
     Manifest,
@@ -37,6 +38,7 @@ from fedrepro.data.manifest import (
     verify,
     verify_file,
 )
+from fedrepro.data.readers.common import plain
 
 SIZES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),
@@ -48,11 +50,9 @@ SIZES: dict[str, tuple[int, ...]] = {
 RETRIES = 3
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 16
-PICKLES = "partitions/train_part0.pkl"  # FedBN's format of its digits, also used by later codes
-NO_PICKLES = (
-    "is a pickle, which may run code and holds a part of the release: it is not read; get the "
-    "official files"
-)
+# As FedBN hands its digits and its lists of Office images out, and codes after it
+PARTITIONS, LISTS = "partitions/train_part*.pkl", ("*_train.pkl", "*_test.pkl")
+NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it is not read"
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,28 @@ def status(
     domains = domain_names(official)
     folder = data_root(root) if any(name not in GENERATED for name in domains) else Path()
     store = cache_root(cache)
-    known = manifest or default_manifest()
-    return [*(_status(name, folder, store, known) for name in domains), *rows]
+    known, pickles = manifest or default_manifest(), _pickles(folder)
+    return [*(_status(name, folder, store, known, pickles) for name in domains), *rows]
+
+
+def _pickles(root: Path) -> list[Path]:
+    """FedBN's prepared files under a data root, four folders down at most."""
+    deep = ("", "*/", "*/*/", "*/*/*/")  # data/digit_dataset/MNIST/partitions is the deepest known
+    names = [down + PARTITIONS for down in deep] + [d + name for d in deep[:3] for name in LISTS]
+    return sorted(file for name in names for file in root.glob(name)) if root != Path() else []
+
+
+def _pickled(name: str, collection: Collection, pickles: Sequence[Path]) -> str:
+    """What to say of the prepared files of a domain, if there are any."""
+    places = {plain(Path(place).name) for place in collection.places} - {""}
+    own = collection.domains[name].folders
+    lists = {f"{folder}_{part}" for folder in own for part in ("train", "test")}
+    for file in pickles:
+        if file.parent.name == "partitions" and plain(file.parents[1].name) in places:
+            return f"; {file} {NO_PICKLES}; get the official files"
+        if file.stem in lists:
+            return f"; {file} {NO_PICKLES}, nor needed beside the folders of images"
+    return ""
 
 
 def _folder_status(name: str, cache: Path) -> list[DomainStatus]:
@@ -118,7 +138,9 @@ def _folder_status(name: str, cache: Path) -> list[DomainStatus]:
     ]
 
 
-def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainStatus:
+def _status(
+    name: str, root: Path, cache: Path, manifest: Manifest, pickles: Sequence[Path] = ()
+) -> DomainStatus:
     if name in GENERATED:
         drawn, note = len(generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
@@ -133,8 +155,8 @@ def _status(name: str, root: Path, cache: Path, manifest: Manifest) -> DomainSta
         state = verify(located, root, cache)[1]
     except FedReproError as error:
         state, note = ("bad" if here else "missing"), str(error)
-        pickled = [file for place in collection.places for file in (root / place).glob(PICKLES)]
-        note += f"; {pickled[0]} {NO_PICKLES}" if pickled else ""
+    if state != "good" and (said := _pickled(name, collection, pickles)):
+        note = f"{note}{said}".removeprefix("; ")
     path = next((path for _, path in located.found.values()), None)
     told, images = source.name if located.found else "", known if here else None
     return DomainStatus(name, here, path, told, state, images, collection.licence, note)

@@ -4,7 +4,6 @@ Others are added with `register` or through the entry-point group `fedrepro.meth
 import importlib.util
 import os
 import sys
-import warnings
 from dataclasses import fields
 from functools import cache
 from importlib.metadata import entry_points
@@ -75,9 +74,10 @@ def _discover() -> None:
     for entry in entry_points(group=ENTRY_POINTS):
         try:
             _add(entry.load())
-        except (Exception, SystemExit) as error:  # from another package: the others still work
-            said = f"the method of entry point {entry.name} = {entry.value} is left out: "
-            warnings.warn(said + one_line(error), stacklevel=2)
+        except (Exception, SystemExit) as error:  # of somebody else's: the others still work
+            place = f"entry point {entry.name} = {entry.value}"
+            said = f"warning: the method of {place} is left out: {one_line(error)}"
+            print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
     for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
         load(Path(file))
 

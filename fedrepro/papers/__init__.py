@@ -1,11 +1,12 @@
 """The papers: printed numbers, protocols with the source of every value, and claims."""
 
+from fedrepro.papers.asked import COMPARES, Question, default_datasets
 from fedrepro.papers.paper import Arm, Paper
 from fedrepro.papers.registry import COMMON, experiments, load, read_paper
 from fedrepro.papers.registry import names as list
 from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning, contradicts
 
 __all__ = [
-    "COMMON", "Arm", "Claim", "Comparison", "Experiment", "Paper", "Table", "Tuning",
-    "contradicts", "experiments", "list", "load", "read_paper",
+    "COMMON", "COMPARES", "Arm", "Claim", "Comparison", "Experiment", "Paper", "Question", "Table",
+    "Tuning", "contradicts", "default_datasets", "experiments", "list", "load", "read_paper",
 ]  # fmt: skip

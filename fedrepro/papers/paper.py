@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
 from fedrepro.base.errors import FedReproError, choices
@@ -26,6 +25,9 @@ from fedrepro.papers.schema import (
     Tested,
     Tuning,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Named = TypeVar("Named", Table, Experiment)
 
@@ -91,6 +93,16 @@ class Paper(BaseModel):
         """The score rule of its numbers, one of `metrics.SCORE_RULES`."""
         return str(self.reporting["score_rule"].value)
 
+    @property
+    def labels(self) -> set[str]:
+        """The names of its rows."""
+        return {spec.label for e in self.experiments for spec in self.arm_specs(e.id)}
+
+    @property
+    def methods(self) -> set[str]:
+        """The methods that its rows train."""
+        return {spec.method for e in self.experiments for spec in self.arm_specs(e.id)}
+
     def table(self, name: str) -> Table:
         """A printed table by id; FedReproError, with the choices, if there is none."""
         return _pick(self.tables, name, f"printed table of {self.short}")
@@ -112,8 +124,10 @@ class Paper(BaseModel):
         return self._protocol(self._base(dataset), dataset, scale)
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
-        """Every setting as text: columns setting, value, status, source, alternatives. If a data
-        set or a scale changes a value, the paper's value comes first in the alternatives."""
+        """Every setting as text: columns setting, value, status, source, alternatives. Where a data
+        set or a scale departs from the paper, the paper's value heads the alternatives."""
+        import pandas as pd  # only here: it takes a third of a second
+
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
         rows = {"data.dataset": chosen}
         for layer in self._layers(self._base(dataset), dataset, scale):
@@ -157,8 +171,7 @@ class Paper(BaseModel):
         known = self.datasets_for(name)
         if folders.kind(dataset) not in known:
             raise FedReproError(
-                f"{self.short} {name} does not run on {dataset!r}; "
-                f"choose from {choices(dataset, known)}"
+                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
         base = self._base_of(experiment, dataset)
         protocol = self.protocol_of(name, dataset, scale)

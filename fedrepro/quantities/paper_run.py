@@ -3,105 +3,40 @@
 The numbers of the command line and of the notebooks are computed here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 
 from fedrepro import methods, papers
-from fedrepro.base.errors import Diverged, FedReproError, choices
+from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import RUNS
 from fedrepro.base.progress import Progress
-from fedrepro.base.protocol import Protocol
 from fedrepro.base.trackers import Tracker
-from fedrepro.data import folders
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
-from fedrepro.papers import Arm, Paper
+from fedrepro.papers import Arm, Question
 from fedrepro.quantities.base import Asked, Figure, Result, cells, get
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
 __all__ = ["Result", "Study", "study"]
-COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
 
 
 @dataclass
-class Study:
-    """A paper on one data set at one scale for one seed.
+class Study(Question):
+    """A question to a paper and its answer: runs from a store, trained where it lacks them."""
 
-    dataset: a name, or ``folder:PATH``, which is replaced by a name from its content.
-    only: labels or methods of the arms to run (None: all). changes: settings of the protocol
-    to replace, dotted keys as in `Protocol.changed`; not at scale paper, which is the paper's own.
-    """
-
-    paper: Paper
-    dataset: str
-    scale: str = "smoke"
-    seed: int = 0
-    only: Sequence[str] | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "auto"
-    engine: str = "auto"
     data_root: Path | None = None
     store: Store = field(default_factory=lambda: Store(RUNS))
     progress: Progress | None = None
     track: str | type[Tracker] = ""
 
-    def __post_init__(self) -> None:
-        if self.changes and self.scale == "paper":
-            raise FedReproError(
-                "scale paper is the paper's own protocol; change settings at reduced"
-            )
-        self.protocol()
-        self.dataset = folders.named(self.dataset)
-        if self.seed < 0:
-            raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
-        known = set(methods.names()) | {
-            spec.label for e in self.paper.experiments for spec in self.paper.arm_specs(e.id)
-        }
-        for label in self.only or ():
-            if label not in known:
-                raise FedReproError(
-                    f"no method or row {label!r} in {self.paper.short}; "
-                    f"choose from {choices(label, sorted(known, key=str.lower))}"
-                )
-
-    def chosen(self, experiment: str) -> list[str]:
-        """Ids for an experiment's name; `all`: all that run on this data set at this scale by
-        default."""
-        if experiment != "all":
-            return [self.paper.experiment(experiment).id]
-        return [
-            e.id
-            for e in self.paper.experiments
-            if e.state == "runs"
-            and self.scale not in e.named_only
-            and folders.kind(self.dataset) in self.paper.datasets_for(e.id)
-        ]
-
-    def arms(self, experiment: str) -> list[Arm]:
-        """The arms to run: the experiment's, without those left out by `only`. A method in `only`
-        that is not in the experiment gets its own row, if the rows are methods."""
-        only = self.only or ()
-        return [
-            replace(arm, protocol=arm.protocol.changed(**self.changes))
-            for arm in self.paper.arms(experiment, self.dataset, self.scale, self._also(experiment))
-            if not only or arm.label in only or arm.method in only
-        ]
-
-    def _also(self, experiment: str) -> list[str]:
-        specs = self.paper.arm_specs(experiment)
-        held = {spec.method for spec in specs}
-        if len(held) < 2 or self.paper.experiment(experiment).kind not in COMPARES:
-            return []
-        labels = {spec.label for spec in specs}
-        return [m for m in self.only or () if m in methods.names() and m not in held | labels]
-
-    def has_work(self, experiment: str) -> bool:
-        """Whether `only` leaves anything of an experiment."""
-        return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
+    @classmethod
+    def of(cls, question: Question, **where: Any) -> Self:
+        """The study that answers a question."""
+        return cls(**{f.name: getattr(question, f.name) for f in fields(question)}, **where)
 
     def results(self, experiment: str) -> list[Result]:
         """The finished runs of an experiment, trained if they are not in the store, except arms
@@ -211,10 +146,6 @@ class Study:
             if data.encoder is None:
                 raise
             return federation_of(data.model_copy(update={"encoder": None}), self.data_root)
-
-    def protocol(self) -> Protocol:
-        """The protocol of the arms, before an arm's own changes."""
-        return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
 
     def _asked(self, experiment: str, results: Sequence[Result] = ()) -> Asked:
         protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)

@@ -13,6 +13,7 @@ import torch
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.threads import free_threads
+from fedrepro.base.words import check_device
 
 PACKAGES = (
     *("fedrepro", "torch", "torchvision", "numpy"),
@@ -90,8 +91,7 @@ def _command(*words: str) -> str | None:
 
 def pick_device(name: str) -> torch.device:
     """The device for auto, cpu or cuda; cuda is made deterministic."""
-    if name not in ("auto", "cpu", "cuda"):
-        raise FedReproError(f"no device {name!r}; choose from auto, cpu, cuda")
+    check_device(name)
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise FedReproError("no CUDA device is available; use --device cpu")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrepro import engine as engines
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged
 from fedrepro.base.progress import Progress
 from fedrepro.base.progress import progress as default_progress
 from fedrepro.base.protocol import DataSpec
@@ -49,8 +49,7 @@ class Store:
 
     def __init__(self, root: Path | str) -> None:
         self.root = Path(root)
-        if self.root.exists() and not self.root.is_dir():
-            raise FedReproError(f"runs folder {self.root} is a file; name a folder with --runs")
+        files.check_runs(self.root)
         self._pack = Pack(self.root)
 
     def find(self, identity: str, probe: Probe | None = None) -> Record | None:

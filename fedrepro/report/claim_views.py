@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from html import escape
 
 import pandas as pd
-import scrapbook
 
 from fedrepro import papers
 from fedrepro.papers import Paper
@@ -165,5 +164,7 @@ def main_claims(page: str, pictures: str) -> str:
 def glue_main() -> None:
     """Glue table and picture for the book's first page, so that claims are answered once per
     build."""
+    import scrapbook
+
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
     scrapbook.glue("picture", b64encode(leads.drawn().png()).decode())

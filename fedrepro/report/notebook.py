@@ -12,9 +12,9 @@ import scrapbook
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
-from fedrepro.papers import registry
+from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
-from fedrepro.quantities.paper_run import COMPARES, Study, study
+from fedrepro.quantities.paper_run import Study, study
 from fedrepro.quantities.prototypes import with_prototypes
 from fedrepro.report import figures, images, views
 from fedrepro.report.picture import Picture

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedrepro import papers
 from fedrepro.federated import metrics
+from fedrepro.papers import COMPARES
 from fedrepro.quantities.base import wide
-from fedrepro.quantities.paper_run import COMPARES, Study
+from fedrepro.quantities.paper_run import Study
 from fedrepro.report import text
 from fedrepro.report.results import collect
 from fedrepro.report.sections import number, spread
@@ -103,7 +105,17 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     ]
     more = ("paper's", "ours", "seeds", "scale", "verdict", "d, 95 % interval", "why")
-    return text.aligned((*header, *more), lines)
+    return f"{text.aligned((*header, *more), lines)}\n{_counted(rows)}"
+
+
+def _counted(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The number of cells with each verdict, by scale."""
+    found = Counter((row["verdict"], row["scale"]) for row in rows)
+    said = [
+        f"{count:,} {verdict}" + f" at scale {scale}" * bool(scale)
+        for (verdict, scale), count in found.most_common()
+    ]
+    return f"{len(rows):,} cells: {', '.join(said)}"
 
 
 def _bounds(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import scrapbook
 
 from fedrepro import methods, papers
 from fedrepro.base import files
@@ -37,6 +36,8 @@ FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:
     """Glue a notebook's final parameters, the ids of its runs, the rows without a run, and last a
     mark that distinguishes a complete notebook from one whose kernel died."""
+    import scrapbook
+
     runs, tuned, diverged, counted = [], [], [], {}
     for name in experiments:
         if not study.paper.arm_specs(name):
@@ -279,6 +280,8 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
 
 def _scraps(path: Path) -> dict[str, Any]:
     """The scraps of a notebook by name."""
+    import scrapbook  # half a second, with papermill
+
     try:
         return dict(scrapbook.read_notebook(str(path)).scraps)
     except (ValueError, KeyError, AttributeError, OSError) as error:

@@ -13,6 +13,7 @@ import fedrepro
 from fedrepro import methods, papers
 from fedrepro.data import folders, prepare, status
 from fedrepro.data.domains import load_dataset
+from fedrepro.data.readers import common
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import RunSpec, run_id
 from tests.data.made import one_line, picture, put
@@ -53,6 +54,32 @@ def test_pictures_by_class_then_name_with_their_domains_and_classes(mine):
         assert set(arrays.part) == {-1} and not arrays.deviations and not arrays.standin
 
 
+def test_a_picture_stands_as_its_camera_says(mine):
+    """And an array that was cached before that was so is not taken."""
+    held, turned = Image.new("RGB", (8, 8)), Image.Exif()
+    held.paste((255, 0, 0), (0, 0, 8, 4))  # red above
+    turned[0x0112] = 6  # to be turned by a quarter to the right
+    content = io.BytesIO()
+    held.save(content, "PNG", exif=turned)
+    put(mine / "photo" / "cat" / "00.png", content.getvalue())
+    red = load_dataset(folders.named(f"folder:{mine}"), 8)["photo"].images[0, 0]
+    assert (red[:, 4:] == 255).all() and not red[:, :4].any()
+    plain = common.decode_image(content.getvalue(), "official", 8)[0]
+    assert (plain[:4] == 255).all()
+
+
+@pytest.mark.parametrize("rule", ["official", "official-leaky"])
+def test_a_split_that_means_nothing_for_a_folder_names_those_that_do(mine, rule):
+    one = study("common", f"folder:{mine}", changes={"data.split": rule})
+    with one_line("photo has no official parts; use another split: pooled-stratified, or random"):
+        one.federation()
+    one = study("common", f"folder:{mine}", changes={"data.test_share": 0.5})
+    assert {len(test) for test in one.federation().tests.values()} == {8}
+    other = {"data.split": "random-fifth", "data.test_share": None}
+    tests = study("common", f"folder:{mine}", changes=other).federation().tests
+    assert {len(test) for test in tests.values()} == {4}
+
+
 def identity(place: Path) -> tuple[str, str]:
     """What a run on it and the data set are called."""
     one = study("common", f"folder:{place}")
@@ -85,7 +112,7 @@ def test_a_run_is_known_by_content_wherever_it_lies(mine, tmp_path):
         (lambda p: put(p / "photo" / "cat" / "x.webp", b""), r"x\.webp is not a picture \(\.png"),
         (lambda p: put(p / "photo" / "x.png", picture(1)), r"x\.png is not in a class of a domain"),
         (lambda p: put(p / "photo/cat/a/x.png", picture(1)), "cat/a is a folder inside a class"),
-        (lambda p: put(p / "sketch/cat/01.png", b"x"), r"sketch/cat/01\.png: cannot be read"),
+        (lambda p: put(p / "sketch/cat/01.png", b"x"), r"01\.png: cannot be read: it is cut"),
         (lambda p: put(p / "sketch/cat/01.png", picture(1)[:50]), r"cat/01\.png: cannot be read"),
         (lambda p: os.rename(p / "photo", p / "avg"), "avg has the name of a column; rename"),
     ],
@@ -115,7 +142,10 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monke
     bomb = io.BytesIO()
     Image.new("1", (8_000, 8_000)).save(bomb, "PNG")  # 8 kB on disk
     put(path, bomb.getvalue())
-    refused(mine, r"cat/03\.png: is too large a picture; repair or remove it")
+    refused(mine, r"cat/03\.png: is too large a picture, over 50 megapixels; mend or remove it")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)  # Pillow refuses it first
+    refused(mine, r"cat/03\.png: is too large a picture, over 50 megapixels; mend or remove it")
+    monkeypatch.undo()
     deep = io.BytesIO()
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())

@@ -154,11 +154,24 @@ def test_status_of_good_files_and_of_generated_domains(tiny_mnist):
 
 
 def test_fedbns_pickles_are_named_and_never_opened(tmp_path):
-    put(tmp_path / "SynthDigits" / "partitions" / "train_part0.pkl", b"cos\nabort\n(tR.")
-    row, other = status(["synthdigits", "mnistm"], tmp_path)
-    assert row.hash == "missing" and "train_part0.pkl is a pickle, which may run code" in row.note
-    assert "get the official files" in row.note and "\n" not in row.note
-    assert "a pickle" not in other.note
+    bad = b"cos\nabort\n(tR."
+    put(tmp_path / "SynthDigits" / "partitions" / "train_part0.pkl", bad)
+    put(tmp_path / "data" / "digit_dataset" / "SVHN" / "partitions" / "train_part3.pkl", bad)
+    put(tmp_path / "office_caltech_10" / "amazon_train.pkl", bad)
+    put(tmp_path / "office_caltech_10" / "dslr_test.pkl", bad)
+    rows = {row.domain: row for row in status(["digits5", "office10"], tmp_path)}
+    named = {
+        "synthdigits": "train_part0",
+        "svhn": "train_part3",
+        "amazon": "amazon_train",
+        "dslr": "dslr_test",
+    }
+    for domain, row in rows.items():
+        assert row.hash == "missing" and "\n" not in row.note
+        assert ("a pickle, which may run code" in row.note) == (domain in named)
+        assert f"{named.get(domain, '')}" in row.note
+    assert "get the official files" in rows["svhn"].note
+    assert "nor needed beside the folders of images" in rows["dslr"].note
 
 
 def test_names(tmp_path):

@@ -16,7 +16,6 @@ from fedrepro.data.manifest import default_manifest
 from fedrepro.quantities import counts
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.report.verdicts import beside
-from fedrepro.sweep import default_datasets
 
 NAMES = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
 SHORT = {"rounds": 2, "local_epochs": 1, "data.validation": 10, "model": "tiny-cnn"}
@@ -46,10 +45,10 @@ def test_blocked_experiments_are_no_part_of_all_and_run_where_named() -> None:
     adcol = papers.load("adcol")
     blocked = {e.id for e in adcol.experiments if e.state == "blocked"}
     assert {"table-5", "table-7-size", "table-12-cifar100", "table-3-fid-domainnet"} <= blocked
-    assert "domainnet" not in default_datasets(adcol, "all", "paper")
-    assert default_datasets(adcol, "table-5", "paper") == ["domainnet"]
+    assert "domainnet" not in papers.default_datasets(adcol, "all", "paper")
+    assert papers.default_datasets(adcol, "table-5", "paper") == ["domainnet"]
     with pytest.raises(FedReproError, match="is blocked: a drawing"):
-        default_datasets(adcol, "figure-1", "smoke")
+        papers.default_datasets(adcol, "figure-1", "smoke")
 
 
 @pytest.mark.slow

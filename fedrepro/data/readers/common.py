@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
 
 from fedrepro.base.errors import FedReproError, one_line
 
@@ -185,14 +185,25 @@ def resized(image: Image.Image, size: int) -> Images:
     return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
 
 
-def decode_image(content: bytes, name: str, size: int) -> Images:
-    """One picture file's bytes -> (C, size, size) uint8; grey files keep C = 1."""
-    with reading(name), warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        with Image.open(BytesIO(content), formats=("PNG", "JPEG", "BMP")) as image:
-            check(image.width * image.height <= MAX_PIXELS, name, "is too large a picture")
-            check(image.mode[0] not in "IF", name, "has more than 8 bits per colour")
-            return resized(image.convert("L" if image.mode in ("L", "1") else "RGB"), size)
+def decode_image(content: bytes, name: str, size: int, upright: bool = False) -> Images:
+    """One picture file's bytes -> (C, size, size) uint8; grey files keep C = 1. upright: turned as
+    its EXIF data say, which the readers of official files never did."""
+    large = f"is too large a picture, over {MAX_PIXELS // 10**6} megapixels"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(BytesIO(content), formats=("PNG", "JPEG", "BMP")) as image:
+                check(image.width * image.height <= MAX_PIXELS, name, large)
+                check(image.mode[0] not in "IF", name, "has more than 8 bits a colour")
+                turned = ImageOps.exif_transpose(image) if upright else image
+                return resized(turned.convert("L" if image.mode in ("L", "1") else "RGB"), size)
+    except FedReproError:
+        raise
+    except Image.DecompressionBombError:
+        check(False, name, large)
+    except Exception:  # Pillow has many kinds, and words that name no file
+        check(False, name, "cannot be read: it is cut, damaged or no PNG, JPEG or BMP picture")
+    raise AssertionError
 
 
 def stack(pictures: Iterable[Images]) -> Images:

@@ -1,0 +1,133 @@
+"""What is asked of a paper: which of its rows, on which data set, at which scale, for which seed.
+
+All words are checked here, and without torch, so that a mistyped one is answered at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.places import LOAD
+from fedrepro.base.protocol import Protocol
+from fedrepro.base.words import check_device, resolve_engine
+from fedrepro.data import folders
+from fedrepro.papers.paper import Arm, Paper
+from fedrepro.papers.registry import COMMON, load
+
+COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: any other may join them
+SMOKE_DATASET = "minidigits"
+
+
+@dataclass
+class Question:
+    """A paper on one data set at one scale for one seed.
+
+    dataset: a name, or ``folder:PATH``, which becomes the name that its content gives it.
+    only: labels or methods of the arms to run (all where None). changes: settings of the protocol
+    to replace, dotted keys as `Protocol.changed` takes them; not at scale paper, which is the
+    paper's own.
+    """
+
+    paper: Paper
+    dataset: str
+    scale: str = "smoke"
+    seed: int = 0
+    only: Sequence[str] | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.changes and self.scale == "paper":
+            raise FedReproError(
+                "scale paper is the paper's own protocol; change settings at reduced"
+            )
+        check_device(self.device)
+        resolve_engine(self.engine)
+        self.protocol()
+        self.dataset = folders.named(self.dataset)
+        if self.seed < 0:
+            raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
+        self._methods = _methods(self.paper, self.only or ())
+        known = self._methods | self.paper.labels
+        for label in self.only or ():
+            if label not in known:
+                raise FedReproError(
+                    f"no method or row {label!r} in {self.paper.short}; "
+                    f"choose from {choices(label, sorted(known, key=str.lower))}"
+                )
+
+    def protocol(self) -> Protocol:
+        """The protocol behind the arms, before an arm's own changes."""
+        return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
+
+    def chosen(self, experiment: str) -> list[str]:
+        """Ids behind an experiment's name; `all` stands for all that run on this data set at this
+        scale without being named."""
+        if experiment != "all":
+            return [self.paper.experiment(experiment).id]
+        return [
+            e.id
+            for e in self.paper.experiments
+            if e.state == "runs"
+            and self.scale not in e.named_only
+            and folders.kind(self.dataset) in self.paper.datasets_for(e.id)
+        ]
+
+    def arms(self, experiment: str) -> list[Arm]:
+        """The arms to run: the experiment's, without those left out by `only`. A method that `only`
+        names and the experiment does not hold has a row of its own beside other methods'."""
+        only = self.only or ()
+        return [
+            replace(arm, protocol=arm.protocol.changed(**self.changes))
+            for arm in self.paper.arms(experiment, self.dataset, self.scale, self._also(experiment))
+            if not only or arm.label in only or arm.method in only
+        ]
+
+    def _also(self, experiment: str) -> list[str]:
+        specs = self.paper.arm_specs(experiment)
+        held = {spec.method for spec in specs}
+        if len(held) < 2 or self.paper.experiment(experiment).kind not in COMPARES:
+            return []
+        labels = {spec.label for spec in specs}
+        return [m for m in self.only or () if m in self._methods and m not in held | labels]
+
+    def has_work(self, experiment: str) -> bool:
+        """Whether `only` leaves anything of an experiment."""
+        return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
+
+
+def _methods(paper: Paper, asked: Sequence[str]) -> set[str]:
+    """Methods by name: the papers' own, and all there are where one is asked for that is not among
+    them, or a file may hold some. Only those need torch."""
+    known = paper.methods | load(COMMON).methods
+    if os.environ.get(LOAD) or not known.issuperset(asked):
+        from fedrepro import methods
+
+        known |= {*methods.names()}
+    return known
+
+
+def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
+    """The data sets meant where none is named: the embedded one at scale smoke, else those of the
+    experiment, or of all that run."""
+    if experiment != "all" and not paper.experiment(experiment).can_run:
+        paper.arms(experiment)  # raises the line that says why
+    if scale == "smoke":
+        return [SMOKE_DATASET]
+    runs = [
+        e
+        for e in paper.experiments
+        if e.id == experiment
+        or (experiment == "all" and e.state == "runs" and scale not in e.named_only)
+    ]
+    if not runs:
+        raise FedReproError(
+            f"nothing of {paper.short} runs yet; `fedrepro experiments --paper {paper.name}` says "
+            "what is missing"
+        )
+    return list(dict.fromkeys(name for e in runs for name in e.datasets))
