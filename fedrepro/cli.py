@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedrepro import __version__, campaign
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, choices, one_line
 from fedrepro.base.places import CHECKOUT, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, bench, changes_of, data_app, records_app
 from fedrepro.report import text
@@ -115,7 +115,7 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
     str | None,
-    typer.Option(help="By commas; default: the experiments' own. common also takes folder:PATH."),
+    typer.Option(help="By commas; default: the experiments' own. Or folder:PATH, your own images."),
 ]
 Scale = Annotated[
     str, typer.Option(help="smoke (tests the code), reduced (minutes) or paper (needs a GPU).")
@@ -161,10 +161,12 @@ def methods(
     as_json: Json = False,
 ) -> None:
     """The methods: fields, defaults, and their sources."""
+    from fedrepro import papers
+
+    if name is not None and name not in (known := papers.known_methods([name])):
+        raise FedReproError(f"no method {name!r}; choose from {choices(name, sorted(known))}")
     from fedrepro import methods as registry
 
-    if name is not None:
-        name = registry.get(name).name
     rows = [row for row in registry.describe() if name in (None, row["name"])]
     if as_json:
         typer.echo(text.as_json(rows, text.METHOD_KEYS))

@@ -1,6 +1,6 @@
 """The papers: printed numbers, protocols with the source of every value, and claims."""
 
-from fedrepro.papers.asked import COMPARES, Question, default_datasets
+from fedrepro.papers.asked import COMPARES, Question, default_datasets, known_methods
 from fedrepro.papers.paper import Arm, Paper
 from fedrepro.papers.registry import COMMON, experiments, load, read_paper
 from fedrepro.papers.registry import names as list
@@ -8,5 +8,6 @@ from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning,
 
 __all__ = [
     "COMMON", "COMPARES", "Arm", "Claim", "Comparison", "Experiment", "Paper", "Question", "Table",
-    "Tuning", "contradicts", "default_datasets", "experiments", "list", "load", "read_paper",
+    "Tuning", "contradicts", "default_datasets", "experiments", "known_methods", "list", "load",
+    "read_paper",
 ]  # fmt: skip

@@ -6,8 +6,12 @@ All words are checked here, and without torch, so that a mistyped one is answere
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from fedrepro.base.errors import FedReproError, choices
@@ -15,11 +19,11 @@ from fedrepro.base.places import LOAD
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.words import check_device, resolve_engine
 from fedrepro.data import folders
-from fedrepro.papers.paper import Arm, Paper
-from fedrepro.papers.registry import COMMON, load
+from fedrepro.papers.paper import COMPARES, Arm, Paper
 
-COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: any other may join them
 SMOKE_DATASET = "minidigits"
+ENTRY_POINTS = PACKAGE = "fedrepro.methods"
+NAME = re.compile(r'^    name = "(.+)"$', re.MULTILINE)  # in the class of a method
 
 
 @dataclass
@@ -52,7 +56,7 @@ class Question:
         self.dataset = folders.named(self.dataset)
         if self.seed < 0:
             raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
-        self._methods = _methods(self.paper, self.only or ())
+        self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels
         for label in self.only or ():
             if label not in known:
@@ -101,15 +105,23 @@ class Question:
         return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
 
 
-def _methods(paper: Paper, asked: Sequence[str]) -> set[str]:
-    """Methods by name: the papers' own, and all there are where one is asked for that is not among
-    them, or a file may hold some. Only those need torch."""
-    known = paper.methods | load(COMMON).methods
-    if os.environ.get(LOAD) or not known.issuperset(asked):
+def known_methods(asked: Sequence[str]) -> set[str]:
+    """Methods by name. torch is imported only for a name that the package's own files do not have,
+    and only if a method may be from elsewhere: a file, another package, or registered here."""
+    known = written()
+    elsewhere = os.environ.get(LOAD) or entry_points(group=ENTRY_POINTS) or PACKAGE in sys.modules
+    if elsewhere and not known.issuperset(asked):
         from fedrepro import methods
 
         known |= {*methods.names()}
     return known
+
+
+def written() -> set[str]:
+    """The names of the package's own methods, read from its files."""
+    here = Path(__file__).parents[1]
+    files = (file for room in ("methods", "extras") for file in (here / room).glob("*.py"))
+    return {name for file in files for name in NAME.findall(file.read_text(encoding="utf-8"))}
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:

@@ -29,6 +29,7 @@ from fedrepro.papers.schema import (
 if TYPE_CHECKING:
     import pandas as pd
 
+COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
 Named = TypeVar("Named", Table, Experiment)
 
 
@@ -97,11 +98,6 @@ class Paper(BaseModel):
     def labels(self) -> set[str]:
         """The names of its rows."""
         return {spec.label for e in self.experiments for spec in self.arm_specs(e.id)}
-
-    @property
-    def methods(self) -> set[str]:
-        """The methods that its rows train."""
-        return {spec.method for e in self.experiments for spec in self.arm_specs(e.id)}
 
     def table(self, name: str) -> Table:
         """A printed table by id; FedReproError, with the choices, if there is none."""
@@ -206,13 +202,17 @@ class Paper(BaseModel):
         return tuning if here else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
-        """The data sets of an experiment: those that follow its protocol, and the embedded one,
-        which may replace any."""
-        wanted = self.experiment(name).datasets
+        """The data sets of an experiment: those that follow its protocol; the embedded one, which
+        may replace any; and, in tables of methods, your own images."""
+        experiment, own = self.experiment(name), self.datasets.get(folders.FOLDER)
+        each = experiment.clients_each or any(s.clients_each for s in self.arm_specs(name))
+        others = ["minidigits"]
+        if own is not None and own.added and experiment.kind in COMPARES and not each:
+            others.append(folders.FOLDER)
         return tuple(
             dataset
             for dataset, spec in self.datasets.items()
-            if spec.protocol in wanted or dataset == "minidigits"
+            if dataset in others or (spec.protocol in experiment.datasets and not spec.added)
         )
 
     def _arm(self, spec: ArmSpec, protocol: Protocol, base: str) -> Arm:
@@ -254,10 +254,6 @@ class Paper(BaseModel):
         kind = folders.kind(name)
         if kind in self.datasets:
             return self.datasets[kind]
-        if kind != name:
-            raise FedReproError(
-                f"{self.short} has no protocol for your own images; use `common` instead"
-            )
         known = [one + ":PATH" * one.startswith(folders.FOLDER) for one in self.datasets]
         raise FedReproError(
             f"{self.short} has no protocol for data set {name!r}; "
@@ -284,7 +280,10 @@ class Paper(BaseModel):
         spec, own = self.scales.get(_scale(scale)), folders.kind(dataset)
         changes = spec.changes if spec is not None else {}
         of_scale = changes.get(own, changes.get(base, {}))
-        return [self.protocols[base], self.dataset(dataset).changes, of_scale]
+        layers = [self.protocols[base], self.dataset(dataset).changes, of_scale]
+        if own == folders.FOLDER and own not in changes:  # a scale's rules are for the paper's data
+            layers.append(self.dataset(dataset).changes)
+        return layers
 
 
 def _scale(name: str) -> Scale:
@@ -297,7 +296,9 @@ def _scale(name: str) -> Scale:
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:
     """A table with the same number of clients in every domain of the protocol's table, or else of
     the data set."""
-    domains = protocol.data.allocation.clients or DATASETS[protocol.data.dataset]
+    domains = protocol.data.allocation.clients or DATASETS.get(protocol.data.dataset)
+    if domains is None:
+        raise FedReproError("equal clients per domain need a data set by name, not a folder")
     table = dict.fromkeys(domains, each)
     return protocol.changed(**{"data.allocation.rule": "table", "data.allocation.clients": table})
 

@@ -10,12 +10,25 @@ import yaml
 from pydantic import ValidationError
 
 from fedrepro.base.errors import FedReproError, choices
+from fedrepro.data import folders
 from fedrepro.papers.paper import Paper
 
 FOLDER = Path(__file__).parent
 COMMON = "common"  # the project's own protocol, in the form of a paper without printed numbers
 # All papers take 0.66 s in Python, 0.10 s in C.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Images of one's own, `folder:PATH`, under a paper's first protocol: its network and training, and
+# one client per domain with all training images.
+OWN = {
+    "data.dataset": folders.FOLDER,
+    "data.split": "pooled-stratified",
+    "data.test_share": 0.2,
+    "data.validation": 0.1,
+    "data.allocation.rule": "domain",
+    "data.allocation.clients": {},
+    "data.allocation.per_client": "all",
+    "data.allocation.every_class": False,
+}
 LISTED = ("id", "dataset", "caption", "state", "reason")
 
 
@@ -50,6 +63,8 @@ def read_paper(path: Path) -> Paper:
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:
         raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))
+    if raw.get("protocols"):
+        raw["datasets"].setdefault(folders.FOLDER, _own(next(iter(raw["protocols"]))))
     authors = path.with_name(f"{path.stem}.authors.yaml")
     if authors.exists():
         raw["filed"] = _read_yaml(authors)
@@ -67,6 +82,14 @@ def read_paper(path: Path) -> Paper:
         for e in paper.experiments
     )
     return paper.model_copy(update={"experiments": shown})
+
+
+def _own(protocol: str) -> dict[str, Any]:
+    """The data set of one's own images, in the form of the YAML files."""
+    told = {"source": "your own images have no official parts and no table of clients"}
+    changes = {key: {"value": value, "status": "decided", **told} for key, value in OWN.items()}
+    caveat = "your own images, not the paper's"
+    return {"protocol": protocol, "changes": changes, "caveat": caveat, "added": True}
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

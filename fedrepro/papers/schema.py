@@ -134,6 +134,7 @@ class DatasetSpec(_Spec):
     protocol: str
     changes: Settings = {}
     caveat: str = ""
+    added: bool = False
 
 
 class Tested(_Spec):

@@ -49,7 +49,7 @@ def differences(asked: Asked) -> Values:
     scores = {result.label: asked.scores(result) for result in asked.results}
     for one in asked.experiment.differences:
         embedded = asked.dataset == "minidigits"
-        if not embedded and asked.paper.datasets[asked.dataset].protocol != one.dataset:
+        if not embedded and asked.paper.dataset(asked.dataset).protocol != one.dataset:
             continue
         if one.of not in scores or (one.minus is not None and one.minus not in scores):
             continue

@@ -302,7 +302,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Compa
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
     found = []
     for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
-        if test.dataset and paper.datasets[dataset].protocol != test.dataset:
+        if test.dataset and paper.dataset(dataset).protocol != test.dataset:
             continue
         for scale in SCALES[: 1 if test.paper_only else None]:
             pairs = paired(paper, test, rows[(rows.dataset == dataset) & (rows.scale == scale)])

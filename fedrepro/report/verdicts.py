@@ -155,6 +155,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
         old = cells.get(key, _Found())
         refused = "the column is a subset" if row.get("subset") else old.refused
         refused = "it was trained with earlier settings" if row.get("past") else refused
+        refused = "the images are your own" if row["dataset"].startswith("folder:") else refused
         cells[key] = _Found(
             {**old.values, int(row["seed"]): math.nan if row["value"] is None else row["value"]},
             old.standin or bool(row.get("standin", False)),

@@ -142,9 +142,9 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monke
     bomb = io.BytesIO()
     Image.new("1", (8_000, 8_000)).save(bomb, "PNG")  # 8 kB on disk
     put(path, bomb.getvalue())
-    refused(mine, r"cat/03\.png: is too large a picture, over 50 megapixels; mend or remove it")
+    refused(mine, r"cat/03\.png: is too large a picture, over 50 megapixels; repair or remove it")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1_000)  # Pillow refuses it first
-    refused(mine, r"cat/03\.png: is too large a picture, over 50 megapixels; mend or remove it")
+    refused(mine, r"cat/03\.png: is too large a picture, over 50 megapixels; repair or remove it")
     monkeypatch.undo()
     deep = io.BytesIO()
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
@@ -169,9 +169,28 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine):
     assert absent.hash == "missing" and not absent.present and "does not exist" in absent.note
 
 
-def test_a_paper_refuses_and_names_the_common_protocol(mine):
+def test_a_papers_methods_run_on_it_under_the_papers_own_training(mine, tmp_path):
+    """One client per domain with all images; the tables that need the paper's clients refuse."""
+    for name in papers.list():
+        paper = papers.load(name)
+        one = study(name, f"folder:{mine}", "reduced", runs_dir=tmp_path)
+        data = one.protocol().data
+        assert data.allocation.rule == "domain" and data.allocation.per_client == "all"
+        table = next(e.id for e in paper.experiments if "folder" in paper.datasets_for(e.id))
+        assert {arm.protocol.data.dataset for arm in one.arms(table)} == {one.dataset}
+        own = one.protocol().model_dump(exclude={"data"})
+        base = paper.datasets["folder"].protocol
+        assert own == paper.protocol(next(n for n in paper.datasets if n.startswith(base)),
+                                     "reduced").model_dump(exclude={"data"})  # fmt: skip
+    rows = study("adcol", f"folder:{mine}", only=["FedAvg"], runs_dir=tmp_path).cells("table-4")
+    assert {row["column"] for row in rows} == {"photo", "sketch", "avg"}
+    assert all(row["caveats"] == ["your own images, not the paper's"] for row in rows)
+    with one_line("does not run on 'folder:.*choose from"):
+        study("adcol", f"folder:{mine}").arms("figure-2a")
+
+
+def test_a_folder_needs_its_path(mine):
     for name, dataset, said in (
-        *((paper, f"folder:{mine}", "own images; use `common` instead") for paper in papers.list()),
         ("common", "folder", "needs its path: write folder:PATH"),
         ("common", "folder:", "needs its path: write folder:PATH"),
         ("common", f"office10:{mine}", r"no protocol .* 'office10:.*folder:PATH"),

@@ -11,6 +11,7 @@ from fedrepro import methods, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Scale
 from fedrepro.papers import Arm, Paper
+from fedrepro.papers.asked import known_methods, written
 from fedrepro.quantities.base import get
 
 SCALES = get_args(Scale)
@@ -300,3 +301,8 @@ def test_mistakes_name_the_choices() -> None:
         ADCOL.arms("table-99")
     with pytest.raises(FedReproError, match="no printed table"):
         ADCOL.table("figure-5")
+
+
+def test_the_names_of_methods_are_read_without_their_classes() -> None:
+    own = {name for name in methods.names() if methods.get(name).__module__.startswith("fedrepro.")}
+    assert written() == own and known_methods(["FedAvg"]) >= own
