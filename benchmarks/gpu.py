@@ -61,7 +61,7 @@ Named = dict[str, Tensor]
 # The proof: the plain loop's numbers, and the same bits twice.
 
 CHECKED = Shape("tiny-cnn", 16, (21, 13, 9, 13, 16, 21), batch=8, epochs=2)
-CALM = {"data__normalise": "half", "precision": "float64"}
+CALM = {"data.normalise": "half", "precision": "float64"}
 TOLERANCE = 1e-8
 # Deep networks turn the last bits of float64 into more, the faster the larger the step and the
 # smaller the batch: ResNet-50 into 1e-8 in a round of these, into 1e-6 at ten times the step.
@@ -123,10 +123,10 @@ def check(method: str, device: str, what: str) -> dict[str, Any]:
     """
     shape, changes, rounds, limit = CHECKED, dict[str, Any](CALM), 3, TOLERANCE
     if what == "augmentation":
-        changes |= {"data__flip": True, "data__rotate": 30.0}
+        changes |= {"data.flip": True, "data.rotate": 30.0}
     elif what != "method":
         shape, rounds, limit = Shape(what, 28, (136, 136, 40), 24, 1), 1, TOLERANCE_DEEP
-        changes |= {"optimizer__lr": 1e-3}
+        changes |= {"optimizer.lr": 1e-3}
     protocol = shape.protocol(rounds=rounds).changed(**changes)
     loop, again, one, two = (
         play(method, engine, device, shape, protocol)

@@ -189,7 +189,7 @@ def test_one_campaign_a_folder(tmp_path: Path) -> None:
     [
         ({"paper": "adcoll"}, "no paper 'adcoll'; choose from adcol"),
         ({"experiment": "table-l"}, "no experiment of ADCOL 'table-l'; choose from table-"),
-        ({"dataset": "minidigit"}, "does not run on 'minidigit'; choose from minidigits, "),
+        ({"dataset": "minidigit"}, "does not run on 'minidigit'; choose from "),
         ({"methods": ["FedAVG"]}, "no row 'FedAVG'; choose from FedAvg"),
         ({"experiment": "table-3-sizes"}, "table-3-sizes trains nothing"),
         ({"experiment": "table-4", "dataset": "office10", "scale": "paper",

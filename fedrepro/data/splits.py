@@ -130,7 +130,7 @@ def make_split(
         )
     if test_share is not None and not rule.startswith("pooled-"):
         raise FedReproError(
-            f"split {rule} has a test share of its own; test_share = {test_share} goes with "
+            f"split {rule} has its own test share; test_share = {test_share} goes with "
             "pooled-stratified: set it to null"
         )
     if domain.cut is not None:

@@ -57,7 +57,7 @@ class AttendedSources:
     def init_server(self, server: fl.Server) -> None:
         protocol, clients = server.protocol, server.clients
         if not -clients <= self.target < clients or clients < 2:
-            choice = f"choose one of 0 to {clients - 1}, of two clients at least"
+            choice = f"choose one of 0 to {clients - 1}, with at least two clients"
             raise fl.FedReproError(f"FADA target = {self.target}: {choice}")
         if protocol.participation < 1:
             raise fl.FedReproError("FADA needs its target in every round; set participation to 1")

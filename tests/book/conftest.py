@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -24,3 +29,18 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (out / "html" / "index.html").is_file():
             build_book(out=out, strict=True, source=REPOSITORY)
     return out / "html"
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Serves files without a line per request."""
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """The site's address on this machine, as a web server would offer it."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -80,21 +76,6 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     with Chrome(program, tmp_path_factory.mktemp("profile")) as chrome:
         yield chrome
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a line per request."""
-
-    def log_message(self, format: str, *args: Any) -> None: ...
-
-
-@pytest.fixture(scope="module")
-def served(site: Path) -> Iterator[str]:
-    """The site's address on this machine, as a web server would offer it."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
 
 
 def pages(site: Path) -> list[Path]:

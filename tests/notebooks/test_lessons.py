@@ -31,9 +31,11 @@ def shown(paper: str, place: Path) -> list[Any]:
     lines.append("seed, shown = 0, []")
     for source in code:
         tree = ast.parse(source)
-        last = tree.body.pop()
-        assert isinstance(last, ast.Expr), "a teaching cell shows something"
-        lines += [ast.unparse(tree), f"shown.append({ast.unparse(last)})"]
+        last = tree.body[-1]
+        assert isinstance(last, ast.Expr | ast.ClassDef), "a teaching cell shows something"
+        if isinstance(last, ast.Expr):
+            tree.body[-1:] = ast.parse(f"shown.append({ast.unparse(last)})").body
+        lines.append(ast.unparse(tree))
     file = place / f"{paper}_lesson.py"
     file.write_text("\n".join(lines))
     spec = importlib.util.spec_from_file_location(file.stem, file)
