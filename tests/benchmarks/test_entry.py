@@ -17,7 +17,6 @@ REFUSED = [
     ("growth", "--axis clients --values 7", "two or more"),
     ("growth", "--axis clients --values 0 5", "from 1 on"),
     ("growth", "--images 1", "2 or more"),
-    ("peak", "--repeat 0", ""),
     ("phases", "--model nothing", ""),
     ("precision", "--precision tf32", "a CPU has no tf32"),
     ("rounds", "--images 9 --batch 8", ""),
@@ -26,6 +25,7 @@ REFUSED = [
 ]
 COUNTS, LISTS = ("0", "-1", "two", "1.5"), ("0", "0,0", "0,x")
 NUMBERS = [("rounds", f"--repeat={n}", f"'{n}' is no whole number from 1 on") for n in COUNTS]
+NUMBERS += [("peak", "--repeat=0", "is no whole number from 1 on")]
 NUMBERS += [("precision", f"--seeds={n}", "different seeds") for n in LISTS]
 
 
