@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.flop_counter import FlopCounterMode
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.base.threads import one_thread
 from fedrepro.models import build_model
 from fedrepro.records.environment import device_name
@@ -108,6 +109,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeat", type=entry.count, default=5)
     parser.add_argument("--results", type=Path, default=RESULT)
     given = parser.parse_args(words)
+    if not given.results.parent.is_dir():
+        raise FedReproError(f"no folder {given.results.parent}; name another with --results")
     text = table(given.repeat)
     given.results.write_text(text, encoding="utf-8")
     print(text)

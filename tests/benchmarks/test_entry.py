@@ -17,6 +17,7 @@ REFUSED = [
     ("growth", "--axis clients --values 7", "two or more"),
     ("growth", "--axis clients --values 0 5", "from 1 on"),
     ("growth", "--images 1", "2 or more"),
+    ("peak", "--results nowhere/peak.md", "no folder nowhere"),
     ("phases", "--model nothing", ""),
     ("precision", "--precision tf32", "a CPU has no tf32"),
     ("rounds", "--images 9 --batch 8", ""),
