@@ -27,7 +27,7 @@ def whole_protocol() -> pd.DataFrame | Html:
         for name in (n for n in names if found.paper.arm_specs(n) and found.runs(n)):
             for dataset in dict.fromkeys(study.dataset for study in found.holding(name)):
                 here = found.where(dataset=dataset)
-                ran = {result.label: study.seed for study, result in here.runs(name)}
+                ran = {result.label for _, result in here.runs(name)}
                 cells = built(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
@@ -35,7 +35,7 @@ def whole_protocol() -> pd.DataFrame | Html:
                     {
                         "table": f"{found.paper.short}, {name}",
                         "data set": dataset_name(dataset),
-                        "rows run": f"{len(set(ran) & set(asked))} of {len(asked)}",
+                        "rows run": f"{len(ran.intersection(asked))} of {len(asked)}",
                         "verdicts": ", ".join(f"{count} {word}" for word, count in words.items()),
                     }
                 )
