@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.base.places import RUNS
-from fedrepro.base.trackers import Tracker
+from fedrepro.base.progress import Tracker
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study, study
@@ -85,7 +85,7 @@ def run(
     changes: settings of the protocol to replace, such as {"rounds": 5}; not at scale paper.
     fields: hyper-parameters of the method; by default the paper's values for it, or else the
     method's own. The rest as in `federation`. runs: folder of the runs. track: "tensorboard",
-    or a `fedrepro.base.trackers.Tracker`, which receives every round.
+    or a `fedrepro.base.progress.Tracker`, which receives every round.
     FedReproError: an unknown name or wrong value; a loss that is NaN or infinite.
     """
     one = study(

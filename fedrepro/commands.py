@@ -13,7 +13,7 @@ import typer
 
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
-from fedrepro.base.trackers import resolve
+from fedrepro.base.progress import resolve
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")

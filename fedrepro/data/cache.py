@@ -1,7 +1,7 @@
 """The folders of data and prepared arrays, and the files in the cache.
 
 Each domain and size has one safetensors file. It is memory-mapped, cannot run code, and has a
-checksum (`base.checksums`). Each process reads a file completely once before it uses it: 0.02 s
+checksum (`base.files`). Each process reads a file completely once before it uses it: 0.02 s
 for SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from fedrepro.base import checksums, files
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.data.readers.common import Decoded
 
@@ -67,11 +67,11 @@ def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]
     """Write arrays and facts into one file with its checksum. It is complete or absent."""
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     # one string, because safetensors writes several in no fixed order
-    note = {"fedrepro": json.dumps({**facts, **checksums.UNSIGNED}, sort_keys=True)}
+    note = {"fedrepro": json.dumps({**facts, **files.UNSIGNED}, sort_keys=True)}
 
     def write(file: Path) -> None:
         save_file(whole, file, metadata=note)
-        checksums.sign(file)
+        files.sign(file)
 
     files.write(path, write, f"free some space or set {CACHE} to a folder you may write to")
 
@@ -87,7 +87,7 @@ def is_whole(path: Path) -> bool:
 
 @lru_cache
 def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
-    return checksums.is_whole(path)
+    return files.is_whole(path)
 
 
 def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:

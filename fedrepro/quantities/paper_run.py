@@ -13,8 +13,7 @@ import pandas as pd
 from fedrepro import methods, papers
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import RUNS
-from fedrepro.base.progress import Progress
-from fedrepro.base.trackers import Tracker
+from fedrepro.base.progress import Progress, Tracker
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Question

@@ -2,7 +2,7 @@
 tensors and facts are always of the same round.
 
 The header also names the run, which is its folder, and has a checksum of the whole file
-(`base.checksums`). It is computed after writing and checked before reading. Each takes a third of
+(`base.files`). It is computed after writing and checked before reading. Each takes a third of
 a second for 1 GB; saving 1 GB takes 2 to 7 s.
 """
 
@@ -18,7 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedrepro.base import checksums, files
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 
 NAME = "checkpoint.safetensors"
@@ -92,7 +92,7 @@ class FileCheckpoint:
         if not self.path.exists():
             return None
         mend = "delete it to train this run from the start"
-        if not checksums.is_whole(self.path):
+        if not files.is_whole(self.path):
             raise FedReproError(f"{self.path} is damaged, or older than checksums; {mend}")
         try:
             stored = Stored(self.path)
@@ -110,7 +110,7 @@ class FileCheckpoint:
 def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """Write the safetensors format, one tensor after another: the library's own writer needs a
     second copy of all tensors in memory."""
-    said = {**checksums.UNSIGNED, "run": run, "facts": json.dumps(facts)}
+    said = {**files.UNSIGNED, "run": run, "facts": json.dumps(facts)}
     header: dict[str, Any] = {"__metadata__": said}
     end = 0
     for name, value in tensors.items():
@@ -123,4 +123,4 @@ def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[s
         file.write(len(text).to_bytes(8, "little") + text)
         for value in tensors.values():
             value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tofile(file)
-    checksums.sign(path)
+    files.sign(path)

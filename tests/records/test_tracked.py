@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 import fedrepro
 from fedrepro import cli
 from fedrepro.base.places import TRACK
-from fedrepro.base.progress import Progress
-from fedrepro.base.trackers import Tracker
+from fedrepro.base.progress import Progress, Tracker
 from fedrepro.federated import metrics
 from tests.data.made import one_line
 
@@ -93,6 +92,6 @@ def test_the_command_line_tracks_and_says_what_it_does_not_know(tmp_path, monkey
     wrong = CliRunner().invoke(cli.app, [*words, "tensorbord"])
     assert wrong.exit_code == 2 and "choose from tensorboard" in wrong.stderr
     monkeypatch.setenv(TRACK, "")
-    monkeypatch.setattr("fedrepro.base.trackers.find_spec", lambda name: None)
+    monkeypatch.setattr("fedrepro.base.progress.find_spec", lambda name: None)
     with one_line(r"pip install 'fedrepro\[tensorboard\]'"):
         fedrepro.run("FedAvg", runs=tmp_path, track="tensorboard")
