@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict
@@ -38,7 +38,7 @@ class Arm:
     """One run of an experiment for each seed. ``label`` is the row's name in the printed table
     (``alternative``: a second reading of the paper, which has no row there). row, column: the
     printed place of its mean accuracy if each arm has one (kind ``grid``). tuned: fields that
-    get a tuned value; empty: the protocol's setting gets it."""
+    get a tuned value; empty: the protocol's setting gets it. constant: as in `ArmSpec`."""
 
     label: str
     method: str
@@ -48,6 +48,7 @@ class Arm:
     row: str = ""
     column: str | None = None
     tuned: tuple[str, ...] = ()
+    constant: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def trials(self, tuning: Tuning) -> Iterator[tuple[str, Arm, Arm]]:
         """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
@@ -59,6 +60,16 @@ class Arm:
             else:
                 arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
             yield str(value), arm, replace(arm, protocol=arm.protocol.changed(rounds=rounds))
+
+    def constants(self, tuning: Tuning, first: str) -> Iterator[tuple[str, Arm, Arm]]:
+        """The same for the values of the arm's constant. first: the value it has from `trials`."""
+        rounds = tuning.rounds.get(self.protocol.scale, self.protocol.rounds)
+        tried = self.constant if self.protocol.scale in tuning.constants else {}
+        for name, values in tried.items():
+            for value in values:
+                arm = replace(self, fields=self.fields | {name: value})
+                run = replace(arm, protocol=arm.protocol.changed(rounds=rounds))
+                yield f"{first}, {name} {value}", arm, run
 
 
 class Paper(BaseModel):
@@ -231,7 +242,8 @@ class Paper(BaseModel):
         }
         changed = protocol.changed(**changes)
         place = spec.row or spec.label, spec.column
-        return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place, spec.tuned)
+        tuned = spec.tuned, spec.constant
+        return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place, *tuned)
 
     def settings_of(self, method: str, base: str) -> Settings:
         """A method's settings under one of the protocols."""

@@ -191,10 +191,11 @@ class ArmSpec(_Spec):
 
     everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
     before ``protocol`` and ``scales``. tuned: the method's fields that get a tuned value, instead
-    of the protocol's setting. clients_each: clients in every domain; an experiment may set them by
-    scale. row, column: the printed place of the mean accuracy in kind ``grid``; by default the
-    label and the first column. alternative: a second reading of the paper, without a row in its
-    table.
+    of the protocol's setting. constant: one field of the method, and the values that are tried
+    instead of its own after the protocol's setting is tuned. clients_each: clients in every
+    domain; an experiment may set them by scale. row, column: the printed place of the mean accuracy
+    in kind ``grid``; by default the label and the first column. alternative: a second reading of
+    the paper, without a row in its table.
     """
 
     label: str
@@ -205,6 +206,7 @@ class ArmSpec(_Spec):
     everywhere: dict[str, Any] = {}
     where: dict[str, dict[str, Any]] = {}
     tuned: tuple[str, ...] = ()
+    constant: dict[str, tuple[float, ...]] = Field({}, max_length=1)
     clients_each: Count | None = None
     row: str | None = None
     column: str | None = None
@@ -237,11 +239,13 @@ class Tuning(_Spec):
     ``tuned`` fields (only those if it is None), gets each of the values of its scale in runs of
     ``seed``, with the scale's number of ``rounds``, or all. The value with the highest mean
     validation accuracy over the last five rounds (the first of equals) is used for every seed.
+    With it, each arm's ``constant`` gets its values, at the scales of ``constants``.
     Nothing is tuned at a scale without values, or under a protocol that is not in ``protocols``."""
 
     setting: str | None = None
     rounds: dict[Scale, Count] = {}
     protocols: tuple[str, ...] = ()
+    constants: tuple[Scale, ...] = ()
     values: dict[Scale, Annotated[tuple[Any, ...], Field(min_length=1)]]
     seed: int = Field(ge=0)
     source: str

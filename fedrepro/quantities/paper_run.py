@@ -74,7 +74,9 @@ class Study(Question):
         rounds = {}
         for name, arm in arms:
             tuning = self.paper.tuning_of(name, self.dataset, arm)
-            runs = [arm, *(run for *_, run in arm.trials(tuning))] if tuning else [arm]
+            runs = [arm]
+            if tuning is not None:
+                runs += [run for *_, run in (*arm.trials(tuning), *arm.constants(tuning, ""))]
             rounds[_key(arm)] = sum(run.protocol.rounds for run in runs)
         if self.progress is not None:
             self.progress.plan(rounds)
@@ -87,19 +89,22 @@ class Study(Question):
         tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}
-        tried, trials = {}, {}
-        diverged: Diverged | None = None
-        for value, chosen, run in arm.trials(tuning):
-            try:
-                trials[value] = self._record(run, seed=tuning.seed, name=f"{arm.label}, {value}")
-            except Diverged as error:
-                diverged = error
-                continue
-            tried[value] = chosen
-        if diverged is not None and not trials:
-            raise diverged
-        validated = {value: metrics.validated(run.curve) for value, run in trials.items()}
-        return tried[metrics.best_value(validated)], trials
+        tried: dict[str, Arm] = {}
+        trials: dict[str, Record] = {}
+        best, diverged = "", None
+        for constant in (False, True):
+            runs = tried[best].constants(tuning, best) if constant else arm.trials(tuning)
+            for value, chosen, run in runs:
+                try:
+                    named = f"{arm.label}, {value}"
+                    trials[value] = self._record(run, seed=tuning.seed, name=named)
+                    tried[value] = chosen
+                except Diverged as error:
+                    diverged = error
+            if diverged is not None and not trials:
+                raise diverged
+            best = metrics.best_value({v: metrics.validated(r.curve) for v, r in trials.items()})
+        return tried[best], trials
 
     def _record(
         self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""

@@ -224,19 +224,25 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 
 def chosen(found: Results, experiment: str) -> pd.DataFrame | Html:
-    """The tuned value by method and data set, and the validation accuracy of each tried value, in
+    """The tuned values by method and data set, and the validation accuracy of each tried value, in
     percent."""
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for dataset in datasets(found, experiment):
         for _, result in found.of_one_scale(dataset, experiment).runs(experiment):
             if (result.label, dataset) not in rows and (tries := result.tries):
-                shown = {value: round(accuracy, 1) for value, accuracy in tries.items()}
-                rows[result.label, dataset] = {"chosen": metrics.best_value(tries), **shown}
+                rows[result.label, dataset] = {"chosen": metrics.best_value(tries), **_tries(tries)}
     if not rows:
         return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame.index = pd.MultiIndex.from_tuples(frame.index, names=["method", "dataset"])
     return frame.unstack().swaplevel(axis=1).sort_index(axis=1, level=0, sort_remaining=False)
+
+
+def _tries(tries: Mapping[str, float]) -> dict[str, object]:
+    """Each tried value's accuracy: the learning rate's in columns, the own constant's in words."""
+    shown: dict[str, object] = {v: round(a, 1) for v, a in tries.items() if ", " not in v}
+    own = [f"{v.partition(', ')[2]}: {a:.1f}" for v, a in tries.items() if ", " in v]
+    return {**shown, "own constant": "; ".join(own)} if own else shown
 
 
 def figure(found: Results, experiment: str, dataset: str) -> Picture:
@@ -274,5 +280,5 @@ def one_seed(study: Study, experiment: str) -> pd.DataFrame:
 
 def tried(study: Study, experiment: str) -> pd.DataFrame:
     """Validation accuracy in percent: one row per method, one column per tried value."""
-    rows = {r.label: r.tries for r in study.results(experiment)}
+    rows = {r.label: _tries(r.tries) for r in study.results(experiment)}
     return pd.DataFrame.from_dict(rows, orient="index").round(1).rename_axis("method")

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,9 @@ class Kept(Study):
     def _specs(self, experiment: str, arm: Arm) -> Iterator[RunSpec]:
         tuning, asked = self.paper.tuning_of(experiment, self.dataset, arm), [(arm, self.seed)]
         if tuning is not None:
-            for _, chosen, run in arm.trials(tuning):
+            first = list(arm.trials(tuning))
+            each = (chosen.constants(tuning, value) for value, chosen, _ in first)
+            for _, chosen, run in chain(first, *each):
                 asked += [(chosen, self.seed), (run, tuning.seed)]
         for one, seed in asked:
             yield RunSpec(methods.create(one.method, **one.fields), one.protocol, seed)

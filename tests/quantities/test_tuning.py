@@ -80,6 +80,34 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
 
 
+def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
+    common = papers.load("common")
+    tuning = Tuning(
+        setting="optimizer.lr",
+        values={"smoke": RATES},
+        constants=("smoke",),
+        seed=3,
+        source="a test",
+    )
+    methods_table = common.experiment("methods")
+    arms = tuple(
+        arm.model_copy(update={"constant": {"mu": (0.5, 50.0)} if arm.label == "FedProx" else {}})
+        for arm in methods_table.arms
+    )
+    table = methods_table.model_copy(update={"tuning": tuning, "arms": arms})
+    paper = common.model_copy(update={"experiments": (table,)})
+    only = ["FedAvg", "FedProx"]
+    study = Study(paper, "minidigits", "smoke", 0, only, store=Store(tmp_path), **HERE)
+    average, proximal = study.results("methods")
+    assert average.tries.keys() == {str(rate) for rate in RATES}
+    best = max(RATES, key=lambda rate: proximal.tries[str(rate)])
+    own = {f"{best}, mu 0.5": 0.5, f"{best}, mu 50.0": 50.0}
+    assert proximal.tries.keys() == {*map(str, RATES), *own}
+    chosen = metrics.best_value(proximal.tries)
+    assert proximal.record.config["protocol"]["optimizer"]["lr"] == best
+    assert proximal.record.config["method"]["fields"]["mu"] == own.get(chosen, 0.01)
+
+
 def test_progress_names_rows_and_tried_values(tmp_path) -> None:
     labels = []
 
