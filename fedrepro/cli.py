@@ -335,7 +335,7 @@ def verdicts(
 
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
-    places = [CHECKOUT / "book" / "runs" / "notebooks", RUNS / "notebooks"]
+    places = [CHECKOUT / "book" / "records" / "notebooks", RUNS / "notebooks"]
     if paper is not None:
         papers.load(paper)
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it

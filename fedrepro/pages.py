@@ -35,7 +35,7 @@ Report = Callable[[str], None]
 
 RESULTS = Path("book/results")  # notebooks executed at each build
 GENERATED = Path("book/_generated")  # written at each build, from the code
-RECORDED = Path("book/runs/notebooks")  # executed notebooks that are kept with the book
+RECORDED = Path("book/records/notebooks")  # executed notebooks that are kept with the book
 # Files that sphinx and its theme copy, but no page loads.
 UNREAD = (
     *("_static/**/*.map", "_static/**/*.ttf", "_static/locales/**/*.[mp]o"),

@@ -18,7 +18,7 @@ import yaml
 from scipy import stats
 
 ROOT = Path(__file__).parents[1]
-RUNS, PAPERS = ROOT / "book" / "runs", ROOT / "fedrepro" / "papers"
+RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
 KINDS = {"accuracy": 100.0, "sweep": 100.0, "sampling": 100.0, "in-out": 1.0}
 # Unit, differences by seed, variance over test images, margin; of each difference of a test. Then

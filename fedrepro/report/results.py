@@ -29,7 +29,7 @@ from fedrepro.records.record import short_hash
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
-FOLDER = CHECKOUT / "book" / "runs"
+FOLDER = CHECKOUT / "book" / "records"
 OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 

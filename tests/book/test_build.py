@@ -160,7 +160,7 @@ def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path: Path) -> 
 
     pages.add_recorded(tmp_path, lines.append)
 
-    links = re.compile(r"- \[(.*)\]\(/book/runs/notebooks/(.*)\.ipynb\)\n")
+    links = re.compile(r"- \[(.*)\]\(/book/records/notebooks/(.*)\.ipynb\)\n")
     found = links.findall((tmp_path / pages.GENERATED / pages.NOTEBOOKS).read_text())
     assert found == [
         ("ADCOL on Digits, paper, seed 0", "adcol-digits5-standin-paper-seed0"),
@@ -212,11 +212,11 @@ def test_every_page_of_the_toc_is_there(site: Path) -> None:
 def test_recorded_notebooks_are_linked_but_in_no_menu_and_not_searched(site: Path) -> None:
     names = {file.stem for file in (REPOSITORY / pages.RECORDED).glob("*.ipynb")}
     execution = (site / "book" / "results" / "execution.html").read_text("utf-8")
-    led = re.findall(r'href="\.\./runs/notebooks/([^"/]+)\.html"', execution)
+    led = re.findall(r'href="\.\./records/notebooks/([^"/]+)\.html"', execution)
     assert sorted(led) == sorted(names) and names
     for page in site.rglob("*.html"):
         menu = re.search(r'<nav class="bd-links.*?</nav>', page.read_text("utf-8"), re.DOTALL)
-        assert menu is None or "runs/notebooks" not in menu[0], page.name
+        assert menu is None or "records/notebooks" not in menu[0], page.name
     text = (site / "searchindex.js").read_text("utf-8")
     index = json.loads(text[text.index("(") + 1 : text.rindex(")")])
     unlisted = {i for i, name in enumerate(index["docnames"]) if Path(name).name in names}

@@ -10,7 +10,7 @@ from fedrepro.records import RunSpec
 from fedrepro.records.packed import Pack, check
 from fedrepro.records.record import run_id
 
-RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "runs")
+RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "records")
 
 
 def test_the_packed_records_are_whole():
