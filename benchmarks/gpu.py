@@ -28,13 +28,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from fedrepro import methods, papers
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol
-from fedrepro.engine.stacked import flat
 from fedrepro.federated.rounds import Training
 from fedrepro.records import RunSpec, Store, federation_of
 from fedrepro.records.environment import environment, pick_device
@@ -78,7 +78,8 @@ def play(method: str, engine: str, device: str, shape: Shape, protocol: Protocol
     def keep(way: str, client: Any, message: Any) -> None:
         key = f"round {run.server.round} client {client.index} {way}"
         nth = len({k.split("|")[0] for k in heard if k.startswith(key)})  # again before a test
-        heard.update({f"{key} {nth}|{k}": v.clone() for k, v in flat(message).items()})
+        sent = tree_leaves(dict(sorted(message.items())))
+        heard.update({f"{key} {nth}|{k}": v.clone() for k, v in enumerate(sent)})
 
     def down(client: Any) -> Any:
         message = download(client)

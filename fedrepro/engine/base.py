@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import ctypes
 import math
 import os
@@ -12,13 +11,11 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrepro.base.errors import Diverged
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
@@ -26,12 +23,10 @@ from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, draw, normalise, slices
 from fedrepro.methods.base import Method, Phase, Shots
-from fedrepro.methods.messages import Message
+from fedrepro.methods.messages import Message, architecture, norms, run_with
 from fedrepro.models import FLModel, Output, TensorInfo, layout
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
-
-Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -121,10 +116,7 @@ class Engine(ABC):
         self.dtype = next(module.parameters()).dtype
         self.layout: dict[str, TensorInfo] = layout(module)
         # Only the architecture, to run it with other tensors than the module's own.
-        self._others = {
-            mode: callable_under_vmap(module.train(mode)).requires_grad_(False).to("meta")
-            for mode in (False, True)
-        }
+        self._others = {mode: architecture(module, mode).to("meta") for mode in (False, True)}
         self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
 
     @abstractmethod
@@ -209,9 +201,7 @@ class Engine(ABC):
     def _run_other(
         self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False
     ) -> Output:
-        module = self._others[training]
-        used = {n: v for n, v in tensors.items() if n in module.state_dict()}
-        return cast(Output, functional_call(module, used, (x,), strict=True))
+        return run_with(self._others[training], tensors, x)  # type: ignore[no-any-return]
 
     # Tensors in and out of the one network object.
 
@@ -251,22 +241,6 @@ class Engine(ABC):
             yield
         finally:
             products.allow_tf32, convolutions.allow_tf32 = before
-
-
-def norms(module: nn.Module) -> list[_BatchNorm]:
-    """The BatchNorm layers of a network."""
-    return [m for m in module.modules() if isinstance(m, _BatchNorm)]
-
-
-def callable_under_vmap(module: Module) -> Module:
-    """A copy without batch counters, which vmap cannot write. A copy that uses batch statistics has
-    no running ones either: they are never read, and clients that share it cannot all write them."""
-    module = copy.deepcopy(module)
-    for layer in norms(module):
-        layer.num_batches_tracked = None
-        if module.training:
-            layer.running_mean = layer.running_var = None
-    return module
 
 
 @cache

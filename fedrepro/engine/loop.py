@@ -12,13 +12,14 @@ from concurrent.futures import CancelledError
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
 from fedrepro.data.transforms import epoch_batches, prepare_batch
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.messages import Message, Network
+from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel
 
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
@@ -60,7 +61,8 @@ class LoopEngine(Engine):
     def _train_one(self, job: Job, method: Method) -> Trained:
         self._load(job.state)
         self.module.train()
-        received, streams = _placed(job.received, self.device), Streams.of(job)
+        received = tree_map(lambda value: value.to(self.device), job.received)
+        streams = Streams.of(job)
         keeps = method.keeps_optimizer or self.protocol.optimizer.kept
         memory: dict[str, Tensor] = dict(job.optimizer)
         sums: dict[str, Tensor] = {}
@@ -181,15 +183,3 @@ def _one_step_ahead(model: LocalModel, size: float) -> Iterator[None]:
     with torch.no_grad():
         for name, value in model.params.items():
             value.copy_(before[name])
-
-
-def _placed(message: Message, device: torch.device) -> Message:
-    """The message with every tensor on the device; networks are already on the server's device."""
-    return {
-        kind: payload.to(device)
-        if isinstance(payload, Tensor)
-        else payload
-        if isinstance(payload, Network)
-        else {name: value.to(device) for name, value in payload.items()}
-        for kind, payload in message.items()
-    }

@@ -18,6 +18,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedrepro.base.protocol import DataSpec, OptimizerSpec, Protocol
 from fedrepro.data.transforms import (
@@ -36,12 +37,10 @@ from fedrepro.engine.base import (
     Streams,
     Trained,
     build,
-    callable_under_vmap,
-    norms,
     remembered,
 )
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.messages import Message, Network, Payload
+from fedrepro.methods.messages import Message, norms
 from fedrepro.models import FLModel, Output
 
 Named = Mapping[str, Tensor]
@@ -93,7 +92,7 @@ class _Stack:
 
     def __init__(self, engine: StackedEngine, method: Method, jobs: Sequence[Job]) -> None:
         self._engine, self._method, self._jobs = engine, method, jobs
-        self._received = Received([job.received for job in jobs], engine.device)
+        self._received = stacked([job.received for job in jobs], engine.device)
         size = jobs[0].batch_size or engine.protocol.batch_size
         like = torch.empty((), dtype=engine.dtype, device=engine.device)
         self._reader = Reader(method, jobs, engine.protocol.data, size, like)
@@ -187,7 +186,7 @@ class _Stack:
         work, engine = getattr(self._method, loss), self._engine
 
         def one(
-            leaves: Named, fixed: Named, batch: tuple[Tensor, ...], received: Mapping[str, Tensor]
+            leaves: Named, fixed: Named, batch: tuple[Tensor, ...], received: Message
         ) -> tuple[Tensor, dict[str, Tensor]]:
             def network(images: Tensor) -> Output:
                 tensors = {**leaves, **fixed}
@@ -195,10 +194,10 @@ class _Stack:
 
             with engine._autocast():
                 model = LocalModel(network, leaves, engine._run_other)
-                terms = work(model, Batch(*batch), self._received.message(received))
+                terms = work(model, Batch(*batch), received)
                 return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
-        received = {name: value[rows] for name, value in self._received.tensors.items()}
+        received = tree_map(lambda value: value[rows], self._received)
         losses, terms = vmap(one)(leaves, fixed, tuple(batch), received)
 
         # The clients are independent, so the sum's gradient is each client's own.
@@ -215,7 +214,6 @@ class _Stack:
         return now, rest, terms
 
 
-APART = "\n"  # between a payload's kind and a tensor's name
 Batches = tuple[Tensor, ...]  # indices of one step of a client: one batch, or two with lookahead
 
 
@@ -304,58 +302,14 @@ class Reader:
         return tuple(column.unflatten(0, (len(indices), size)) for column in columns)
 
 
-class Received:
-    """The messages of a stack's clients. tensors: by kind and name, (clients, ...)."""
-
-    def __init__(self, messages: Sequence[Message], device: torch.device) -> None:
-        self._forms: Message = dict(messages[0])
-        for kind, payload in messages[0].items():
-            if isinstance(payload, Network):
-                self._forms[kind] = network = copy.copy(payload)
-                network._skeleton = callable_under_vmap(payload._skeleton)
-        named = [flat(message) for message in messages]
-        self.tensors = {n: torch.stack([own[n] for own in named]).to(device) for n in named[0]}
-
-    def message(self, tensors: Mapping[str, Tensor]) -> Message:
-        """The message for one client's loss, from that client's tensors."""
-        return {kind: self._payload(kind, tensors) for kind in self._forms}
-
-    def _payload(self, kind: str, tensors: Mapping[str, Tensor]) -> Payload:
-        form = self._forms[kind]
-        named = {name: tensors[kind + APART + name] for name in parts(form)}
-        if isinstance(form, Tensor):
-            return named[""]
-        if not isinstance(form, Network):
-            return named
-        network = copy.copy(form)
-        network.tensors = {name: named[name] for name in form._skeleton.state_dict()}
-        return network
-
-
-def parts(payload: Payload) -> Mapping[str, Tensor]:
-    """The tensors of a payload by name; a single tensor's name is empty."""
-    if isinstance(payload, Tensor):
-        return {"": payload}
-    return payload.tensors if isinstance(payload, Network) else payload
-
-
-def flat(message: Message) -> dict[str, Tensor]:
-    """All tensors of a message by kind and name."""
-    return {
-        kind + APART + name: value
-        for kind, payload in message.items()
-        for name, value in parts(payload).items()
-    }
+def stacked(messages: Sequence[Message], device: torch.device) -> Message:
+    """The messages of a stack's clients as one; each tensor has a leading axis (clients, ...)."""
+    leaves, specs = zip(*map(tree_flatten, messages), strict=True)
+    stacks = [torch.stack(own).to(device) for own in zip(*leaves, strict=True)]
+    return cast(Message, tree_unflatten(stacks, specs[0]))
 
 
 def form(message: Message) -> Hashable:
     """Equal for messages that can be stacked: kinds, names, shapes, types, architectures."""
-    return tuple(
-        (
-            kind,
-            str(payload._skeleton) if isinstance(payload, Network) else type(payload).__name__,
-            isinstance(payload, Network) and payload._skeleton.training,
-            tuple((name, value.shape, value.dtype) for name, value in parts(payload).items()),
-        )
-        for kind, payload in sorted(message.items())
-    )
+    leaves, spec = tree_flatten(message)
+    return str(spec), tuple((leaf.shape, leaf.dtype) for leaf in leaves)

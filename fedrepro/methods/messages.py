@@ -8,9 +8,14 @@ its own ``memory``, and a ``schedule``, values that follow from the round's numb
 
 import copy
 from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import register_pytree_node, tree_leaves
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Network:
@@ -25,12 +30,46 @@ class Network:
             for name, value in module.state_dict().items()
             if not name.endswith("num_batches_tracked")
         }
-        self._skeleton = copy.deepcopy(module).train(training).requires_grad_(False)
+        self._skeleton = architecture(module, training)
 
     def __call__(self, inputs: Tensor) -> Tensor:
         """The network's output; gradients flow to the inputs, not to its weights."""
-        output: Tensor = functional_call(self._skeleton, self.tensors, (inputs,))
-        return output
+        return run_with(self._skeleton, self.tensors, inputs)  # type: ignore[no-any-return]
+
+
+def _filled(tensors: Iterable[Any], context: tuple[nn.Module, bool]) -> Network:
+    network = Network.__new__(Network)
+    (network.tensors,), (network._skeleton, _) = tensors, context
+    return network
+
+
+# So vmap, and everything that walks through a message, finds the tensors of a network in it.
+register_pytree_node(
+    Network, lambda sent: ([sent.tensors], (sent._skeleton, sent._skeleton.training)), _filled
+)
+
+
+def norms(module: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers of a network."""
+    return [m for m in module.modules() if isinstance(m, _BatchNorm)]
+
+
+def architecture(module: Module, training: bool) -> Module:
+    """A copy in a mode, to be run with other tensors, also under vmap. It has no batch counters,
+    which vmap cannot write. If it uses batch statistics it has no running ones either: they are
+    never read, and clients that share it cannot all write them."""
+    module = copy.deepcopy(module).train(training).requires_grad_(False)
+    for layer in norms(module):
+        layer.num_batches_tracked = None
+        if training:
+            layer.running_mean = layer.running_var = None
+    return module
+
+
+def run_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
+    """The output of an `architecture` for x, with those of the tensors that it has."""
+    used = {name: value for name, value in tensors.items() if name in module.state_dict()}
+    return functional_call(module, used, (x,), strict=True)
 
 
 OWN = ("memory", "schedule")  # kinds that a loss receives but that are not sent
@@ -41,10 +80,7 @@ Message = dict[str, Payload]  #: Payloads by kind.
 
 def payload_bytes(payload: Payload) -> int:
     """Bytes of the tensors of one payload."""
-    if isinstance(payload, Tensor):
-        return payload.numel() * payload.element_size()
-    tensors = payload.tensors if isinstance(payload, Network) else payload
-    return sum(value.numel() * value.element_size() for value in tensors.values())
+    return sum(value.nbytes for value in tree_leaves(payload))
 
 
 def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
