@@ -97,7 +97,6 @@ class LoopEngine(Engine):
         groups = [
             (spec, {name: moving[name] for name in names})
             for spec, names in phase.groups(self.protocol.optimizer, moving)
-            if names
         ]
         optimizers = [build(spec, [own], [memory], job.round) for spec, own in groups]
         model = LocalModel(self.module, moving, self._run_other)

@@ -126,9 +126,7 @@ class _Stack:
         moving = self._engine.moving(phase)
         clients = range(len(self._jobs))
         own = [{name: nn.Parameter(self._tensors[name][i]) for name in moving} for i in clients]
-        groups = [
-            group for group in phase.groups(self._engine.protocol.optimizer, moving) if group[1]
-        ]
+        groups = phase.groups(self._engine.protocol.optimizer, moving)
         pieces = [
             (spec, [{name: weights[name] for name in names} for weights in own])
             for spec, names in groups

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import Engine
 from fedrepro.federated.metrics import Row
 
@@ -31,29 +31,15 @@ def tests(
     engine: Engine,
     network: str,
     state: Mapping[str, Tensor],
-    samples: Mapping[str, Samples],
-    split: str = "test",
+    federation: Federation,
+    domains: Collection[str],
+    splits: Iterable[str] = ("test", "validation"),
 ) -> list[Test]:
-    """The tests of one network on the images of some domains."""
-    return [Test(network, d, split, *engine.evaluate(state, part)) for d, part in samples.items()]
-
-
-def everywhere(engine: Engine, federation: Federation, state: Mapping[str, Tensor]) -> list[Test]:
-    """The tests of the server's network on every domain's test set, and on its validation images
-    if the federation has some."""
-    found = tests(engine, "server", state, federation.tests)
-    return found + tests(engine, "server", state, federation.validations(), "validation")
-
-
-def own_domain(
-    engine: Engine, federation: Federation, client: ClientData, state: Mapping[str, Tensor]
-) -> list[Test]:
-    """The tests of a client's network on its own domain."""
-    domain = client.domain
-    found = tests(engine, client.name, state, {domain: federation.tests[domain]})
-    if client.validation is not None:
-        found += tests(engine, client.name, state, {domain: client.validation}, "validation")
-    return found
+    """The tests of one network on some domains' test sets, and on their validation images if they
+    have some."""
+    images = {"test": federation.tests, "validation": federation.validations()}
+    places = [(split, domain) for split in splits for domain in images[split] if domain in domains]
+    return [Test(network, d, s, *engine.evaluate(state, images[s][d])) for s, d in places]
 
 
 def rows(number: int, subject: str, found: Iterable[Test]) -> Iterator[Row]:
@@ -80,11 +66,6 @@ def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, T
         for test in found
         if test.split == "test"
     }
-
-
-def of_rounds(named: Mapping[str, Tensor], rounds: Collection[int]) -> dict[str, Tensor]:
-    """The predictions of some rounds."""
-    return {n: v for n, v in named.items() if int(n.partition("/")[0]) in rounds}
 
 
 def embed(

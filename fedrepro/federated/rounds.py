@@ -22,7 +22,6 @@ from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
 from fedrepro.engine.base import Results
 from fedrepro.federated import evaluation
 from fedrepro.federated.clients import Checkpoint, Client, flatten, give_head, restore
-from fedrepro.federated.evaluation import of_rounds
 from fedrepro.federated.metrics import LAST, Curve, Row, logged, term_rows
 from fedrepro.federated.server import RunningAverage, participants
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
@@ -173,7 +172,8 @@ class Training:
         rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
         rows += logged(number, "bytes", sent) + logged(number, "seconds", clock.seconds)
         self.log.add(rows)
-        self.predicted = of_rounds(self.predicted | predicted | found, self.log.scored())
+        named, scored = self.predicted | predicted | found, self.log.scored()
+        self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
         self.round = number
 
     @contextmanager
@@ -280,6 +280,7 @@ class Training:
         predicted: dict[str, Tensor] = {}
         last = number > self.protocol.rounds - LAST
         federation = self.federation if last else self.few_tests
+        test = partial(evaluation.tests, self.engine)
         if number and self.method.bn_policy == "recompute":
             with clock("evaluate"):
                 self._recompute_statistics()
@@ -287,15 +288,15 @@ class Training:
             found: dict[int, list[evaluation.Test]] = {}
             if subject == "global":
                 with clock("evaluate"):
-                    found[0] = evaluation.everywhere(self.engine, federation, self.server.model)
+                    found[0] = test("server", self.server.model, federation, federation.tests)
             else:
                 on_all = subject == self.evaluated[0] and self.protocol.tested_on == "everywhere"
                 for i, state in self._networks(subject, number, self.clients, clock):
                     client = self.clients[i].data
                     with clock("evaluate"):
-                        found[i] = evaluation.own_domain(self.engine, federation, client, state)
-                        cross = federation.tests if on_all else {}
-                        tests = evaluation.tests(self.engine, client.name, state, cross)
+                        found[i] = test(client.name, state, federation, [client.domain])
+                        cross = federation.tests if on_all else ()
+                        tests = test(client.name, state, federation, cross, ["test"])
                     rows += evaluation.cross_rows(number, tests)
                     predicted |= evaluation.predictions(number, subject, tests)
             ordered = [test for i in sorted(found) for test in found[i]]

@@ -56,14 +56,11 @@ class RunningAverage:
             value.mul_(own / sum(batches))
 
     def take(self, position: int, message: Message, weight: float) -> None:
-        """Add the shared tensors of a client's message, and remove them from it."""
-        if "model" in message:
-            self.add(position, tensors_of(message, "model"), weight)
-            del message["model"]
-
-    def add(self, position: int, model: Mapping[str, Tensor], weight: float) -> None:
-        """Add a client's tensors with its weight; position 0 is the round's first client."""
-        for name, value in model.items():
+        """Add the shared tensors of a client's message with its weight, and remove them from it.
+        Position 0 is the round's first client."""
+        shared = tensors_of(message, "model") if "model" in message else {}
+        message.pop("model", None)
+        for name, value in shared.items():
             info = self._layout[name]
             if self._first and info.is_bn and info.is_buffer:
                 if position == 0:

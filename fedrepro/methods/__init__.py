@@ -21,6 +21,7 @@ ROOMS = ("fedrepro.methods", "fedrepro.extras")  # packages whose modules may ho
 
 _registry: dict[str, type[Method]] = {}
 _discovered = False
+_adapter: Any = cache(TypeAdapter)
 
 
 def register(method: type[Method]) -> type[Method]:
@@ -138,15 +139,9 @@ def create(name: str, **values: Any) -> Method:
             bounds = f"at least {low}" if high is None else f"between {low} and {high}"
             raise FedReproError(f"{name} {key} = {value!r}: give a value {bounds}")
     try:
-        checked: Method = _adapter(cls).validate_python(values)
-        return checked
+        return _adapter(cls).validate_python(values)  # type: ignore[no-any-return]
     except ValidationError as error:
         raise FedReproError(f"{name} {first_mistake(error)}") from None
-
-
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
 
 
 def describe() -> list[dict[str, Any]]:

@@ -158,11 +158,11 @@ class Phase:
     def groups(
         self, default: OptimizerSpec, moving: Iterable[str]
     ) -> list[tuple[OptimizerSpec, tuple[str, ...]]]:
-        """The trained parameters by their optimiser, the phase's own first."""
+        """The trained parameters by their optimiser, the phase's own first; none is empty."""
         alone = {name: spec for name, spec in self.apart if name in moving}
         rest = tuple(name for name in moving if name not in alone)
-        own = (self.optimizer or default, rest)
-        return [own, *((spec, (name,)) for name, spec in alone.items())]
+        own = [(self.optimizer or default, rest)] if rest else []
+        return [*own, *((spec, (name,)) for name, spec in alone.items())]
 
 
 CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that updates only BatchNorm's statistics

@@ -10,7 +10,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,29 +32,6 @@ TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-
-class Stored(Mapping[str, Tensor]):
-    """The tensors of a checkpoint; each is read when it is needed."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        with safe_open(path, framework="pt") as file:
-            self._names = list(file.keys())
-            said = file.metadata()
-        self.run: str = said["run"]
-        self.facts: dict[str, Any] = json.loads(said["facts"])
-
-    def __getitem__(self, name: str) -> Tensor:
-        with safe_open(self._path, framework="pt") as file:
-            value: Tensor = file.get_tensor(name)
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class FileCheckpoint:
@@ -95,12 +72,14 @@ class FileCheckpoint:
         if not files.is_whole(self.path):
             raise FedReproError(f"{self.path} is damaged, or older than checksums; {mend}")
         try:
-            stored = Stored(self.path)
+            with safe_open(self.path, framework="pt") as file:
+                run, facts = file.metadata()["run"], json.loads(file.metadata()["facts"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise FedReproError(f"{self.path} is not a checkpoint ({error}); {mend}") from None
-        if stored.run != self.path.parent.name:
-            raise FedReproError(f"{self.path} is of another run, {stored.run}; {mend}")
-        return stored, stored.facts
+        if run != self.path.parent.name:
+            raise FedReproError(f"{self.path} is of another run, {run}; {mend}")
+        return tensors, facts
 
     def remove(self) -> None:
         """Delete the file, when the record is complete."""
