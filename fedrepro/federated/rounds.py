@@ -236,21 +236,11 @@ class Training:
         self, client: Client, state: Mapping[str, Tensor], received: Message, number: int
     ) -> TrainedClient:
         """A client for its method's `upload` and `remember` in a round."""
-        samples, generator = (
-            client.data.train,
-            torch_stream(self.seed, "method", client.index, number),
-        )
-        return TrainedClient(
-            client.index,
-            self.server.classes,
-            samples.labels,
-            samples.images,
-            state,
-            received,
-            self.protocol.data.augmentation,
-            generator,
-            partial(self.engine.features, state, samples, generator=generator),
-        )
+        samples, augmentation = client.data.train, self.protocol.data.augmentation
+        generator = torch_stream(self.seed, "method", client.index, number)
+        features = partial(self.engine.features, state, samples, generator=generator)
+        own = samples.labels, samples.images, state, received, augmentation, generator
+        return TrainedClient(client.index, self.server.classes, *own, features)
 
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
         message = dict(self.method.upload(view))

@@ -13,7 +13,6 @@ from fedrepro.methods.prototypes import (
     beta_draws,
     class_means,
     distance_reweighted,
-    ema,
     mix_other_class,
     received_table,
 )
@@ -101,9 +100,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         return class_means(mixed.detach(), batch.y, classes)
 
     def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        new, present = self.generalised(stack, told)
-        before, there = server.tensors["prototypes"], server.tensors["present"]
-        return ema(before, new, self.decay, there, present)
+        return self.renewed(server, *self.generalised(stack, told), self.decay)
 
     def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
         """One prototype per class (K, d), and whether there is one (K,), from the clients'."""

@@ -198,7 +198,7 @@ def fedpall_mix(
 # As messages.
 
 
-def told_means(client: TrainedClient, features: Tensor) -> dict[str, Tensor]:
+def told_means(client: TrainedClient, features: Tensor) -> Message:
     """All class means of a client's features (n, d), zeros for a missing class, and counts."""
     means, counts = class_means(features, client.labels, client.classes)
     return {"prototypes": means, "counts": counts}
@@ -255,9 +255,12 @@ class PrototypeMessages:
         mean = count_weighted_mean if self.prototype_weighting == "images" else plain_mean
         return mean(stack, told)
 
-    def renewed(self, server: Server, new: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
-        """New prototypes (P, d) where present (P,), else the server's."""
-        return ema(server.tensors["prototypes"], new, 0, server.tensors["present"], there)
+    def renewed(
+        self, server: Server, new: Tensor, there: Tensor, decay: float = 0
+    ) -> tuple[Tensor, Tensor]:
+        """New prototypes (P, d) where present (P,), else the server's; `ema` of both."""
+        before, known = (server.tensors[kind] for kind in HELD)
+        return ema(before, new, decay, known, there)
 
     def init_server(self, server: Server) -> None:
         self.hold(server, *empty_table(server, server.classes))

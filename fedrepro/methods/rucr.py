@@ -12,8 +12,8 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
 from fedrepro.methods.networks import TwoEntrances
 from fedrepro.methods.prototypes import (
+    PrototypeMessages,
     count_weighted_mean,
-    empty_table,
     stacked_means,
     told_means,
     unit_mean,
@@ -21,7 +21,7 @@ from fedrepro.methods.prototypes import (
 
 
 @dataclass(frozen=True)
-class RUCR(fl.Method):
+class RUCR(PrototypeMessages, fl.Method):
     """FedAvg with features pulled towards global prototypes, and a predictor trained on mixtures.
 
     Unification: CE + weight * cross-entropy of the cosines with the global prototypes, with the log
@@ -98,23 +98,21 @@ class RUCR(fl.Method):
         return {"rectify": (each * counts).sum() / counts.sum().clamp(min=1)}
 
     def init_server(self, server: fl.Server) -> None:
-        zeros, none = empty_table(server, server.classes)
-        server.tensors |= {"prototypes": zeros, "anchors": zeros, "present": none}
+        super().init_server(server)
+        zeros = server.tensors["anchors"] = server.tensors["prototypes"]
         server.tensors["shares"] = zeros.new_full((server.classes,), 1 / server.classes)
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
-        return {kind: server.tensors[kind] for kind in ("prototypes", "present", "shares")}
+        return {**super().download(server, client), "shares": server.tensors["shares"]}
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        return {**told_means(client, client.features())}
+        return told_means(client, self.sent_features(client))
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         stack, counts = stacked_means(uploads)
-        present = counts.sum(dim=0) > 0
-        server.tensors["present"] = server.tensors["present"] | present
-        for name, join in (("prototypes", unit_mean), ("anchors", count_weighted_mean)):
-            new, _ = join(stack, counts)
-            server.tensors[name] = torch.where(present[:, None], new, server.tensors[name])
+        new, present = count_weighted_mean(stack, counts)
+        server.tensors["anchors"] = torch.where(present[:, None], new, server.tensors["anchors"])
+        self.hold(server, *self.renewed(server, *unit_mean(stack, counts)))
         # one sample if this round had none: the share's logarithm stays finite
         total = counts.sum(dim=0).clamp(min=1)
         server.tensors["shares"] = total / total.sum()

@@ -6,7 +6,6 @@ from typing import Literal
 import torch
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.prototypes import told_means
 from fedrepro.methods.rucr import RUCR
 
 
@@ -58,7 +57,3 @@ class RUCRVariants(RUCR):
     def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = super().rectify(model, batch, received)
         return {name: fl.tensor_of(received, "schedule") * term for name, term in terms.items()}
-
-    def upload(self, client: fl.TrainedClient) -> fl.Message:
-        augmentation = client.augmentation if self.prototypes_of_augmented_images else None
-        return {**told_means(client, client.features(False, augmentation))}

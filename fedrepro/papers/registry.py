@@ -94,12 +94,7 @@ def _own(protocol: str) -> dict[str, Any]:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.load(path.read_text(encoding="utf-8"), _LOADER)
-    except FileNotFoundError:
-        raise FedReproError(f"{path} is missing; reinstall fedrepro or restore the file") from None
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+        return dict(yaml.load(path.read_text(encoding="utf-8"), _LOADER))
+    except (yaml.YAMLError, ValueError, OSError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None
-    if not isinstance(raw, dict):
-        raise FedReproError(f"{path.name} has a {type(raw).__name__}, not a mapping; correct it")
-    return raw

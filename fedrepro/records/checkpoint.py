@@ -35,11 +35,11 @@ TYPES = {
 
 
 class FileCheckpoint:
-    """A checkpoint in a run's folder, due every `every` seconds, or less often if it is large."""
+    """A checkpoint in a run's folder, due every 30 seconds, or less often if it is large."""
 
-    def __init__(self, folder: Path, every: float = 30.0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
-        self._every = every
+        self._every = 30.0
         self._saved = time.monotonic()
 
     def due(self) -> bool:

@@ -218,10 +218,8 @@ def _write_results(folder: Path, training: Training) -> None:
 
 def predicted_of(training: Training) -> dict[str, Tensor]:
     """See `Record.predictions`."""
-    federation, named = training.federation, {}
-    for name, value in training.predicted.items():
-        named[f"predicted/{name}"] = value
-    spec = training.protocol
+    federation, spec = training.federation, training.protocol
+    named = {f"predicted/{name}": value for name, value in training.predicted.items()}
     for domain, samples in federation.tests.items():
         named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16)
         for source, indices in federation.test_images.get(domain, ()):

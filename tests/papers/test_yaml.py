@@ -139,10 +139,7 @@ def test_a_setting_that_is_none_is_one_line(tmp_path: Path) -> None:
 
 
 def test_missing_files_and_names_are_one_line(tmp_path: Path) -> None:
-    with pytest.raises(FedReproError, match="missing"):
-        read_paper(tmp_path / "adcol.yaml")
-    (tmp_path / "adcol.yaml").write_text("- 1\n", encoding="utf-8")
-    with pytest.raises(FedReproError, match="not a mapping"):
+    with pytest.raises(FedReproError, match="not readable YAML"):
         read_paper(tmp_path / "adcol.yaml")
     with pytest.raises(FedReproError, match="choose from fedapc, fedpall"):
         papers.load("fedavg")
