@@ -30,15 +30,7 @@ from fedrepro.data.transforms import (
     slices,
     together,
 )
-from fedrepro.engine.base import (
-    Engine,
-    Job,
-    Results,
-    Streams,
-    Trained,
-    build,
-    remembered,
-)
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message, norms
 from fedrepro.models import FLModel, Output
@@ -48,8 +40,6 @@ Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their opti
 
 
 class StackedEngine(Engine):
-    """Stacks clients and trains them together."""
-
     name = "fused"  # its name in run ids
 
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
@@ -59,7 +49,6 @@ class StackedEngine(Engine):
             layer.num_batches_tracked = None  # nothing reads it, and vmap cannot write it
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
-        """Train each job's network, stack after stack."""
         for group in self._groups(jobs):
             with self._multiplying():
                 trained = _Stack(self, method, [jobs[i] for i in group]).train()
@@ -82,7 +71,6 @@ class StackedEngine(Engine):
         return [sorted(group, key=order) for group in groups.values()]
 
     def moving(self, phase: Phase) -> tuple[str, ...]:
-        """The parameters that a phase trains."""
         names = (name for name, _ in self.skeleton.named_parameters())
         return tuple(name for name in names if phase.trains(self.layout[name]))
 
@@ -101,21 +89,20 @@ class _Stack:
         }
         self._memory: list[dict[str, Tensor]] = [dict(job.optimizer) for job in jobs]
         self._sums: dict[str, Tensor] = {}  # of each loss term (clients,), and its samples
-        self._seen: dict[str, list[int]] = {}
+        self._seen: dict[str, Tensor] = {}
 
     def train(self) -> list[Trained]:
-        """Train all phases. Returns every client's network, optimiser and terms."""
         keeps = self._method.keeps_optimizer or self._engine.protocol.optimizer.kept
         for phase in self._jobs[0].phases:
             if not keeps:
                 self._memory = [{} for _ in self._jobs]
             self._run_phase(phase)
-        sums = {name: total.double().tolist() for name, total in self._sums.items()}
+        means = {n: total.double().cpu() / self._seen[n] for n, total in self._sums.items()}
         return [
             Trained(
                 {name: value[i].clone() for name, value in self._tensors.items()},
                 memory if keeps else {},
-                {n: sums[n][i] / seen[i] for n, seen in self._seen.items() if seen[i]},
+                {n: float(mean[i]) for n, mean in means.items() if self._seen[n][i]},
             )
             for i, memory in enumerate(self._memory)
         ]
@@ -147,7 +134,7 @@ class _Stack:
         self, phase: Phase, groups: Groups, own: list[dict[str, nn.Parameter]], step: Step
     ) -> None:
         """Put the gradients of a step's clients into their parameters; add up its loss terms."""
-        rows = slice(step.start, step.stop)
+        rows = step.rows
         weights = {name: self._tensors[name][rows] for name in self._engine.moving(phase)}
         late: Sequence[str] = phase.unclipped
         if phase.lookahead is not None:
@@ -168,10 +155,9 @@ class _Stack:
         for name, value in terms.items():
             if name not in self._sums:
                 self._sums[name] = value.new_zeros(len(self._jobs))
-                self._seen[name] = [0] * len(self._jobs)
+                self._seen[name] = torch.zeros(len(self._jobs), dtype=torch.int64)
             self._sums[name][rows] += value.detach() * samples
-            for i in range(step.start, step.stop):
-                self._seen[name][i] += samples
+            self._seen[name][rows] += samples
 
     def _gradients(
         self, loss: str, late: Sequence[str], weights: Named, rows: slice, batch: Sequence[Tensor]
@@ -216,14 +202,13 @@ Batches = tuple[Tensor, ...]  # indices of one step of a client: one batch, or t
 
 
 class Step(NamedTuple):
-    """Clients start..stop of a stack each read one batch, or two with lookahead.
+    """Some neighbours in a stack each read one batch, or two with lookahead.
 
     A batch: x (clients, b, 3, H, W), y (clients, b) and the random draws of the method's loss, if
     any (clients, b, k).
     """
 
-    start: int
-    stop: int
+    rows: slice
     batches: tuple[tuple[Tensor, ...], ...]
 
 
@@ -281,12 +266,12 @@ class Reader:
             epoch.append(list(paired) if pairs else [(batch,) for batch in batches])
         for start, reads in plan(epoch, self._batch_size):
             parts = zip(*reads, strict=True)
-            yield Step(start, start + len(reads), tuple(self._batch(start, part) for part in parts))
+            rows = slice(start, start + len(reads))
+            yield Step(rows, tuple(self._batch(rows, part) for part in parts))
 
-    def _batch(self, start: int, indices: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """One batch for each of some neighbours; random draws come from the client's own
-        streams."""
-        clients, size, device = slice(start, start + len(indices)), len(indices[0]), self._like
+    def _batch(self, clients: slice, indices: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """One batch for each client; random draws come from the client's own streams."""
+        size, device = len(indices[0]), self._like
         offsets, streams = self._offsets[clients], self._streams[clients]
         index = torch.cat([own + offset for own, offset in zip(indices, offsets, strict=True)])
         index = index.to(device.device)

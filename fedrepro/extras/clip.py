@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor
 
 from fedrepro.base._torchvision import load_torchvision
@@ -25,33 +26,9 @@ MODELS = {  # open_clip's architecture and the release of its weights
 FOLDER, ENDINGS = "encoders", (".safetensors", ".bin", ".pt")
 PROMPT_VERSION = 1  # raised whenever the prompts change
 
-# Six prompts per domain, in the styles of MPFT's public code, reworded.
-PROMPTS = {
-    "real": (
-        *("a photo of {} in real life", "a realistic picture of {}", "an everyday photo of {}"),
-        *("{} in its natural environment", "a candid shot of {}", "{} seen on a street"),
-    ),
-    "sketch": (
-        *("a sketch of {}", "a pencil drawing of {}", "{}, drawn by hand", "a plain sketch of {}"),
-        *("an artist's sketch of {}", "a sketch of {} in black and white"),
-    ),
-    "painting": (
-        *("an oil painting of {}", "a painting that shows {}", "{} rendered in paint"),
-        *("a classical painting of {}", "{} in renaissance art", "a detailed painting of {}"),
-    ),
-    "clipart": (
-        *("clip art of {}", "{} as a cartoon", "a stylised picture of {}", "a graphic of {}"),
-        *("a simple colourful picture of {}", "an illustration of {}"),
-    ),
-    "infograph": (
-        *("an infographic about {}", "an informative illustration of {}", "data on {}, drawn"),
-        *("a visual statistic on {}", "a diagram of {}", "an illustrated fact about {}"),
-    ),
-    "quickdraw": (
-        *("a quick drawing of {}", "a hasty sketch of {}", "a simple line drawing of {}"),
-        *("a scribble of {}", "a minimal drawing of {}", "a rough outline of {}"),
-    ),
-}
+PROMPTS: dict[str, list[str]] = yaml.safe_load(
+    Path(__file__).with_name("clip_prompts.yaml").read_text(encoding="utf-8")
+)
 STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # PACS's domains
 
 
@@ -105,7 +82,7 @@ def wrap(
     return Embedder(name, width, hash, images, text=text, side=size)
 
 
-def prompts_of(domain: str) -> tuple[str, ...]:
+def prompts_of(domain: str) -> list[str]:
     """The prompts of a domain of PACS or DomainNet; those for photographs for any other."""
     style = domain.split("-")[0]
     return PROMPTS.get(STYLES.get(style, style), PROMPTS["real"])

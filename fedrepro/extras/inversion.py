@@ -71,7 +71,6 @@ def invert(
 
 
 def to_uint8(images: Tensor) -> npt.NDArray[np.uint8]:
-    """Images in [0, 1] as uint8."""
     return (255 * images).round().to(torch.uint8).numpy()
 
 
@@ -126,7 +125,6 @@ def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
 
 
 def _as_seen(images: list[Tensor], size: int) -> npt.NDArray[np.uint8]:
-    """Images uint8 (3, H, H) at the size the encoder works on."""
     return to_uint8(enlarged(torch.stack(images).float() / 255, size))
 
 

@@ -48,7 +48,6 @@ class Client:
 
     @property
     def groups(self) -> dict[str, Named]:
-        """The tensors it keeps, by the names in `GROUPS`."""
         return {group: getattr(self, attribute) for group, attribute in GROUPS.items()}
 
 
@@ -63,7 +62,6 @@ class Checkpoint(Interface):
 
 
 def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
-    """All clients' tensors under flat names, for a checkpoint."""
     return {
         f"client/{client.index}/{group}/{name}": value
         for client in clients

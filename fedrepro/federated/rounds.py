@@ -251,10 +251,9 @@ class Training:
 
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
         """Store what a client keeps after training."""
-        keeps = self.method.keeps_optimizer or self.protocol.optimizer.kept
         client.memory = self.method.remember(view) if client.memory else {}
         client.kept = {n: trained.state[n] for n in client.kept}
-        client.optimizer = trained.optimizer if keeps else {}
+        client.optimizer = trained.optimizer
         client.trained = {n: trained.state[n] for n in client.trained}
 
     # Evaluation.

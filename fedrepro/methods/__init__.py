@@ -43,7 +43,6 @@ def _add(method: type[Method]) -> type[Method]:
 
 
 def _check(method: Any) -> None:
-    """Raise FedReproError if a class cannot be used as a method."""
     title = getattr(method, "__name__", repr(method))
     if not (isinstance(method, type) and issubclass(method, Method)):
         raise FedReproError(f"{title} is not a method; make it a subclass of Method")

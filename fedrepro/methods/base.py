@@ -114,12 +114,10 @@ class Upload:
 
 
 def everything(tensor: TensorInfo) -> bool:
-    """Selects every tensor of the network."""
     return True
 
 
 def nothing(tensor: TensorInfo) -> bool:
-    """Selects no tensor of the network."""
     return False
 
 

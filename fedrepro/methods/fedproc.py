@@ -73,7 +73,6 @@ class FedProc(PrototypeMessages, fl.Method):
         return {"ce": b * fl.cross_entropy(out.logits, batch.y), "contrast": a * contrast}
 
     def hold(self, server: fl.Server, prototypes: Tensor, present: Tensor) -> None:
-        """Store these prototypes, and the weights of the next round."""
         super().hold(server, prototypes, present)
         weights = self.shares_of_terms(server.round, server.protocol.rounds)
         server.tensors["schedule"] = torch.tensor(weights, dtype=server.dtype, device=server.device)

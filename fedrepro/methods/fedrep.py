@@ -36,7 +36,6 @@ class FedRep(fl.Method):
     bn_policy: fl.BNPolicy = fl.averaged_bn("FedPall code: the encoder's too", "code")
 
     def is_head(self, tensor: fl.TensorInfo) -> bool:
-        """Whether a tensor belongs to the part that stays at the client."""
         return (tensor.part == "predictor") == (self.shared == "representation")
 
     def shares(self, tensor: fl.TensorInfo) -> bool:

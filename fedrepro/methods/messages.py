@@ -50,7 +50,6 @@ register_pytree_node(
 
 
 def norms(module: nn.Module) -> list[_BatchNorm]:
-    """The BatchNorm layers of a network."""
     return [m for m in module.modules() if isinstance(m, _BatchNorm)]
 
 

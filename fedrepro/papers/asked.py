@@ -72,15 +72,10 @@ class Question:
     def chosen(self, experiment: str) -> list[str]:
         """Ids behind an experiment's name; `all` stands for all that run on this data set at this
         scale without being named."""
-        if experiment != "all":
-            return [self.paper.experiment(experiment).id]
-        return [
-            e.id
-            for e in self.paper.experiments
-            if e.state == "runs"
-            and self.scale not in e.named_only
-            and folders.kind(self.dataset) in self.paper.datasets_for(e.id)
-        ]
+        ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
+        if experiment == "all":
+            ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
+        return ids
 
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
@@ -131,12 +126,7 @@ def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
         paper.arms(experiment)  # raises the line that says why
     if scale == "smoke":
         return [SMOKE_DATASET]
-    runs = [
-        e
-        for e in paper.experiments
-        if e.id == experiment
-        or (experiment == "all" and e.state == "runs" and scale not in e.named_only)
-    ]
+    runs = paper.named(experiment, scale)
     if not runs:
         raise FedReproError(
             f"nothing of {paper.short} runs yet; `fedrepro experiments --paper {paper.name}` says "

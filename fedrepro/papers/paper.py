@@ -107,7 +107,6 @@ class Paper(BaseModel):
 
     @property
     def labels(self) -> set[str]:
-        """The names of its rows."""
         return {spec.label for e in self.experiments for spec in self.arm_specs(e.id)}
 
     def table(self, name: str) -> Table:
@@ -117,6 +116,12 @@ class Paper(BaseModel):
     def experiment(self, name: str) -> Experiment:
         """An experiment by id; FedReproError, with the choices, if there is none."""
         return _pick(self.experiments, name, f"experiment of {self.short}")
+
+    def named(self, name: str, scale: str) -> list[Experiment]:
+        """An experiment by id; for ``all`` every one that runs at a scale without being named."""
+        if name != "all":
+            return [self.experiment(name)]
+        return [e for e in self.experiments if e.state == "runs" and scale not in e.named_only]
 
     def column(self, table: str, domain: str) -> str | None:
         """The printed column of a domain (or ``avg``), None if it is not printed."""
@@ -157,11 +162,7 @@ class Paper(BaseModel):
         return pd.DataFrame(text, columns=columns)
 
     def arms(
-        self,
-        name: str,
-        dataset: str | None = None,
-        scale: str = "paper",
-        also: Sequence[str] = (),
+        self, name: str, dataset: str | None = None, scale: str = "paper", also: Sequence[str] = ()
     ) -> list[Arm]:
         """The arms of an experiment on a data set (default: the experiment's own). also: methods
         with their own row, under the experiment's protocol and their settings in this paper.
@@ -188,7 +189,6 @@ class Paper(BaseModel):
         return [self._arm(spec, protocol, base) for spec in [*self.arm_specs(name), *own]]
 
     def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
-        """The protocol of an experiment's arms."""
         return self._protocol(self._base_of(self.experiment(name), dataset), dataset, scale)
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
@@ -246,7 +246,6 @@ class Paper(BaseModel):
         return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place, *tuned)
 
     def settings_of(self, method: str, base: str) -> Settings:
-        """A method's settings under one of the protocols."""
         own = self.method_settings_on.get(base, {})
         return {**self.method_settings.get(method, {}), **own.get(method, {})}
 
@@ -257,7 +256,6 @@ class Paper(BaseModel):
         return base if base in experiment.datasets else experiment.datasets[0]
 
     def _base(self, dataset: str) -> str:
-        """The protocol of a data set."""
         return self.dataset(dataset).protocol
 
     def dataset(self, name: str) -> DatasetSpec:
@@ -324,7 +322,6 @@ def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
 
 
 def as_text(value: Any) -> str:
-    """A setting's value as text."""
     if isinstance(value, dict):
         return ", ".join(f"{key}={as_text(item)}" for key, item in value.items()) or "none"
     if isinstance(value, list | tuple):

@@ -76,9 +76,8 @@ def in_out(asked: Asked) -> Values:
     printed table's, they have other names."""
     first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
     printed = asked.experiment.table is not None and first == asked.dataset
-    names = ("ood_acc", "ind_acc", "rounds")
-    if not printed:
-        names = ("out of domain", "in domain", "best round")
+    ours = "out of domain", "in domain", "best round"
+    names = ("ood_acc", "ind_acc", "rounds") if printed else ours
     for result in asked.results:
         curve, data = result.record.curve, result.record.data
         best = metrics.best_round(curve)

@@ -77,7 +77,6 @@ class Asked:
 
     @property
     def table(self) -> Table:
-        """The printed table."""
         return self.paper.table(self.experiment.table or self.experiment.id)
 
     @property

@@ -123,7 +123,6 @@ class Study(Question):
         return self.curves_of(self.results(experiment))
 
     def curves_of(self, results: Sequence[Result]) -> pd.DataFrame:
-        """The same for some runs."""
         frames = [
             r.curve().reset_index().assign(label=r.label, seed=self.seed, dataset=self.dataset)
             for r in results

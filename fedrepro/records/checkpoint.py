@@ -43,7 +43,6 @@ class FileCheckpoint:
         self._saved = time.monotonic()
 
     def due(self) -> bool:
-        """Whether enough time has passed since the last save."""
         return time.monotonic() - self._saved >= self._every
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:

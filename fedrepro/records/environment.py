@@ -55,7 +55,6 @@ def _version(name: str) -> str | None:
 
 
 def device_name(device: torch.device) -> str:
-    """The device in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:

@@ -103,7 +103,6 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         return file is None or _is_own_file(file)
 
     def _named(self, given: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-        """A module's values with the given names."""
         return {name: self._seen(given[name], names) for name in names & given.keys()}
 
     def _seen(self, item: Any, names: frozenset[str]) -> Any:

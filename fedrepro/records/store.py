@@ -174,7 +174,6 @@ def _train(
     progress: Progress,
     probe: Probe | None,
 ) -> None:
-    """Train a run into its folder."""
     (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
     facts = environment(training.device) | {"memory_format": str(training.engine.format)}
     marked = replace(training.federation, deviations=training.few_tests.deviations)
