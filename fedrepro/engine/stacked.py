@@ -12,7 +12,7 @@ import copy
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from typing import NamedTuple, cast
 
 import torch
@@ -64,9 +64,10 @@ class StackedEngine(Engine):
             image = tuple(job.samples.images.shape[1:])
             groups[image, course, job.batch_size, job.round, form(job.received)].append(i)
 
-        def order(i: int) -> tuple[int, int]:
+        def order(i: int) -> list[int]:
+            # Minus the batches' sizes: those who read batches of equal sizes become neighbours.
             size = jobs[i].batch_size or self.protocol.batch_size
-            return stacking_order(len(jobs[i].samples), size)
+            return [part.start - part.stop for part in slices(len(jobs[i].samples), size)]
 
         return [sorted(group, key=order) for group in groups.values()]
 
@@ -212,33 +213,15 @@ class Step(NamedTuple):
     batches: tuple[tuple[Tensor, ...], ...]
 
 
-def stacking_order(n: int, batch_size: int) -> tuple[int, int]:
-    """Sort key of a client with n images: number of full batches, the most first, then the size of
-    the rest. So the clients with another full batch always come first in a stack."""
-    sizes = [part.stop - part.start for part in slices(n, batch_size)]
-    full = sum(size == batch_size for size in sizes)
-    return -full, 0 if full == len(sizes) else sizes[-1]
-
-
-def plan(
-    epoch: Sequence[Sequence[Batches]], batch_size: int
-) -> Iterator[tuple[int, list[Batches]]]:
-    """The steps of every client's epoch: the first client, and each client's indices.
-
-    Full batches come first, for all clients that have one more; then the rests, neighbours of
-    equal size together. The order of a client's own batches does not change.
-    """
-    whole = [sum({len(b) for b in step} == {batch_size} for step in client) for client in epoch]
-    rests = max(len(client) - n for client, n in zip(epoch, whole, strict=True))
-    pairs = list(zip(epoch, whole, strict=True))
-    turns = [[c[p : p + 1] if p < n else [] for c, n in pairs] for p in range(max(whole))]
-    turns += [[c[n + p : n + p + 1] for c, n in pairs] for p in range(rests)]
-    for turn in turns:
+def plan(epoch: Sequence[Sequence[Batches]]) -> Iterator[tuple[int, list[Batches]]]:
+    """The steps of every client's epoch: the first client, and each client's indices. Neighbours
+    whose next batches are of equal sizes take a step together."""
+    for turn in zip_longest(*epoch, fillvalue=()):
         start = 0
-        for shape, group in groupby(turn, lambda step: [len(b) for b in step[0]] if step else []):
+        for sizes, group in groupby(turn, lambda step: [len(batch) for batch in step]):
             members = list(group)
-            if shape:
-                yield start, [step[0] for step in members]
+            if sizes:
+                yield start, members
             start += len(members)
 
 
@@ -264,7 +247,7 @@ class Reader:
             batches = epoch_batches(n, self._batch_size, streams.order, steps)
             paired = zip(batches[::2], batches[1::2], strict=False)
             epoch.append(list(paired) if pairs else [(batch,) for batch in batches])
-        for start, reads in plan(epoch, self._batch_size):
+        for start, reads in plan(epoch):
             parts = zip(*reads, strict=True)
             rows = slice(start, start + len(reads))
             yield Step(rows, tuple(self._batch(rows, part) for part in parts))

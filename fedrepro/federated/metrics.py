@@ -3,7 +3,7 @@ bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -225,44 +225,35 @@ class Curve:
 
     def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
         self.rows: list[Row] = []
-        self.accuracy = float("nan")  # mean of the last tests
-        self._stop = stop
-        self._read = {
-            (watched or subject, "loss", "validation"): "losses",
-            (subject, "accuracy", "test"): "accuracies",
-        }
-        # Means over domains by round.
-        self._means: dict[str, dict[int, float]] = {"losses": {}, "accuracies": {}}
+        self._subject, self._watched, self._stop = subject, watched or subject, stop
 
-    def add(self, rows: Iterable[Row]) -> None:
-        """Add the rows of further rounds."""
-        found: dict[tuple[str, int], list[float]] = {}
-        for row in rows:
-            self.rows.append(row)
-            number, measure, subject, _, split, value = row
-            if kind := self._read.get((subject, measure, split)):
-                found.setdefault((kind, number), []).append(value)
-        for (kind, number), values in found.items():
-            self._means[kind][number] = float(np.mean(values))
-            if kind == "accuracies":
-                self.accuracy = self._means[kind][number]
+    def _means(self, measure: str, split: str, subject: str) -> pd.Series[float]:
+        """Means over domains by round."""
+        read = [row for row in self.rows if row[1] == measure and row[2] == subject]
+        return _by_round(_framed(read), measure, split, subject)["avg"]
+
+    def accuracy(self) -> float:
+        """The mean of the last tests."""
+        return float(self._means("accuracy", "test", self._subject).iloc[-1])
 
     def scored(self) -> set[int]:
         """The rounds that a score rule may read (`metrics.scores`), among those done so far."""
-        accuracies, losses = self._means["accuracies"], self._means["losses"]
-        rounds = set(sorted(accuracies)[-LAST:])
-        if accuracies:
-            highest = max(accuracies.values()) - ROUNDING
-            rounds.add(max(r for r, value in accuracies.items() if value >= highest))
-        return rounds | ({min(losses, key=losses.__getitem__)} if losses else set())
+        tested = self._means("accuracy", "test", self._subject)
+        losses = self._means("loss", "validation", self._watched)
+        best = [] if losses.empty else [int(losses.idxmin())]
+        return {*tested.index[-LAST:], best_tested(tested), *best}
 
     def stopped(self, round: int) -> bool:
         """Whether the early stop ends the run at a round."""
-        losses = self._means["losses"]
-        if self._stop is None or not losses:
+        if self._stop is None:
             return False
-        return round - min(losses, key=losses.__getitem__) >= self._stop.patience
+        losses = self._means("loss", "validation", self._watched)
+        return not losses.empty and bool(round - losses.idxmin() >= self._stop.patience)
 
     def frame(self) -> pd.DataFrame:
         """All rows as a tidy frame."""
-        return pd.DataFrame(self.rows, columns=list(CURVE_COLUMNS))
+        return _framed(self.rows)
+
+
+def _framed(rows: Sequence[Row]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))

@@ -101,27 +101,17 @@ class Training:
         label = f"{progress.name or self.method.name} seed {self.seed}"
         progress.start(label, self.protocol.rounds, self.round)
         try:
-            while not self.finished:
+            while self.round < self.protocol.rounds and not self.log.stopped(self.round):
                 self.one_round()
-                progress.round(self.round, self.accuracy)
+                progress.round(self.round, self.log.accuracy())
                 if checkpoint is not None and checkpoint.due():
                     self.save(checkpoint)
         except BaseException:
             if checkpoint is not None and self.round:
                 self.save(checkpoint)
             raise
-        progress.finish(f"{self.round} rounds, avg {self.accuracy:.2f} %")
+        progress.finish(f"{self.round} rounds, avg {self.log.accuracy():.2f} %")
         return self.curve()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the last round or the early stop has been reached."""
-        return self.round >= self.protocol.rounds or self.log.stopped(self.round)
-
-    @property
-    def accuracy(self) -> float:
-        """Mean test accuracy of the last round in percent."""
-        return self.log.accuracy
 
     # A round.
 
@@ -171,7 +161,7 @@ class Training:
             tested, found = self._evaluate(number, clock)
         rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
         rows += logged(number, "bytes", sent) + logged(number, "seconds", clock.seconds)
-        self.log.add(rows)
+        self.log.rows += rows
         named, scored = self.predicted | predicted | found, self.log.scored()
         self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
         self.round = number
@@ -357,7 +347,7 @@ class Training:
         self.server.load_state(under(server, "server/"))
         restore(self.clients, tensors, self.device)
         self.round = int(facts["round"])
-        self.log.add(tuple(row) for row in facts["rows"])
+        self.log.rows += [tuple(row) for row in facts["rows"]]
 
 
 class Clock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict
 
@@ -297,10 +297,9 @@ class Paper(BaseModel):
 
 
 def _scale(name: str) -> Scale:
-    for scale in get_args(Scale):
-        if scale == name:
-            return scale  # type: ignore[no-any-return]
-    raise FedReproError(f"no scale {name!r}; choose from {choices(name, get_args(Scale))}")
+    if name not in get_args(Scale):
+        raise FedReproError(f"no scale {name!r}; choose from {choices(name, get_args(Scale))}")
+    return cast(Scale, name)
 
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:

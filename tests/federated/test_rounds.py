@@ -114,10 +114,10 @@ def test_patience_counts_rounds_since_the_lowest_mean_loss():
     assert not watched.stopped(5), "nothing is held out"
     for number, mean in enumerate((9.0, 3.0, 4.0, 3.0)):  # of two domains
         for domain, shift in (("a", -0.5), ("b", 0.5)):
-            watched.add([(number, "loss", "global", domain, "validation", mean + shift)])
+            watched.rows.append((number, "loss", "global", domain, "validation", mean + shift))
     # round 1 is the best, and no later one as low is better
     assert [watched.stopped(number) for number in (1, 2, 3)] == [False, False, True]
-    watched.add([(4, "loss", "global", "a", "validation", 2.9)])
+    watched.rows.append((4, "loss", "global", "a", "validation", 2.9))
     assert [watched.stopped(number) for number in (4, 5, 6)] == [False, False, True]
     assert not Curve("global", None).stopped(99)
 
