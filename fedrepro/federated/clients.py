@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedrepro.data.federation import ClientData, Federation
 from fedrepro.methods.prototypes import class_means
+from fedrepro.methods.server import under
 from fedrepro.models import FLModel, layout
 
 Named = dict[str, Tensor]
@@ -71,12 +72,11 @@ def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
 
 
 def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore a checkpoint's tensors; each is read once."""
+    """Restore a checkpoint's tensors."""
     for client in clients:
         for group, attribute in GROUPS.items():
-            start = f"client/{client.index}/{group}/"
-            names = [name for name in flat if name.startswith(start)]
-            setattr(client, attribute, {n.removeprefix(start): flat[n].to(device) for n in names})
+            own = under(flat, f"client/{client.index}/{group}/")
+            setattr(client, attribute, {name: value.to(device) for name, value in own.items()})
 
 
 SCALE = 100.0  # CLIP's own, the upper limit in its training

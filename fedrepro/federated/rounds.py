@@ -259,7 +259,7 @@ class Training:
         predicted: dict[str, Tensor] = {}
         last = number > self.protocol.rounds - LAST
         federation = self.federation if last else self.few_tests
-        test = partial(evaluation.tests, self.engine)
+        tested = partial(evaluation.tests, self.engine)
         if number and self.method.bn_policy == "recompute":
             with clock("evaluate"):
                 self._recompute_statistics()
@@ -267,15 +267,15 @@ class Training:
             found: dict[int, list[evaluation.Test]] = {}
             if subject == "global":
                 with clock("evaluate"):
-                    found[0] = test("server", self.server.model, federation, federation.tests)
+                    found[0] = tested("server", self.server.model, federation, federation.tests)
             else:
                 on_all = subject == self.evaluated[0] and self.protocol.tested_on == "everywhere"
                 for i, state in self._networks(subject, number, self.clients, clock):
                     client = self.clients[i].data
                     with clock("evaluate"):
-                        found[i] = test(client.name, state, federation, [client.domain])
+                        found[i] = tested(client.name, state, federation, [client.domain])
                         cross = federation.tests if on_all else ()
-                        tests = test(client.name, state, federation, cross, ["test"])
+                        tests = tested(client.name, state, federation, cross, ["test"])
                     rows += evaluation.cross_rows(number, tests)
                     predicted |= evaluation.predictions(number, subject, tests)
             ordered = [test for i in sorted(found) for test in found[i]]
@@ -341,10 +341,9 @@ class Training:
         if found is None:
             return
         tensors, facts = found
-        server = {n: tensors[n].to(self.device) for n in tensors if n.startswith("server/")}
-        predicted = {n: tensors[n] for n in tensors if n.startswith("predicted/")}
-        self.predicted = under(predicted, "predicted/")
-        self.server.load_state(under(server, "server/"))
+        server = {n: value.to(self.device) for n, value in under(tensors, "server/").items()}
+        self.server.load_state(server)
+        self.predicted = under(tensors, "predicted/")
         restore(self.clients, tensors, self.device)
         self.round = int(facts["round"])
         self.log.rows += [tuple(row) for row in facts["rows"]]
