@@ -4,7 +4,6 @@ normalisation of stored uint8 images."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -92,13 +91,6 @@ def draw(n: int, how: Augmentation, generator: torch.Generator) -> Draws:
         drawn["patches"][spared] = _NEVER_FITS
         drawn["corners"] = torch.rand(n, 2, generator=generator)
     return Draws(**drawn)
-
-
-def together(draws: Sequence[Draws]) -> Draws:
-    """The draws of several batches with the same settings as one batch, in their order."""
-    columns = zip(*draws, strict=True)
-    present = ([part for part in column if part is not None] for column in columns)
-    return Draws(*(torch.cat(parts) if parts else None for parts in present))
 
 
 def augment(images: Tensor, draws: Draws) -> Tensor:

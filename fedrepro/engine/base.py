@@ -21,8 +21,15 @@ from fedrepro.base.errors import Diverged
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
-from fedrepro.data.transforms import augment, draw, normalise, slices
-from fedrepro.methods.base import Method, Phase, Shots
+from fedrepro.data.transforms import (
+    augment,
+    draw,
+    epoch_batches,
+    normalise,
+    prepare_batch,
+    slices,
+)
+from fedrepro.methods.base import Batch, Method, Phase, Shots
 from fedrepro.methods.messages import Message, architecture, norms, run_with
 from fedrepro.models import FLModel, Output, TensorInfo, layout
 
@@ -202,6 +209,24 @@ class Engine(ABC):
         self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False
     ) -> Output:
         return run_with(self._others[training], tensors, x)  # type: ignore[no-any-return]
+
+    # The batches of a job.
+
+    def _epoch(self, job: Job, phase: Phase, streams: Streams) -> list[list[Tensor]]:
+        """The indices of each step of a shuffled epoch: of one batch, or of two with lookahead (an
+        odd last one is left out)."""
+        size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
+        order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
+        return [order[i : i + width] for i in range(0, len(order) - width + 1, width)]
+
+    def _batch(self, method: Method, job: Job, streams: Streams, index: Tensor) -> Batch:
+        draws = method.draw(len(index), streams.draws)
+        if draws is not None:
+            draws = draws.to(self.device, self.dtype)
+        index = index.to(self.device)
+        images, data = job.samples.images[index], self.protocol.data
+        x = prepare_batch(images, data, streams.augmentation, self.dtype)
+        return Batch(x.contiguous(memory_format=self.format), job.samples.labels[index], draws)
 
     # Tensors in and out of the one network object.
 

@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_map
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
-from fedrepro.data.transforms import epoch_batches, prepare_batch
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message
@@ -147,27 +146,13 @@ class LoopEngine(Engine):
     def _batches(
         self, method: Method, phase: Phase, job: Job, streams: Streams
     ) -> Iterator[tuple[Batch, Batch]]:
-        """The batches of each step of a phase: two with lookahead (an odd last one is left out),
-        else one, given twice."""
-        size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
+        """The batches of each step of a phase: two with lookahead, else one, given twice."""
         for _ in range(phase.epochs):
-            order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
-            for i in range(0, len(order) - width + 1, width):
+            for indices in self._epoch(job, phase, streams):
                 if self._stopped.is_set():
                     raise CancelledError
-                read = [self._batch(method, job, index, streams) for index in order[i : i + width]]
+                read = [self._batch(method, job, streams, index) for index in indices]
                 yield read[0], read[-1]
-
-    def _batch(self, method: Method, job: Job, index: Tensor, streams: Streams) -> Batch:
-        draws = method.draw(len(index), streams.draws)
-        index = index.to(self.device)
-        x = prepare_batch(
-            job.samples.images[index], self.protocol.data, streams.augmentation, self.dtype
-        )
-        x = x.contiguous(memory_format=self.format)
-        if draws is not None:
-            draws = draws.to(self.device, self.dtype)
-        return Batch(x, job.samples.labels[index], draws)
 
 
 @contextlib.contextmanager

@@ -13,29 +13,22 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, zip_longest
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fedrepro.base.protocol import DataSpec, OptimizerSpec, Protocol
-from fedrepro.data.transforms import (
-    Draws,
-    augment,
-    draw,
-    epoch_batches,
-    normalise,
-    slices,
-    together,
-)
+from fedrepro.base.protocol import OptimizerSpec, Protocol
+from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message, norms
 from fedrepro.models import FLModel, Output
 
 Named = Mapping[str, Tensor]
+Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of `Batch`
 Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their optimiser
 
 
@@ -82,9 +75,7 @@ class _Stack:
     def __init__(self, engine: StackedEngine, method: Method, jobs: Sequence[Job]) -> None:
         self._engine, self._method, self._jobs = engine, method, jobs
         self._received = stacked([job.received for job in jobs], engine.device)
-        size = jobs[0].batch_size or engine.protocol.batch_size
-        like = torch.empty((), dtype=engine.dtype, device=engine.device)
-        self._reader = Reader(method, jobs, engine.protocol.data, size, like)
+        self._readers = [(job, Streams.of(job)) for job in jobs]
         self._tensors = {
             name: torch.stack([job.state[name] for job in jobs]) for name in jobs[0].state
         }
@@ -122,8 +113,8 @@ class _Stack:
         rounds = self._jobs[0].round
         optimizers = [build(spec, part, self._memory, rounds) for spec, part in pieces]
         for _ in range(phase.epochs):
-            for step in self._reader.epoch(phase.lookahead is not None, phase.steps):
-                self._set_gradients(phase, groups, own, step)
+            for rows, batches in self._epoch(phase):
+                self._set_gradients(phase, groups, own, rows, batches)
                 for optimizer in optimizers:
                     optimizer.step()
                     optimizer.zero_grad()
@@ -131,18 +122,44 @@ class _Stack:
             for memory, weights in zip(self._memory, part, strict=True):
                 memory |= remembered(spec, optimizer, weights)
 
+    def _epoch(self, phase: Phase) -> Iterator[tuple[slice, list[Columns]]]:
+        """The steps of all clients' epochs: whose, and one batch of each, or two with lookahead.
+        Neighbours whose next batches are of equal sizes take a step together."""
+        epochs = [self._engine._epoch(job, phase, streams) for job, streams in self._readers]
+        for turn in zip_longest(*epochs, fillvalue=()):
+            start = 0
+            for sizes, group in groupby(turn, lambda step: [len(index) for index in step]):
+                reads = list(group)
+                rows = slice(start, start + len(reads))
+                start = rows.stop
+                if sizes:
+                    yield rows, [self._batch(rows, part) for part in zip(*reads, strict=True)]
+
+    def _batch(self, rows: slice, indices: Sequence[Tensor]) -> Columns:
+        """x (clients, b, 3, H, W), y (clients, b) and the random draws of the method's loss, if any
+        (clients, b, k)."""
+        pairs = zip(self._readers[rows], indices, strict=True)
+        read = [self._engine._batch(self._method, *own, index) for own, index in pairs]
+        columns = zip(*read, strict=True)
+        given = ([part for part in column if part is not None] for column in columns)
+        return tuple(torch.stack(parts) for parts in given if parts)
+
     def _set_gradients(
-        self, phase: Phase, groups: Groups, own: list[dict[str, nn.Parameter]], step: Step
+        self,
+        phase: Phase,
+        groups: Groups,
+        own: list[dict[str, nn.Parameter]],
+        rows: slice,
+        batches: list[Columns],
     ) -> None:
         """Put the gradients of a step's clients into their parameters; add up its loss terms."""
-        rows = step.rows
         weights = {name: self._tensors[name][rows] for name in self._engine.moving(phase)}
         late: Sequence[str] = phase.unclipped
         if phase.lookahead is not None:
-            found, _, _ = self._gradients(phase.loss, (), weights, rows, step.batches[0])
+            found, _, _ = self._gradients(phase.loss, (), weights, rows, batches[0])
             ahead = {n: weights[n] - phase.lookahead * g for n, g in found.items()}
             weights, late = {**weights, **ahead}, ()
-        now, after, terms = self._gradients(phase.loss, late, weights, rows, step.batches[-1])
+        now, after, terms = self._gradients(phase.loss, late, weights, rows, batches[-1])
         for i, places in enumerate(own[rows]):
             for name, gradient in now.items():
                 places[name].grad = gradient[i]
@@ -152,7 +169,7 @@ class _Stack:
             for name, gradient in after.items():
                 had = places[name].grad
                 places[name].grad = gradient[i] if had is None else had.add_(gradient[i])
-        samples = step.batches[-1][1].shape[1]
+        samples = batches[-1][1].shape[1]
         for name, value in terms.items():
             if name not in self._sums:
                 self._sums[name] = value.new_zeros(len(self._jobs))
@@ -161,7 +178,7 @@ class _Stack:
             self._seen[name][rows] += samples
 
     def _gradients(
-        self, loss: str, late: Sequence[str], weights: Named, rows: slice, batch: Sequence[Tensor]
+        self, loss: str, late: Sequence[str], weights: Named, rows: slice, batch: Columns
     ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
         """Gradients by parameter, if the loss depends on it; those of the late terms, which are not
         in the first; and all terms (clients,). batch: x, y and the method's draws, if any."""
@@ -171,7 +188,7 @@ class _Stack:
         work, engine = getattr(self._method, loss), self._engine
 
         def one(
-            leaves: Named, fixed: Named, batch: tuple[Tensor, ...], received: Message
+            leaves: Named, fixed: Named, batch: Columns, received: Message
         ) -> tuple[Tensor, dict[str, Tensor]]:
             def network(images: Tensor) -> Output:
                 tensors = {**leaves, **fixed}
@@ -183,7 +200,7 @@ class _Stack:
                 return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
         received = tree_map(lambda value: value[rows], self._received)
-        losses, terms = vmap(one)(leaves, fixed, tuple(batch), received)
+        losses, terms = vmap(one)(leaves, fixed, batch, received)
 
         # The clients are independent, so the sum's gradient is each client's own.
         def gradients(total: Tensor, again: bool = False) -> dict[str, Tensor]:
@@ -197,75 +214,6 @@ class _Stack:
         now = gradients(losses.sum(), bool(late))
         rest = gradients(torch.stack([terms[n].sum() for n in late]).sum()) if late else {}
         return now, rest, terms
-
-
-Batches = tuple[Tensor, ...]  # indices of one step of a client: one batch, or two with lookahead
-
-
-class Step(NamedTuple):
-    """Some neighbours in a stack each read one batch, or two with lookahead.
-
-    A batch: x (clients, b, 3, H, W), y (clients, b) and the random draws of the method's loss, if
-    any (clients, b, k).
-    """
-
-    rows: slice
-    batches: tuple[tuple[Tensor, ...], ...]
-
-
-def plan(epoch: Sequence[Sequence[Batches]]) -> Iterator[tuple[int, list[Batches]]]:
-    """The steps of every client's epoch: the first client, and each client's indices. Neighbours
-    whose next batches are of equal sizes take a step together."""
-    for turn in zip_longest(*epoch, fillvalue=()):
-        start = 0
-        for sizes, group in groupby(turn, lambda step: [len(batch) for batch in step]):
-            members = list(group)
-            if sizes:
-                yield start, members
-            start += len(members)
-
-
-class Reader:
-    """The images of a stack's clients as one pool on the device, read by index."""
-
-    def __init__(
-        self, method: Method, jobs: Sequence[Job], spec: DataSpec, batch_size: int, like: Tensor
-    ) -> None:
-        """like: a tensor of the run's device and type."""
-        self._method, self._spec, self._batch_size, self._like = method, spec, batch_size, like
-        self._streams = [Streams.of(job) for job in jobs]
-        self._counts = [len(job.samples) for job in jobs]
-        self._offsets = [sum(self._counts[:i]) for i in range(len(jobs))]
-        self._images = torch.cat([job.samples.images for job in jobs])
-        self._labels = torch.cat([job.samples.labels for job in jobs])
-
-    def epoch(self, pairs: bool, steps: int | None = None) -> Iterator[Step]:
-        """One shuffled epoch of every client, or this many of its steps. pairs: steps read two
-        batches; an odd last one is left out."""
-        epoch: list[list[Batches]] = []
-        for n, streams in zip(self._counts, self._streams, strict=True):
-            batches = epoch_batches(n, self._batch_size, streams.order, steps)
-            paired = zip(batches[::2], batches[1::2], strict=False)
-            epoch.append(list(paired) if pairs else [(batch,) for batch in batches])
-        for start, reads in plan(epoch):
-            parts = zip(*reads, strict=True)
-            rows = slice(start, start + len(reads))
-            yield Step(rows, tuple(self._batch(rows, part) for part in parts))
-
-    def _batch(self, clients: slice, indices: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """One batch for each client; random draws come from the client's own streams."""
-        size, device = len(indices[0]), self._like
-        offsets, streams = self._offsets[clients], self._streams[clients]
-        index = torch.cat([own + offset for own, offset in zip(indices, offsets, strict=True)])
-        index = index.to(device.device)
-        drawn = together([draw(size, self._spec, own.augmentation) for own in streams])
-        draws = Draws(*(None if part is None else part.to(device.device) for part in drawn))
-        x = augment(self._images[index], draws)
-        columns = [normalise(x, self._spec.normalise, device.dtype), self._labels[index]]
-        extra = [self._method.draw(size, own.draws) for own in streams]
-        if parts := [part for part in extra if part is not None]:
-            columns.append(torch.cat(parts).to(device))
-        return tuple(column.unflatten(0, (len(indices), size)) for column in columns)
 
 
 def stacked(messages: Sequence[Message], device: torch.device) -> Message:
