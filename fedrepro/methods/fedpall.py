@@ -12,8 +12,6 @@ from fedrepro.methods.prototypes import (
     PrototypeMessages,
     fedpall_mix,
     received_table,
-    stacked_means,
-    told_means,
     unit_mean,
 )
 
@@ -34,6 +32,7 @@ class FedPall(PrototypeMessages, fl.Method):
 
     name = "FedPall"
     reference = "zhang2025fedpall"
+    tells, sends_all = "counts", True
     equations = (
         r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{z "
         r"\cdot G^y / \tau}}{\sum_k e^{z \cdot G^k / \tau}}",
@@ -81,7 +80,7 @@ class FedPall(PrototypeMessages, fl.Method):
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         z = client.features(self.closing_pass, client.augmentation)
         sent = {"features": self.disguised(z, client), "labels": client.labels}
-        return {**sent, **told_means(client, z)}
+        return {**sent, **self.means_of(client, z)}
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         """The sent form of features (n, d)."""
@@ -103,7 +102,7 @@ class FedPall(PrototypeMessages, fl.Method):
         return message
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
-        self.hold(server, *self.joined(server, *stacked_means(uploads)))
+        super().server_step(server, uploads)
         z = [fl.tensor_of(upload.message, "features") for upload in uploads]
         labels = [fl.tensor_of(upload.message, "labels") for upload in uploads]
         owner = [torch.full_like(y, u.client) for y, u in zip(labels, uploads, strict=True)]

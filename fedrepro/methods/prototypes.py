@@ -195,21 +195,6 @@ def fedpall_mix(
     return mixed * kept.to(z.device, z.dtype)
 
 
-# As messages.
-
-
-def told_means(client: TrainedClient, features: Tensor) -> Message:
-    """All class means of a client's features (n, d), zeros for a missing class, and counts."""
-    means, counts = class_means(features, client.labels, client.classes)
-    return {"prototypes": means, "counts": counts}
-
-
-def stacked_means(uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
-    """Class means (N, K, d) and counts (N, K), one row per upload."""
-    means = [tensor_of(upload.message, "prototypes") for upload in uploads]
-    return torch.stack(means), torch.stack([tensor_of(u.message, "counts") for u in uploads])
-
-
 # Parts of the functions above.
 
 
@@ -233,13 +218,14 @@ class PrototypeMessages:
     prototypes. Write it before `Method` in a class's bases.
 
     The server keeps a table ``prototypes`` (P, d) and a mask ``present`` (P,) of the used rows, at
-    first none; it sends both. A client sends ``prototypes``, one row per class it has, and, by
-    `tells`, the classes' (K,) numbers of images or a mask. Fields a method may have: whether the
-    means' features are in training mode, and of images augmented as in training; whether a class's
-    means are weighted by "images", or equally by "clients".
+    first none; it sends both. A client sends ``prototypes``, one row per class it has (`sends_all`:
+    of zeros for the others), and, by `tells`, the classes' (K,) numbers of images or a mask. Fields
+    a method may have: whether the means' features are in training mode, and of images augmented as
+    in training; whether a class's means are weighted by "images", or equally by "clients".
     """
 
     tells: ClassVar[Literal["counts", "present"]] = "present"
+    sends_all: ClassVar[bool] = False
     prototypes_in_training_mode: bool = False
     prototypes_of_augmented_images: bool = False
     prototype_weighting: str = "clients"
@@ -273,10 +259,14 @@ class PrototypeMessages:
         return {kind: server.tensors[kind] for kind in HELD}
 
     def upload(self, client: TrainedClient) -> Message:
-        means, counts = class_means(self.sent_features(client), client.labels, client.classes)
+        return self.means_of(client, self.sent_features(client))
+
+    def means_of(self, client: TrainedClient, features: Tensor) -> Message:
+        """The message with the class means of features (n, d)."""
+        means, counts = class_means(features, client.labels, client.classes)
         owned = counts > 0
         told = counts if self.tells == "counts" else owned
-        return {"prototypes": means[owned], self.tells: told}
+        return {"prototypes": means if self.sends_all else means[owned], self.tells: told}
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
         self.hold(server, *self.joined(server, *self.stacked(server, uploads)))
@@ -285,6 +275,8 @@ class PrototypeMessages:
         """The uploads in the form of `joined`, one row per upload."""
         told = torch.stack([tensor_of(upload.message, self.tells) for upload in uploads])
         sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
+        if self.sends_all:
+            return sent.view(*told.shape, -1), told
         stack = sent.new_zeros(*told.shape, sent.shape[1])
         stack[told > 0] = sent
         return stack, told

@@ -14,8 +14,6 @@ from fedrepro.methods.networks import TwoEntrances
 from fedrepro.methods.prototypes import (
     PrototypeMessages,
     count_weighted_mean,
-    stacked_means,
-    told_means,
     unit_mean,
 )
 
@@ -35,6 +33,7 @@ class RUCR(PrototypeMessages, fl.Method):
 
     name = "RUCR"
     reference = "huang2024rucr"
+    tells, sends_all = "counts", True
     equations = (
         r"\mathrm{CE} + \lambda_f \, \mathrm{CE}\big(\cos(z, G_k)/t + [k = y] \log \pi_k,\; y\big)",
         r"\lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ trains the classifier}",
@@ -105,11 +104,8 @@ class RUCR(PrototypeMessages, fl.Method):
     def download(self, server: fl.Server, client: int) -> fl.Message:
         return {**super().download(server, client), "shares": server.tensors["shares"]}
 
-    def upload(self, client: fl.TrainedClient) -> fl.Message:
-        return told_means(client, self.sent_features(client))
-
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
-        stack, counts = stacked_means(uploads)
+        stack, counts = self.stacked(server, uploads)
         new, present = count_weighted_mean(stack, counts)
         server.tensors["anchors"] = torch.where(present[:, None], new, server.tensors["anchors"])
         self.hold(server, *self.renewed(server, *unit_mean(stack, counts)))

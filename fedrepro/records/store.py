@@ -68,13 +68,12 @@ class Tracked(Progress):
         self, inner: Progress, training: Training, folder: Path, track: type[Tracker]
     ) -> None:
         self._inner, self._training, self.name = inner, training, inner.name
-        self._place, self._track, self._told = folder / track.name, track, 0
+        shutil.rmtree(folder / track.name, ignore_errors=True)
+        (folder / track.name).mkdir()
+        self._tracker, self._told = track(folder / track.name), 0
 
     def start(self, label: str, total: int, done: int) -> None:
         self._inner.start(label, total, done)
-        shutil.rmtree(self._place, ignore_errors=True)
-        self._place.mkdir()
-        self._tracker = self._track(self._place)
         self._tell()
 
     def round(self, number: int, accuracy: float) -> None:

@@ -59,8 +59,8 @@ def expected_traffic(run):
     n, k, d, name = len(run.clients), toys.CLASSES, run.server.feature_size, run.method.name
     network = n * 4 * sum(run.server.model[name].numel() for name in run.travelling)
     down = {"model": network, "prototypes": n * k * d * 4, "present": n * k}
+    tells = run.method.tells
     told = {"counts": n * k * 4, "present": n * k}
-    tells = "counts" if name in ("FedPall", "RUCR") else run.method.tells
     up = {"model": network, "prototypes": n * k * d * 4, tells: told[tells]}
     if name == "FedProto":
         del down["model"], up["model"]
