@@ -6,7 +6,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -50,15 +49,6 @@ def clipped(update: Mapping[str, Tensor], bound: float, order: float) -> dict[st
     return {name: factor * value for name, value in update.items()}
 
 
-@dataclass(frozen=True)
-class Budget:
-    """(epsilon, delta) for a whole run; clip: largest gradient norm of one sample."""
-
-    epsilon: float
-    delta: float
-    clip: float
-
-
 @lru_cache
 def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Deviation of the noise, in units of the clipping norm, with which `steps` steps of
@@ -95,16 +85,19 @@ def fit(
     *,
     epochs: int,
     optimizer: OptimizerSpec,
-    budget: Budget,
+    epsilon: float,
+    delta: float,
+    clip: float,
 ) -> None:
     """`Server.fit` by DP-SGD: batches drawn by Poisson sampling, each sample's gradient clipped,
-    noise added (Abadi et al. 2016). Every round uses an equal share of the run's budget. Logs
-    the epsilon spent so far as `<name>_epsilon`, with the loss and accuracy of `Server.fit`.
+    noise added (Abadi et al. 2016). epsilon, delta: of the whole run; every round uses an equal
+    share. clip: largest gradient norm of one sample. Logs the epsilon spent so far as
+    `<name>_epsilon`, with the loss and accuracy of `Server.fit`.
     """
     inputs, labels = inputs.to(server.device), labels.to(server.device)
     rate = min(1.0, server.protocol.batch_size / len(labels))
     steps = epochs * math.ceil(1 / rate)
-    sigma = noise_multiplier(budget.epsilon, budget.delta, rate, steps * server.protocol.rounds)
+    sigma = noise_multiplier(epsilon, delta, rate, steps * server.protocol.rounds)
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
@@ -117,7 +110,7 @@ def fit(
         private = DPOptimizer(
             sgd,
             noise_multiplier=sigma,
-            max_grad_norm=budget.clip,
+            max_grad_norm=clip,
             expected_batch_size=rate * len(labels),
             generator=torch.Generator(server.device).manual_seed(key),
         )
@@ -128,7 +121,7 @@ def fit(
                 sums += _step(module, private, inputs[index], labels[index])
     server.modules[name].load_state_dict(module.to_standard_module().state_dict())
     server.log_fit(name, *sums.tolist())
-    server.log[f"{name}_epsilon"] = spent(sigma, budget.delta, rate, steps * server.round)
+    server.log[f"{name}_epsilon"] = spent(sigma, delta, rate, steps * server.round)
 
 
 def _step(module: nn.Module, private: Any, x: Tensor, y: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.extras.dp import Budget, Noise, fit, into_unit_range, noise
+from fedrepro.extras.dp import Noise, fit, into_unit_range, noise
 from fedrepro.methods.adcol_variants import ADCOLVariants
 
 
@@ -54,6 +54,6 @@ class PrivateADCOL(ADCOLVariants):
     def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:
         if self.epsilon is None:
             return super().learn(server, z, owner)
-        budget = Budget(self.epsilon, self.delta, self.clip)
+        budget = {"epsilon": self.epsilon, "delta": self.delta, "clip": self.clip}
         epochs, optimizer = self.discriminator_epochs, self.optimizer(server.protocol)
-        fit(server, "discriminator", z, owner, epochs=epochs, optimizer=optimizer, budget=budget)
+        fit(server, "discriminator", z, owner, epochs=epochs, optimizer=optimizer, **budget)

@@ -10,7 +10,7 @@ import torch
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.extras import dp
-from fedrepro.extras.dp import Budget, clipped, into_unit_range, noise
+from fedrepro.extras.dp import clipped, into_unit_range, noise
 from fedrepro.federated.rounds import Training
 from tests import toys
 
@@ -64,7 +64,7 @@ def fitted(monkeypatch: pytest.MonkeyPatch, clip: float) -> tuple[Training, list
     module = run.server.modules["discriminator"]
     before = copy.deepcopy(list(module.parameters()))
     x, y = torch.randn(12, 16, generator=stream()), torch.arange(12) % 3
-    how = {"optimizer": OptimizerSpec(lr=0.1), "budget": Budget(1.0, 0.01, clip)}
+    how = {"optimizer": OptimizerSpec(lr=0.1), "epsilon": 1.0, "delta": 0.01, "clip": clip}
     dp.fit(run.server, "discriminator", x, y, epochs=1, **how)
     return run, before, [x, y]
 
