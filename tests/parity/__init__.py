@@ -223,4 +223,4 @@ def in_given_order(batches: list[Any] | None) -> AbstractContextManager[Any]:
     if batches is None:
         return contextlib.nullcontext()
     given = itertools.cycle([list(map(torch.tensor, epoch)) for own in batches for epoch in own])
-    return patch("fedrepro.engine.loop.epoch_batches", lambda *_: next(given))
+    return patch("fedrepro.engine.base.epoch_batches", lambda *_: next(given))

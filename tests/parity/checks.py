@@ -167,7 +167,7 @@ def rectify(case: Case, inputs: Found) -> Found:
 
 def tell(method: Method, client: int, means: Tensor, counts: Tensor) -> Upload:
     """A client's class means as its method sends them."""
-    if isinstance(method, PrototypeMessages) and method.name != "FedPall":
+    if isinstance(method, PrototypeMessages) and not method.sends_all:
         told = counts if method.tells == "counts" else counts > 0
         return Upload(client, 1, {"prototypes": means[counts > 0], method.tells: told})
     idle = empty(2, means.shape[1])  # FedPall trains on features too
