@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.base.places import RUNS
-from fedrepro.base.progress import Tracker
+from fedrepro.base.progress import Progress, Tracker, progress
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study, study
@@ -26,6 +26,11 @@ class Run:
 
     study: Study
     result: Result
+
+    def __repr__(self) -> str:
+        one, mean = self.study, self.accuracy["avg"].iloc[-1]
+        where = f"{one.dataset}, scale {one.scale}, seed {one.seed}"
+        return f"<{self.result.label} on {where}: avg {mean:.1f} %, run {self.record.run_id}>"
 
     @property
     def record(self) -> Record:
@@ -78,6 +83,7 @@ def run(
     runs: str | Path = RUNS,
     data_root: str | Path | None = None,
     track: str | type[Tracker] = "",
+    progress: Progress | None = None,
     **fields: Any,
 ) -> Run:
     """Train a method, or read its finished run.
@@ -85,7 +91,8 @@ def run(
     changes: settings of the protocol to replace, such as {"rounds": 5}; not at scale paper.
     fields: hyper-parameters of the method; by default the paper's values for it, or else the
     method's own. The rest as in `federation`. runs: folder of the runs. track: "tensorboard",
-    or a `fedrepro.base.progress.Tracker`, which receives every round.
+    or a `fedrepro.base.progress.Tracker`, which receives every round. progress: where its rounds
+    are shown, by default in a bar, a notebook's figure or lines.
     FedReproError: an unknown name or wrong value; a loss that is NaN or infinite.
     """
     one = study(
@@ -95,6 +102,7 @@ def run(
         runs_dir=runs,
         data_root=data_root,
         track=track,
+        progress=progress,
     )
     return Run(one, one.trial(method, **fields))
 
@@ -104,19 +112,26 @@ def compare(
     dataset: str = "minidigits",
     *,
     seeds: Sequence[int] = SEEDS,
+    scale: str = "smoke",
+    paper: str = "common",
+    changes: Mapping[str, Any] | None = None,
     **where: Any,
 ) -> pd.DataFrame:
     """Accuracy in percent after the last round: one row per method, means over the seeds.
 
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
-    interval of `avg` (Student's t over seeds; NaN with one seed). where: as in `run`.
+    interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`.
     """
-    rows = {}
+    protocol = study(paper, dataset, scale, changes=changes or {}).protocol()
+    shown, rows = progress(own=True), {}
+    shown.plan({f"{method} {seed}": protocol.rounds for method in methods for seed in seeds})
+    where |= {"scale": scale, "paper": paper, "changes": changes, "progress": shown}
     for method in methods:
-        last = [
-            run(method, dataset, seed=seed, **where).accuracy.iloc[-1].rename(seed)
-            for seed in seeds
-        ]
+        last = []
+        for seed in seeds:
+            found = run(method, dataset, seed=seed, **where)
+            last.append(found.accuracy.iloc[-1].rename(seed))
+            shown.row(f"{method} {seed}")
         table = pd.concat(last, axis=1)
         low, high = metrics.interval(table.loc["avg"])
         rows[method] = {**table.mean(axis=1), "seeds": len(seeds), "low": low, "high": high}

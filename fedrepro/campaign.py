@@ -26,7 +26,7 @@ from filelock import FileLock, Timeout
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, one_line
-from fedrepro.base.places import CHECKOUT, RUNS
+from fedrepro.base.places import CHECKOUT, RUNS, clone
 from fedrepro.base.progress import Progress
 from fedrepro.campaign_list import FOLDER, Entry, Run, read, status, table
 from fedrepro.commands import Root
@@ -147,6 +147,8 @@ def command(
     """
     from fedrepro.sweep import cores
 
+    if file == LIST and not LIST.is_file():
+        raise FedReproError(f"no list {LIST}: {clone()}, or name one with --file")
     todo, jobs = read(file), jobs or cores()
     runs = runs.expanduser().resolve()
     if show:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedrepro import __version__, campaign
+from fedrepro import __version__, campaign, commands
 from fedrepro.base.errors import FedReproError, choices, one_line
 from fedrepro.base.places import CHECKOUT, RUNS
-from fedrepro.commands import Load, Root, Runs, Set, Track, bench, changes_of, data_app, records_app
+from fedrepro.commands import Load, Root, Runs, Set, Track, Where, changes_of
 from fedrepro.report import text
 
 if TYPE_CHECKING:
@@ -105,11 +105,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(data_app, name="data")
-app.add_typer(records_app, name="records")
+app.add_typer(commands.data_app, name="data")
+app.add_typer(commands.records_app, name="records")
 app.command("campaign")(campaign.command)
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
-    bench
+    commands.bench
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
@@ -137,7 +137,6 @@ Seed = Annotated[int, typer.Option(help="0 or a positive whole number.")]
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Notebooks at a time; default one per core (GPU: one).")
 ]
-Where = Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")]
 Scheduler = Annotated[
     str | None, typer.Option(help="Address of a dask scheduler; default: start one.")
 ]

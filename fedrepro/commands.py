@@ -31,6 +31,15 @@ Root = Annotated[
 Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
 
 
+def _place(on: str) -> str:
+    from fedrepro.sweep import check_place
+
+    return check_place(on)
+
+
+Where = Annotated[str, typer.Option(callback=_place, help="local, or dask (extra `cluster`).")]
+
+
 def _load(files: list[Path] | None) -> list[Path] | None:
     """Load the methods of some files, in this process and in those it starts."""
     if files:
@@ -151,10 +160,11 @@ def pack(runs: Runs = RUNS) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; if a
     notebook draws a run's features, their t-SNE points are kept. The notebooks' glued results
     are kept too."""
-    from fedrepro.records.packed import pack as packed
+    _there(runs)
+    from fedrepro.records.packed import pack as packed  # torch comes with it
     from fedrepro.report.results import collect, keep
 
-    found = collect(_there(runs) / "notebooks")
+    found = collect(runs / "notebooks")
     drawn = {
         result.record.run_id
         for study, names in found.studies
@@ -171,18 +181,20 @@ def unpack(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = RUNS
 ) -> None:
     """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
+    _there(runs)
     from fedrepro.records.packed import unpack as unpacked
 
-    typer.echo(f"{unpacked(_there(runs), out)} runs in {out}")
+    typer.echo(f"{unpacked(runs, out)} runs in {out}")
 
 
 @records_app.command()
 def check(runs: Runs = RUNS) -> None:
     """Compute all ids and hashes of packed runs again."""
+    _there(runs)
     from fedrepro.records.packed import Pack
     from fedrepro.records.packed import check as checked
 
-    wrong = checked(_there(runs))
+    wrong = checked(runs)
     if wrong:
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)

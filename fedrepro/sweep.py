@@ -176,8 +176,7 @@ def sweep(
     report is called when a job ends. KeyboardInterrupt stops the running notebooks (not those
     on other machines) and is raised again; finished rounds stay in the store.
     """
-    if on not in ("local", "dask"):
-        raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
+    check_place(on)
     if scheduler is not None and on != "dask":
         raise FedReproError("a scheduler is used with dask only; add --on dask")
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
@@ -205,6 +204,13 @@ def sweep(
                 child.terminate()  # it shuts its kernel down
             raise
     return [ended[index] for index in range(len(jobs))]
+
+
+def check_place(on: str) -> str:
+    """The same word, if notebooks can be executed there, else FedReproError."""
+    if on not in ("local", "dask"):
+        raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
+    return on
 
 
 def usual_workers(jobs: Sequence[Job]) -> int:

@@ -22,9 +22,13 @@ def test_a_run_has_its_accuracy_curve_and_plot(tmp_path: Path) -> None:
     assert means.to_numpy() == pytest.approx(found.accuracy["avg"].to_numpy())
     assert found.record.config["seed"] == 1 and set(found.curve.columns) >= {"round", "value"}
     assert found.plot().png().startswith(b"\x89PNG")
+    named = f"<FedAvg on minidigits, scale smoke, seed 1: avg {found.accuracy.avg[2]:.1f} %, run "
+    assert repr(found) == f"{named}{found.record.run_id}>"
 
 
-def test_methods_compared_are_rows_with_intervals(tmp_path: Path, registry: None) -> None:
+def test_methods_compared_are_rows_with_intervals(
+    tmp_path: Path, registry: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     @fedrepro.register
     @dataclass(frozen=True)
     class Mine(FedAvg):
@@ -35,14 +39,16 @@ def test_methods_compared_are_rows_with_intervals(tmp_path: Path, registry: None
     where = {"runs": tmp_path, "changes": {"rounds": 1}}
     table = fedrepro.compare(["FedAvg", Mine.name], seeds=[0, 1], **where)
     assert list(table.index) == ["FedAvg", Mine.name]
+    assert f"row 4 of 4, {Mine.name} seed 1  round 1/1" in capsys.readouterr().err
     assert table.loc["FedAvg"].tolist() == table.loc[Mine.name].tolist()
     assert (table.low <= table.avg).all() and (table.avg <= table.high).all()
     assert fedrepro.compare(["FedAvg"], seeds=[0], **where).low.isna().all()
 
 
 def test_a_federation_and_a_wrong_name() -> None:
-    clients = fedrepro.federation("minidigits").clients
-    assert len({client.domain for client in clients}) == 4
+    federation = fedrepro.federation("minidigits")
+    assert len({client.domain for client in federation.clients}) == 4
+    assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
     with pytest.raises(FedReproError, match="no method 'FedAvgg'"):
         fedrepro.run("FedAvgg")
     with pytest.raises(AttributeError, match="nothing"):

@@ -95,6 +95,7 @@ SOON = (
     ["methods", "FedAvgg"],
     *(["claims", "--paper", "adcool"], ["experiments", "--paper", "adcool"]),
     *(["verdicts", "--paper", "adcool"], ["verdicts", "--notebooks", "/no/folder"]),
+    *(["records", "check", "--runs", "/no/folder"], ["sweep", "adcol", "--on", "sun"]),
     *(["sweep", "adcol"], ["book"]),  # of a wheel without a checkout
 )  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import typer
 import yaml
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import fedrepro
+from fedrepro import cli
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGE = REPOSITORY / "fedrepro"
@@ -115,6 +118,36 @@ def test_every_file_of_the_package_is_in_the_wheel() -> None:
         elif path.suffix != ".py" and not any(path.match(pattern) for pattern in patterns):
             left_out.append(f"{path.relative_to(REPOSITORY)}: no package-data pattern")
     assert not left_out
+
+
+def commands(path: Path) -> list[str]:
+    """The lines of the shell in a page or in a notebook's text."""
+    told = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        told = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    blocks = re.findall(r"^```bash\n(.*?)^```", told, re.MULTILINE | re.DOTALL)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def test_every_line_for_the_shell_is_one_command_with_known_options() -> None:
+    """A line that was broken or joined when a page was written anew would fail a reader."""
+    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "book").rglob("*.md"), *NOTEBOOKS]
+    lines = [line for page in pages for line in commands(page)]
+    assert len(lines) > 20
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        words = words[1:] if words[:1] == ["nohup"] else words
+        program, *words = words or ["make"]  # a line of comment
+        program = program.removeprefix(".venv/bin/")
+        assert program in {"make", "export", "fedrepro", "jupyter", "papermill", "python"}, line
+        assert line.count("fedrepro ") < 2, line
+        if program == "fedrepro":
+            command = typer.main.get_command(cli.app)
+            while hasattr(command, "commands"):
+                command = command.commands[words.pop(0)]
+            known = {option for one in command.params for option in one.opts}
+            assert {word for word in words if word.startswith("--")} <= known, line
 
 
 def test_version_is_one() -> None:

@@ -77,6 +77,14 @@ class Federation:
     subsets: tuple[str, ...] = ()
     weights: dict[str, int] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        tested = ", ".join(f"{domain} ({len(test):,})" for domain, test in self.tests.items())
+        trained = sum(len(client.train) for client in self.clients)
+        return (
+            f"<Federation {self.dataset}: {len(self.clients)} clients with {trained:,} images of "
+            f"{len(self.classes)} classes; tested on {tested}>"
+        )
+
     def tested_on(self, most: int | None, seed: int) -> Federation:
         """The same federation with a fixed sample of at most this many test images per domain."""
         tests, deviations = dict(self.tests), dict(self.deviations)

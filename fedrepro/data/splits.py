@@ -89,13 +89,14 @@ def divide(
     with this seed as its random state. labels: of all the domain's images."""
     from sklearn.model_selection import train_test_split  # takes a second
 
+    own = np.asarray(labels)[indices]
     try:
-        first, second = train_test_split(
-            indices, test_size=share, stratify=np.asarray(labels)[indices], random_state=seed
-        )
-    except ValueError as error:
+        first, second = train_test_split(indices, test_size=share, stratify=own, random_state=seed)
+    except ValueError:
+        few = np.unique(own, return_counts=True)[1].min()
         raise FedReproError(
-            f"{name} cannot be split by class: {error}; use another split or more images"
+            f"{name} cannot be split by class: {len(own)} images, {few} of the rarest class, are "
+            f"too few for a part of {share:g}; use another split or more images"
         ) from None
     return first, second
 

@@ -76,7 +76,8 @@ def _discover() -> None:
             _add(entry.load())
         except (Exception, SystemExit) as error:  # of somebody else's: the others still work
             place = f"entry point {entry.name} = {entry.value}"
-            said = f"warning: the method of {place} is left out: {one_line(error)}"
+            said = f"warning: the method of {place} is left out: {type(error).__name__}: "
+            said += one_line(error)
             print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
     for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
         load(Path(file))

@@ -137,7 +137,7 @@ class Study(Question):
         base = self.paper.dataset(self.dataset).protocol
         own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
         arm = Arm(label, method, {**own, **fields}, self.protocol())
-        return Result(arm, self._record(arm))
+        return Result(arm, self._record(arm, name=label))
 
     def federation(self) -> Federation:
         """The clients and test sets of all experiments on this data set. Without an encoder's

@@ -275,5 +275,5 @@ def test_a_broken_entry_point_is_named_and_stops_no_other(registry, monkeypatch,
     assert methods.get("Lazy") is Lazy
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("warning: ")
-    assert "broken = no_such_module:Mine is left out: No module" in first
-    assert "gone = leaves:Mine is left out: not here" in second
+    assert "broken = no_such_module:Mine is left out: ModuleNotFoundError: No" in first
+    assert "gone = leaves:Mine is left out: SystemExit: not here" in second

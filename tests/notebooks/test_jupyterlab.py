@@ -110,7 +110,8 @@ def test_the_quick_start_runs_and_shows_one_live_figure(lab: str, tmp_path: Path
         browser.run(RUN)
         browser.wait("window.ran")
         ((width, lines, text, _),) = browser.run(FIGURES)
-        assert width > 400 and lines == 4 and "all trained" in text and "Modest" in text
+        assert width > 400 and lines == 4 and "all trained" in text
+        assert "Modest seed 0 " in text and "Modest (weight=1.0) seed 0 " in text
         seen = "\n".join(browser.run("seen"))
         assert all(f"FedAvg seed 0  [{'#' * 5 * n}" in seen for n in range(5)), seen
         assert "round 3/4  avg" in seen and "left" in seen
