@@ -1,12 +1,12 @@
 """The statistics behind one cell's verdict: our seeds compared with a printed number."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, variance
-from typing import Literal
+from statistics import fmean, stdev, variance
+from typing import Any, Literal
+
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Paper
@@ -24,6 +24,11 @@ Word = Literal[
     "no verdict",
     "not run",
 ]
+
+
+def last_digit(decimals: int) -> float:
+    """How far a number may be from one that is printed with so many decimals."""
+    return 0.5 * 10.0**-decimals + ROUNDING
 
 
 @dataclass(frozen=True)
@@ -102,3 +107,49 @@ def drawn(
     shares = [cell.value / whole for cell in known if cell is not None and cell.value is not None]
     theirs = of_printed(shares, [images[domain] for domain in domains])
     return whole**2 * noise.variance([runs], column), whole**2 * theirs
+
+
+# The rules until 2026-11-23, kept for one release: `verdicts --json` shows their word with today's.
+
+
+def earlier(
+    printed: Mapping[str, Any],
+    trials: int | None,
+    ours: Sequence[float],
+    *,
+    scale: str,
+    standin: bool,
+    counted: bool,
+) -> str:
+    """The word of one cell. printed: mean, std, unit and decimals. ours: one number per seed, NaN
+    if a seed has no value."""
+    published = printed["published"]
+    if not ours:
+        return "not run"
+    if scale == "smoke" or published is None:
+        return "no verdict"
+    if scale != "paper" or standin:
+        return "not comparable"
+    valid = [value for value in ours if not math.isnan(value)]
+    d = fmean(valid) - published if valid else math.nan
+    beyond = "higher" if d > 0 else "lower"
+    if counted and valid:
+        return "reproduced" if abs(d) <= last_digit(printed["decimals"]) else beyond
+    if len(valid) < max(len(ours), 3):
+        return "inconclusive"
+    if abs(d) <= {"percent": 2.0, "fraction": 0.02}.get(printed["unit"], -math.inf) + ROUNDING:
+        return "reproduced"
+    half = _half_width(printed["published_std"], trials, valid) + ROUNDING
+    return "within noise" if abs(d) <= half else beyond
+
+
+def _half_width(published_std: float | None, trials: int | None, ours: Sequence[float]) -> float:
+    """Half the width of the 95 % interval: Welch's if the paper gives std and trials, else a
+    prediction interval."""
+    count, own = len(ours), stdev(ours) ** 2
+    if published_std is None or trials is None or trials < 2:
+        return float(stdtrit(count - 1, 0.975)) * math.sqrt(own * (1 + 1 / count))
+    mine, theirs = own / count, published_std**2 / trials
+    below = mine**2 / (count - 1) + theirs**2 / (trials - 1)
+    freedom = (mine + theirs) ** 2 / below if below > 0 else math.inf
+    return float(stdtrit(freedom, 0.975)) * math.sqrt(mine + theirs)

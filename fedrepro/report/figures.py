@@ -4,10 +4,7 @@ Every function returns a `Picture`, which a notebook shows once as a cell's last
 empty frame, or one without the needed columns, is a `FedReproError`.
 """
 
-from __future__ import annotations
-
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -33,13 +30,14 @@ from fedrepro.report.picture import (
     legend_above,
     logarithmic_x,
     looks,
+    panels,
     picture,
 )
 from fedrepro.report.sections import AXES, Section, number, sections
 from fedrepro.report.verdicts import ORDER_COLUMNS
 
 ACCURACY = "mean test accuracy (%)"
-PAIR = re.compile(r"(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)")
+PAIR = r"^(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)$"
 CELLS = ("method", "column", "seed", "value")  # of the rows that `Study.cells` gives
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
@@ -162,18 +160,17 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
 
     frame = checked(frame, ("label", "seed", "value"), "grid of two settings")
     means = frame.groupby("label").value.mean()
-    found = [PAIR.fullmatch(str(label)) for label in means.index]
-    if not all(found) or len({(m[1], m[3]) for m in found if m}) != 1:
+    found = means.index.str.extract(PAIR)
+    if found.isna().any(axis=None) or len(found[[0, 2]].drop_duplicates()) != 1:
         raise FedReproError("labels of a grid read 'mu=0.1, delta=0.2', all of the same two names")
     texts = [
         number(mean, "percent")
         + (f"\n(paper {number((printed or {})[k], 'percent')})" if k in (printed or {}) else "")
         for k, mean in means.items()
     ]
-    down, across = next((m[1], m[3]) for m in found if m)
-    places = pd.DataFrame(
-        [(float(m[2]), float(m[4])) for m in found if m], columns=[down, across]
-    ).assign(value=means.to_numpy(), text=texts)
+    down, across = found.loc[0, [0, 2]]
+    places = found[[1, 3]].astype(float).set_axis([down, across], axis=1)
+    places = places.assign(value=means.to_numpy(), text=texts)
     table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
     shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
     figure, axes = picture(1.2 + 0.75 * len(table))
@@ -320,13 +317,9 @@ def beside(table: pd.DataFrame) -> Picture:
     if others:
         names = ", ".join(f"{s.dataset} at scale {s.scale}" for s in (section, *others))
         raise FedReproError(f"runs of {names} in one figure; give the cells of one")
-    cols = 1 if len(section.columns) == 1 else 2
-    rows = math.ceil(len(section.columns) / cols)
-    height = rows * (0.85 + 0.27 * len(section.methods)) + 0.9
-    figure, axes = picture(height, rows, cols, sharey=True)
+    height = 0.85 + 0.27 * len(section.methods)
+    figure, axes = panels(len(section.columns), height, 0.9, sharey=True)
     units = {section.unit(column) for column in section.columns}
-    for ax in axes.flat[len(section.columns) :]:
-        ax.set_axis_off()
     for ax, column in zip(axes.flat, section.columns, strict=False):
         unit = section.unit(column)
         _pairs(ax, section, column)

@@ -1,13 +1,10 @@
 """Figures of images, their counts and their representations."""
 
-from __future__ import annotations
-
-import math
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from fedrepro.base.errors import FedReproError
@@ -25,6 +22,7 @@ from fedrepro.report.picture import (
     checked,
     label_axes,
     legend_above,
+    panels,
     picture,
 )
 
@@ -38,48 +36,26 @@ MEAN = "#FF0000"
 SEEN = (("found", "found"), ("behind", "behind it"), ("another", "another"))
 
 
-def _contact_sheet(
-    images: npt.NDArray[np.uint8],
-    labels: npt.NDArray[np.integer],
-    rows: int,
-    cols: int,
-    gap: int,
-) -> npt.NDArray[np.uint8]:
-    """A grid of pictures, uint8 (H, W, 3): row r holds the first ``cols`` pictures labelled r.
-
-    images: uint8 (n, 3, h, w); labels: int (n,), the row of each.
-    gap: white pixels between pictures; places with no picture left are white.
-    """
-    height, width = images.shape[2:]
-    sheet = np.full((rows * (height + gap) - gap, cols * (width + gap) - gap, 3), 255, np.uint8)
-    for row in range(rows):
-        for col, index in enumerate(np.flatnonzero(labels == row)[:cols]):
-            y, x = row * (height + gap), col * (width + gap)
-            sheet[y : y + height, x : x + width] = images[index].transpose(1, 2, 0)
-    return sheet
-
-
 def sample_grid(federation: Federation, per_class: int = 1, seed: int = 0) -> Picture:
     """Random training images: ``per_class`` rows per client, one column per class. The place is
     white if a client has no image of a class."""
     if per_class < 1:
         raise FedReproError(f"per_class = {per_class}: give 1 or more images per class")
-    clients, classes = federation.clients, federation.classes
-    blank = np.full((3, federation.size, federation.size), 255, np.uint8)
-    images = []
+    clients, classes, size = federation.clients, federation.classes, federation.size
+    step, rows = size + 2, len(clients) * per_class
+    sheet = np.full((rows * step - 2, len(classes) * step - 2, 3), 255, np.uint8)
     for index, client in enumerate(clients):
         generator = numpy_stream(seed, "figure", client=index)
         labels, pixels = client.train.labels.cpu().numpy(), client.train.images.cpu().numpy()
-        chosen = [generator.permutation(np.flatnonzero(labels == c)) for c in range(len(classes))]
-        for row in range(per_class):
-            images += [pixels[one[row]] if row < len(one) else blank for one in chosen]
-    rows, step = len(clients) * per_class, federation.size + 2
-    places = np.repeat(np.arange(rows), len(classes))
-    sheet = _contact_sheet(np.stack(images), places, rows=rows, cols=len(classes), gap=2)
+        for column in range(len(classes)):
+            chosen = generator.permutation(np.flatnonzero(labels == column))
+            for row, image in enumerate(chosen[:per_class], index * per_class):
+                y, x = row * step, column * step
+                sheet[y : y + size, x : x + size] = pixels[image].transpose(1, 2, 0)
     figure, axes = picture(0.55 + 0.7 * _long(classes) + 3.9 * rows / len(classes))
     ax = axes[0, 0]
-    ax.imshow(sheet, interpolation="nearest" if federation.size < 48 else "antialiased")
-    middle = federation.size / 2 - 0.5
+    ax.imshow(sheet, interpolation="nearest" if size < 48 else "antialiased")
+    middle = size / 2 - 0.5
     ax.set_xticks([step * i + middle for i in range(len(classes))], classes)
     ax.xaxis.tick_top()
     _turn(ax, classes, "left")
@@ -106,8 +82,7 @@ def _turn(ax: Any, names: Sequence[str], side: str) -> None:
 
 def _wrapped(name: str, width: int) -> str:
     """A long name broken once, after a hyphen or an underscore."""
-    cut = min((i for i in map(name.find, "-_") if i >= 0), default=-1) + 1
-    return f"{name[:cut]}\n{name[cut:]}" if len(name) > width and cut else name
+    return re.sub("([-_])", r"\1\n", name, count=1) if len(name) > width else name
 
 
 def counts_chart(federation: Federation, shares: bool = False) -> Picture:
@@ -172,13 +147,9 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
     points = checked(points, ("label", "x", "y", "domain", "cls"), "embedding")
     key = "domain" if by == "domain" else "cls"
     groups = sorted(points[key].unique()) if by == "class" else list(points[key].unique())
-    panels = list(points.groupby("label", sort=False))
-    cols = 1 if len(panels) == 1 else 2
-    rows = math.ceil(len(panels) / cols)
-    figure, axes = picture((3.6 if cols == 1 else 2.4) * rows + 0.7, rows, cols)
-    for ax in axes.flat[len(panels) :]:
-        ax.set_axis_off()
-    for ax, (label, part) in zip(axes.flat, panels, strict=False):
+    count = points.label.nunique()
+    figure, axes = panels(count, 3.6 if count == 1 else 2.4, 0.7)
+    for ax, (label, part) in zip(axes.flat, points.groupby("label", sort=False), strict=False):
         for index, group in enumerate(groups):
             chosen, text = part[part[key] == group], str(group)
             letter = f"${text}$" if by == "class" and text.isalnum() and len(text) == 1 else None
@@ -193,7 +164,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
             )
         _bare(ax)
         label_axes(ax, title=str(label))
-    if rows * cols > len(panels):
+    if axes.size > count:
         shape = {"loc": "center", "ncols": 2 if by == "class" else 1, "markerscale": 1.5}
         texts = axes[0, 0].get_legend_handles_labels()
         axes.flat[-1].legend(*texts, fontsize=SMALL, title=by, **shape)
@@ -214,12 +185,9 @@ def confusion(frame: pd.DataFrame) -> Picture:
     columns = ("method", "domain", "cls", "predicted", "percent", "images")
     frame = checked(frame, columns, "confusion of classes")
     first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
-    panels = list(frame[frame.method == first].groupby("domain", sort=False))
-    rows = math.ceil(len(panels) / 2)
-    figure, axes = picture(2.6 * rows + 0.3, rows, 2)
-    for ax in axes.flat[len(panels) :]:
-        ax.set_axis_off()
-    for ax, (domain, part) in zip(axes.flat, panels, strict=False):
+    domains = frame[frame.method == first].groupby("domain", sort=False)
+    figure, axes = panels(len(domains), 2.6, 0.3, cols=2)
+    for ax, (domain, part) in zip(axes.flat, domains, strict=False):
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
         heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
@@ -233,10 +201,8 @@ def confusion(frame: pd.DataFrame) -> Picture:
 
 def _bare(ax: Any) -> None:
     """A frame without ticks."""
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.spines[:].set_visible(True)
-    ax.spines[:].set_color(GRID)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set(visible=True, color=GRID)
 
 
 def plane(points: pd.DataFrame) -> Picture:

@@ -1,8 +1,6 @@
 """The common protocol's page: methods of all papers in one order, with intervals that hold for all
 ranks at once, and its agreement with the papers' printed orders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
@@ -52,11 +50,8 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     values = table[full].to_numpy(float).reshape(len(table), seeds, domains)
     means = values.mean(axis=(1, 2)).round(9)
     found = {"mean": means, "rank": stats.rankdata(-means)}
-    by_seed, by_domain = values.mean(axis=2), values.mean(axis=1)
-    for low, high, blocks in (
-        ("low", "high", (by_seed,)),
-        ("lowest", "highest", (by_seed, by_domain)),
-    ):
+    seeded, both = [values.mean(axis=2)], [values.mean(axis=2), values.mean(axis=1)]
+    for low, high, blocks in (("low", "high", seeded), ("lowest", "highest", both)):
         lead, sure = means[:, None] - means, apart(*blocks) + 1e-9
         found[low] = 1 + (lead < -sure).sum(axis=1)
         found[high] = len(means) - (lead > sure).sum(axis=1)
@@ -191,7 +186,7 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
     return Html(styled(shown, "dataframe", label), label)
 
 
-def _from_to(low: pd.Series[float], high: pd.Series[float]) -> list[str]:
+def _from_to(low: pd.Series, high: pd.Series) -> list[str]:
     return [f"{a:g} to {b:g}" for a, b in zip(low, high, strict=True)]
 
 

@@ -1,7 +1,5 @@
 """What a claim's test compares: a row less another, seed by seed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -18,7 +16,7 @@ class Pair:
 
     other: str
     column: str
-    gaps: pd.Series[float]
+    gaps: pd.Series
     printed: float | None
     unit: str
 
@@ -43,10 +41,9 @@ def pooled(pairs: Iterable[Pair]) -> Spread:
 
 def paired(paper: Paper, test: Comparison, rows: pd.DataFrame) -> list[Pair]:
     """The pairs of a test in the cells of one data set and scale; none where a row is missing."""
-    own = rows[rows.table == test.experiment]
-    theirs = rows[rows.table == test.against] if test.against else own
-    better = _by_seed(own, test.better)
-    tables = {name: _by_seed(theirs, name) for name in _others(paper, test)}
+    better = _by_seed(rows, test.experiment, test.better)
+    theirs = test.against or test.experiment
+    tables = {name: _by_seed(rows, theirs, name) for name in _others(paper, test)}
     if better.empty or any(table.empty for table in tables.values()):
         return []
     sign, found = -1 if test.lower else 1, []
@@ -71,12 +68,10 @@ def _others(paper: Paper, test: Comparison) -> list[str]:
     return [s.label for s in specs if s.label != test.better and not s.alternative]
 
 
-def _by_seed(rows: pd.DataFrame, name: str) -> pd.DataFrame:
+def _by_seed(rows: pd.DataFrame, table: str, name: str) -> pd.DataFrame:
     """A row's values: one line per seed, a column per column."""
-    own = rows[(rows.method == name) & rows.value.notna()]
-    return own.assign(value=own.value.astype(float)).pivot_table(
-        index="seed", columns="column", values="value"
-    )
+    own = rows[(rows.table == table) & (rows.method == name) & rows.value.notna()]
+    return own.astype({"value": float}).pivot_table("value", "seed", "column")
 
 
 def _columns(test: Comparison, table: pd.DataFrame) -> list[str]:
@@ -93,7 +88,5 @@ def _printed(paper: Paper, test: Comparison, other: str, column: str, sign: int)
         return None
     shown = paper.column(table, column)
     cells = [paper.table(table).cell(name, shown or column) for name in (test.better, other)]
-    values = [cell.value if cell is not None else None for cell in cells]
-    if values[0] is None or values[1] is None:
-        return None
-    return sign * (values[0] - values[1])
+    values = [cell.value for cell in cells if cell is not None and cell.value is not None]
+    return sign * (values[0] - values[1]) if len(values) == 2 else None

@@ -4,8 +4,6 @@ Series differ in line, marker or hatch as well as in colour (seaborn's colour-bl
 that twenty rows can be distinguished, and text can be read on a narrow phone.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -115,8 +113,7 @@ class Picture(Figure):
                 break
         return small.getvalue()
 
-    def _repr_png_(self) -> bytes:
-        return self.png()
+    _repr_png_ = png
 
 
 def picture(
@@ -128,6 +125,19 @@ def picture(
     figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     with rc_context(axes_style("ticks") | STYLE):
         return figure, figure.subplots(rows, cols, squeeze=False, **shared)
+
+
+def panels(
+    count: int, height: float, more: float, cols: int = 0, **shared: Any
+) -> tuple[Picture, npt.NDArray[Any]]:
+    """A picture of so many panels, two beside each other if there are several. Places without a
+    panel are empty. height: of a row; more: of the whole; cols: 2 also for a single panel."""
+    cols = cols or min(count, 2)
+    rows = math.ceil(count / cols)
+    figure, axes = picture(height * rows + more, rows, cols, **shared)
+    for ax in axes.flat[count:]:
+        ax.set_axis_off()
+    return figure, axes
 
 
 def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,6 @@
 """A frame of `verdicts.build_table`, cut into what is printed or drawn together: one section per
 data set and scale, with its methods, columns, caveats and formatted numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -108,13 +106,9 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     tables = list(dict.fromkeys(frame.table))
     if len(tables) > 1:
         raise FedReproError(f"cells of {', '.join(tables)} in one frame; give one table at a time")
-    ran = frame[frame.scale.notna()]
-    keys = list(dict.fromkeys(zip(ran.dataset, ran.scale, strict=True)))
-    if not keys:
-        return [_section(frame, "")]
-    return [
-        _section(_completed(frame, ran[(ran.dataset == d) & (ran.scale == s)]), s) for d, s in keys
-    ]
+    ran = frame.dropna(subset="scale").groupby(["dataset", "scale"], sort=False)
+    found = [_section(_completed(frame, own), scale) for (_, scale), own in ran]
+    return found or [_section(frame, "")]
 
 
 def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
@@ -122,8 +116,8 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
     have = set(zip(ran.method, ran.column, strict=True))
     absent = [key not in have for key in zip(frame.method, frame.column, strict=True)]
     rest = frame[absent].drop_duplicates(["method", "column"])
-    blank = {"ours": None, "ours_std": None, "seeds": 0, "verdict": "not run", "earlier": "not run"}
-    blank |= {"why": "no run of ours", "difference": None, "low": None, "high": None}
+    blank = dict.fromkeys(("ours", "ours_std", "difference", "low", "high"))
+    blank |= {"seeds": 0, "verdict": "not run", "why": "no run of ours", "earlier": "not run"}
     blank |= {"standin": False}
     rest = rest[rest.published.notna()].astype(object).assign(**blank)
     rest["caveats"] = [()] * len(rest)
@@ -131,9 +125,7 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
 
 
 def _section(frame: pd.DataFrame, scale: str) -> Section:
-    rows: list[dict[str, Any]] = [
-        {str(key): value for key, value in row.items()} for row in frame.to_dict("records")
-    ]
+    rows: list[dict[str, Any]] = frame.to_dict("records")
     methods, columns = _printed_order(rows)
     printed = {row["column"] for row in rows if pd.notna(row["published"])}
     ran = {row["column"] for row in rows if row["seeds"]}

@@ -1,8 +1,6 @@
 """Views of results, live or recorded, for notebooks and the book's pages. Missing results give a
 line that says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -77,17 +75,9 @@ def overview(found: Results) -> pd.DataFrame | Html:
     return counts.set_index("name").rename_axis(index=None, columns="data set")
 
 
-def built(found: Results, experiment: str) -> pd.DataFrame:
-    """A printed table with our runs, from `verdicts.build_table`."""
-    table = found.paper.experiment(experiment).table or experiment
-    rows = [{**row, "table": table} for row in found.cells(experiment)]
-    return verdicts.build_table(found.paper, table, rows)
-
-
 def anchors(found: Results, experiment: str) -> list[str]:
     """The ids of an experiment's table on its page: one for each data set it was run on."""
-    names = dict.fromkeys(row["dataset"] for row in found.cells(experiment))
-    return [f"{experiment}-{name}" for name in names] or [experiment]
+    return [f"{experiment}-{name}" for name in found.datasets(experiment)] or [experiment]
 
 
 def table(found: Results, experiment: str) -> Html:
@@ -96,7 +86,7 @@ def table(found: Results, experiment: str) -> Html:
     paper = found.paper
     spec = paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
-    rows = built(found, experiment)
+    rows = verdicts.beside(found, experiment)
     shown = beside_table(rows, caption, run_page.links(found, experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
@@ -126,9 +116,8 @@ def tables(
     only, without: how the ids to take and to leave out begin; "table-1" is table-1-digits and
         table-1-office10.
     """
-    names = dict.fromkeys(name for _, held in found.studies for name in held)
-    taken = [n for n in names if n.startswith(tuple(only)) and not n.startswith(tuple(without))]
-    specs = [found.paper.experiment(name) for name in taken]
+    names = [n for n in found.experiments if n.startswith(tuple(only))]
+    specs = [found.paper.experiment(n) for n in names if not n.startswith(tuple(without))]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 
@@ -136,8 +125,8 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
     """For each data set with runs of a table: the table, its figure, and the order of the methods
     in some columns. One line if it was not run."""
     shown: list[Shown] = []
-    for dataset in dict.fromkeys(row["dataset"] for row in found.cells(experiment)):
-        rows = built(here := found.where(dataset=dataset), experiment)
+    for dataset in found.datasets(experiment):
+        rows = verdicts.beside(here := found.where(dataset=dataset), experiment)
         orders = verdicts.order(rows)
         orders = orders[orders.methods > 1]
         ran = rows[rows.ours.notna()]
@@ -169,7 +158,7 @@ def place(
     printed = pd.Series({m: c.value for m, c in cells.items() if c is not None and c.value})
     unit = table.unit_of(column) if table and len(printed) else "percent"
 
-    def stands(values: pd.Series[float]) -> str:
+    def stands(values: pd.Series) -> str:
         rank = values.round(9).rank(ascending=False)[own]
         return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
 
@@ -238,8 +227,8 @@ def _values(found: Results, experiment: str, dataset: str, column: str = "avg") 
 
 def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
     """Mean accuracy against one varied setting."""
-    frame = _values(found, experiment, dataset)
-    return _drawn(found, experiment, dataset, frame, partial(figures.sweep, xlabel=xlabel))
+    draw = partial(figures.sweep, xlabel=xlabel)
+    return _drawn(found, experiment, dataset, _values(found, experiment, dataset), draw)
 
 
 def in_and_out(
