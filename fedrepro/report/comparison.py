@@ -13,17 +13,8 @@ from fedrepro.papers import Paper
 from fedrepro.quantities.noise import Noise, combined, of_printed, tested_images
 from fedrepro.records import Record
 
-Word = Literal[
-    "agrees",
-    "higher",
-    "lower",
-    "close",
-    "open",
-    "counted equal",
-    "counted unequal",
-    "no verdict",
-    "not run",
-]
+Tested = Literal["agrees", "higher", "lower", "close", "open"]
+Word = Tested | Literal["counted equal", "counted unequal", "no verdict", "not run"]
 
 
 def last_digit(decimals: int) -> float:
@@ -45,7 +36,7 @@ class Compared(Estimate):
             return 0.0 if abs(self.mean) > ROUNDING else 1.0
         return 2 * self.below(-abs(self.mean) / self.error)
 
-    def word(self, adjusted: float) -> tuple[Word, str]:
+    def word(self, adjusted: float) -> tuple[Tested, str]:
         """The verdict and why. adjusted: p after the table's correction."""
         low, high = self.between(0.9)
         close = abs(self.mean) <= self.tolerance + ROUNDING
@@ -54,7 +45,7 @@ class Compared(Estimate):
         if self.tolerance and max(-low, high) <= self.tolerance + ROUNDING:
             return "agrees", f"{run}the 90 % interval lies within {delta}"
         if not close and adjusted < 1 - CONFIDENCE:
-            word: Word = "higher" if self.mean > 0 else "lower"
+            word: Tested = "higher" if self.mean > 0 else "lower"
             return word, f"{run}beyond {delta}, p {adjusted:.2g} over the table"
         if close and self.tolerance:
             return "close", f"{run}within {delta}, its 90 % interval is not"

@@ -62,14 +62,13 @@ def curves(
     ax, styles = axes[0, 0], looks(frame.label)
     for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
         _curve(ax, rows, x, y, str(label), styles[str(label)], index % 3)
-    ax.grid(color=GRID)
     if x == "bytes":
         logarithmic_x(ax)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
     ylabel = ylabel or (ACCURACY if y == "avg" else f"test accuracy on {y} (%)")
-    label_axes(ax, where, ylabel)
+    label_axes(ax, where, ylabel, grid="both")
     legend_above(figure, ax)
     figure.drawn_live = interactive.curves(frame, x, y, ylabel)
     return figure
@@ -143,8 +142,7 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     same = len({part[0] for part in parts}) == 1 and all(part[2] for part in parts)
     ax.set_xticks(range(len(names)), [part[2] for part in parts] if same else names)
     ax.set_xlim(-0.4, len(names) - 0.6)
-    ax.grid(axis="y", color=GRID)
-    label_axes(ax, xlabel, ylabel)
+    label_axes(ax, xlabel, ylabel, grid="y")
     legend_above(figure, ax, 2 if len(lines) < 3 else 4)
     return figure
 
@@ -218,8 +216,7 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
         ax.axvline(place, color=GRID, linewidth=0.8)
-    ax.grid(axis="y", color=GRID)
-    label_axes(ax, "", "test accuracy (%)")
+    label_axes(ax, "", "test accuracy (%)", grid="y")
     legend_above(figure, ax, 2)
     return figure
 
@@ -298,8 +295,7 @@ def traffic(frame: pd.DataFrame) -> Picture:
     logarithmic_x(ax)
     ax.set_yticks(rows, [str(name) for name in table.index])
     ax.invert_yaxis()
-    ax.grid(axis="x", color=GRID)
-    label_axes(ax, f"traffic of the run, all clients ({unit})")
+    label_axes(ax, f"traffic of the run, all clients ({unit})", grid="x")
     legend_above(figure, ax, 2)
     return figure
 
@@ -323,10 +319,10 @@ def beside(table: pd.DataFrame) -> Picture:
     for ax, column in zip(axes.flat, section.columns, strict=False):
         unit = section.unit(column)
         _pairs(ax, section, column)
-        label_axes(ax, "" if len(units) == 1 else AXES.get(unit, unit), "", section.heading(column))
+        xlabel = "" if len(units) == 1 else AXES.get(unit, unit)
+        label_axes(ax, xlabel, "", section.heading(column), grid="both")
         ax.set_yticks(range(len(section.methods)), section.methods)
         ax.set_ylim(len(section.methods) - 0.5, -0.5)
-        ax.grid(axis="both", color=GRID)
         ax.locator_params(axis="x", nbins=4)
     if len(units) == 1:
         figure.supxlabel(AXES.get(*units, *units), fontsize=TEXT)
@@ -338,17 +334,17 @@ def beside(table: pd.DataFrame) -> Picture:
 def _pairs(ax: Axes, section: Section, column: str) -> None:
     """Printed and own value of each cell with its deviation, if there are any."""
     cells = pd.DataFrame([section.cells.get((m, column), {}) for m in section.methods])
-    series: tuple[tuple[str, float, dict[str, Any], str], ...] = (
-        ("published", -0.17, {"color": PAPER, "marker": "s", "mfc": "white"}, "paper"),
-        ("ours", 0.17, {"color": OURS, "marker": "o"}, "ours"),
-    )
-    for key, shift, style, name in series:
+    marks: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
+    theirs = marks | {"color": PAPER, "marker": "s", "mfc": "white"}
+    ours = marks | {"color": OURS, "marker": "o"}
+    for key, shift, style, name in (
+        ("published", -0.17, theirs, "paper"),
+        ("ours", 0.17, ours, "ours"),
+    ):
         values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
-        if values.isna().all():
-            continue
-        marks = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5, **style}
-        places = np.arange(len(cells)) + shift
-        ax.errorbar(values, places, xerr=stds, **marks, label=f"{name}, mean ± std")
+        if values.notna().any():
+            places = np.arange(len(cells)) + shift
+            ax.errorbar(values, places, xerr=stds, **style, label=f"{name}, mean ± std")
 
 
 def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
@@ -367,11 +363,11 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
         raise FedReproError("ranks of several tables or scales in one figure; give those of one")
     figure, axes = picture(1.3 + 0.36 * len(rows))
     ax = axes[0, 0]
-    for row in rows.to_dict("records"):
-        pair = [float(row["rank_published"]), float(row["rank_ours"])]
+    for row in rows.itertuples():
+        pair = [row.rank_published, row.rank_ours]
         line, colour = ("-", COLOURS[0]) if pair[1] < pair[0] else ("--", COLOURS[1])
         line, colour = (":", PAPER) if pair[1] == pair[0] else (line, colour)
-        ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row["method"])
+        ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row.method)
     for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
         for rank in rows[key].unique():
             text = "\n".join(rows.method[rows[key] == rank])  # one line per method that shares it

@@ -18,7 +18,7 @@ from fedrepro.papers import Experiment, Paper
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report import run_page
-from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, picture
+from fedrepro.report.picture import COLOURS, Picture, label_axes, picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, styled
 from fedrepro.report.views import nothing, show
@@ -109,15 +109,9 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
         mine, other = ([source[m] for m in both] for source in (ours, theirs))
         tau, p = stats.kendalltau(mine, other) if len(both) > 1 else (np.nan, np.nan)
         rows.append(
-            {
-                "paper": paper.short,
-                "table": table,
-                "methods": len(both),
-                "tau": float(tau),
-                "p": float(p),
-                "best here": max(both, key=lambda m: ours[m], default=""),
-                "best there": max(both, key=lambda m: theirs[m], default=""),
-            }
+            {"paper": paper.short, "table": table, "methods": len(both), "tau": tau, "p": p}
+            | {"best here": max(both, key=ours.__getitem__, default="")}
+            | {"best there": max(both, key=theirs.__getitem__, default="")}
         )
     return pd.DataFrame(rows)
 
@@ -174,14 +168,11 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
     frame = table(found, experiment, dataset)
     here = found.of_one_scale(dataset, experiment)
     pages = {cell[2:]: page for cell, page in run_page.links(here, experiment).items()}
-    cells = {
-        name: [
-            _text(value, pages.get((method, "avg" if name == MEAN else name)))
-            for method, value in frame[name].items()
-        ]
-        for name in frame
-    }
-    shown = pd.DataFrame(cells, index=frame.index.map(escape)).rename_axis(columns=dataset)
+    shown = frame.astype(object)
+    for name in frame:
+        column = "avg" if name == MEAN else name
+        shown[name] = [_text(v, pages.get((method, column))) for method, v in frame[name].items()]
+    shown = shown.rename(index=escape)
     label = f"{experiment} on {dataset}"
     return Html(styled(shown, "dataframe", label), label)
 
@@ -251,9 +242,8 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     ax.set_yticks(places, order.index)
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_xlim(0.5, len(order) + 0.5)
-    ax.grid(axis="both", color=GRID)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", dataset)
+    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", dataset, grid="both")
     figure.caption = f"Ranks of the methods in {experiment} with their intervals"
     return figure
 

@@ -15,7 +15,7 @@ from fedrepro import papers
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report.claims import Answer, Difference, Part, of_recorded
-from fedrepro.report.picture import GRID, OURS, PAPER, SMALL, Picture, label_axes, picture
+from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, picture
 from fedrepro.report.sections import MINUS
 from fedrepro.report.text import dataset_name
 
@@ -105,8 +105,7 @@ def drawn() -> Picture:
     ax.set_yticks(*zip(*((n, r[0]) for n, r in enumerate(rows) if r[1]), strict=True))
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(rows) - 0.5, -0.7)
-    ax.grid(axis="x", color=GRID)
-    label_axes(ax, "lead over the rival, in points")
+    label_axes(ax, "lead over the rival, in points", grid="x")
     handles = ax.get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=SMALL, frameon=False)
     figure.caption = _said([lead for _, lead in rows if lead is not None])

@@ -1,11 +1,11 @@
 """Functions for the paper notebooks: open a study from the parameters cell, and show it."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import scrapbook
+from IPython import get_ipython
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import progress
@@ -44,8 +44,7 @@ def open_study(
 
 def errors_in_one_line() -> None:
     """In this kernel a `FedReproError` is shown as one line; the cell still fails."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
+    shell = get_ipython()
     if shell is None:
         return
 

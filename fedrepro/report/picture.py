@@ -169,7 +169,10 @@ def checked(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFr
     return frame
 
 
-def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
+def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = None) -> None:
+    """Texts of the standard size. grid: the axes with lines of a grid: x, y or both."""
+    if grid:
+        ax.grid(axis=grid, color=GRID)
     ax.set_xlabel(x, fontsize=TEXT)
     ax.set_ylabel(y, fontsize=TEXT)
     if title:

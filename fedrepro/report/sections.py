@@ -2,7 +2,7 @@
 data set and scale, with its methods, columns, caveats and formatted numbers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,7 +126,11 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
 
 def _section(frame: pd.DataFrame, scale: str) -> Section:
     rows: list[dict[str, Any]] = frame.to_dict("records")
-    methods, columns = _printed_order(rows)
+    # In the paper's order, then what it does not print; an average last.
+    table, present = papers.load(rows[0]["paper"]).table(rows[0]["table"]), set(frame.column)
+    methods = dict.fromkeys([*table.methods, *frame.method])
+    order = dict.fromkeys([*table.columns, *frame.column])
+    columns = [c for c in order if c in present and c != "avg"] + ["avg"] * ("avg" in present)
     printed = {row["column"] for row in rows if pd.notna(row["published"])}
     ran = {row["column"] for row in rows if row["seeds"]}
     # Other domains than the paper's: its own columns would be empty.
@@ -140,23 +144,12 @@ def _section(frame: pd.DataFrame, scale: str) -> Section:
         table=str(rows[0]["table"]),
         dataset=str(rows[0]["dataset"]),
         scale=scale,
-        methods=tuple(m for m in methods if any(m == method for method, _ in cells)),
+        methods=tuple(m for m in methods if m in {method for method, _ in cells}),
         columns=kept,
         cells=cells,
         left_out=left_out,
         standins=frozenset(row["column"] for row in rows if row["standin"]),
     )
-
-
-def _printed_order(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Methods and columns in the paper's order, then those it does not print (an average
-    last)."""
-    table = papers.load(rows[0]["paper"]).table(rows[0]["table"])
-    methods = dict.fromkeys([*table.methods, *(str(row["method"]) for row in rows)])
-    columns = dict.fromkeys([*table.columns, *(str(row["column"]) for row in rows)])
-    present = {row["column"] for row in rows}
-    ordered = [name for name in columns if name in present and name != "avg"]
-    return list(methods), ordered + ["avg"] * ("avg" in present)
 
 
 def number(value: Any, unit: str, signed: bool = False) -> str:

@@ -100,12 +100,11 @@ def table(found: Results, experiment: str) -> Html:
         )
         for dataset, rows in by_dataset(experiment).items()
     )
-    shown = replace(shown, html=first + shown.html + score_rules.each(found, experiment))
-    printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
-    if printed.empty or not all(section.bare for section in sections(rows)):
-        return shown
-    theirs = folded(PRINTED, beside_table(printed, caption).html)
-    return replace(shown, html=shown.html + theirs)
+    html = first + shown.html + score_rules.each(found, experiment)
+    if spec.table and all(section.bare for section in sections(rows)):
+        printed = verdicts.build_table(paper, spec.table, [])
+        html += folded(PRINTED, beside_table(printed, caption).html)
+    return replace(shown, html=html)
 
 
 def tables(
@@ -150,8 +149,6 @@ def place(
     if own not in {row["method"] for row in rows if row["value"] is not None}:
         return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
-    if own not in ours:
-        return f"{own} is not run yet."
     named = found.paper.experiment(experiment).table
     table = found.paper.table(named) if named else None
     cells = {m: table.cell(m, column) for m in ours.index} if table else {}
@@ -292,9 +289,10 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
         if drawn:
             break
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    pictures = [images.embedding(whole, by=one) for one in by if len(whole)]
-    for one, key in zip(pictures, by, strict=False):
-        one.caption = f"Test representations on {dataset}, coloured by {key}"
+    pictures = []
+    for key in by if len(whole) else ():
+        pictures.append(images.embedding(whole, by=key))
+        pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"
     return _last(pictures)  # type: ignore[no-any-return]
 
 
