@@ -258,8 +258,7 @@ def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None
     chapters, scales = [], set()
     for file, notebook in _finished(folder, say):
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
-        scale = _parameters(notebook)["scale"]
-        scales.add(scale)
+        scales.add(scale := _parameters(notebook)["scale"])
         _mark_own(notebook, name, scale)
         (copy / OWN).mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, copy / OWN / f"{name}.ipynb")

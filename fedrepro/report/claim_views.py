@@ -119,7 +119,6 @@ def _said(part: Part, several: bool) -> str:
 
 
 def _commands(one: Answer) -> str:
-    """The commands that train the runs of a claim again."""
     lines = [
         f"fedrepro sweep {one.paper} --experiment {name} --dataset {part.dataset} "
         f"--scale {part.scale} --seeds 0-{part.seeds - 1}"

@@ -124,10 +124,8 @@ class Part:
             return f"{said}; one seed has no interval; what is missing: more seeds"
         low, high = weakest.interval
         said += f" [{low:.3g}, {high:.3g}], p {weakest.p:.2g}"
-        if self.rising:
-            said += f"; still rising: {', '.join(self.rising)}"
-        if self.past:
-            said += f"; trained with earlier settings: {', '.join(self.past)}"
+        lists = {"still rising": self.rising, "trained with earlier settings": self.past}
+        said += "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"

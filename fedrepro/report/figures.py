@@ -45,8 +45,9 @@ def curves(
     frame = shared.checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
     figure, axes = shared.picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
     ax, styles = axes[0, 0], shared.looks(frame.label)
-    for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
-        _curve(ax, rows, x, y, str(label), styles[str(label)], index % 3)
+    lines = interactive.means(frame, x, y).groupby("label", sort=False)
+    for index, (label, rows) in enumerate(lines):
+        _curve(ax, rows, styles[str(label)], index % 3)
     if x == "bytes":
         shared.logarithmic_x(ax)
     else:
@@ -59,39 +60,20 @@ def curves(
     return figure
 
 
-def _curve(
-    ax: Axes, rows: pd.DataFrame, x: str, y: str, label: str, style: dict[str, Any], shift: int
-) -> None:
+def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> None:
     """One label's mean and band. shift: the first point with a marker, so that markers of lines
     that lie on each other are seen."""
-    from seaborn import lineplot
-
-    by_round = rows.groupby("round")
-    rows = rows[by_round.seed.transform("nunique") == rows.seed.nunique()]
-    if x == "bytes":
-        last = rows[rows["round"] == rows["round"].max()][y].mean()
-        rows = rows.assign(bytes=by_round.bytes.transform("mean") / 1e6)
-        rows = rows[rows.bytes > 0]  # round 0 has sent nothing
-        if rows.empty:
-            del style["marker"]
-            ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
-            return
-    length = rows["round"].nunique()
-    lineplot(
-        rows,
-        x=x,
-        y=y,
-        errorbar=("pi", 100) if rows.seed.nunique() > 1 else None,
-        err_kws={"alpha": 0.15, "linewidth": 0},
-        **style,
-        markevery=(shift, max(1, length // 6)) if length > 8 else 1,
-        markersize=5.5,
-        markeredgewidth=0,
-        linewidth=1.8,
-        label=label,
-        legend=False,
-        ax=ax,
-    )
+    along, label = rows.get("MB", rows["round"]), str(rows.label.iloc[0])
+    if "MB" in rows and not rows.MB.any():
+        del style["marker"]
+        name = f"{label} (sends nothing)"
+        ax.axhline(rows["mean"].iloc[-1], **style, linewidth=1.6, label=name)
+        return
+    every = (shift, max(1, len(rows) // 6)) if len(rows) > 8 else 1
+    marks: dict[str, Any] = {"markevery": every, "markersize": 5.5, "markeredgewidth": 0}
+    ax.plot(along, rows["mean"], **style, **marks, linewidth=1.8, label=label)
+    if rows.seeds.max() > 1:
+        ax.fill_between(along, rows.low, rows.high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:

@@ -63,7 +63,6 @@ def _long(names: Sequence[str]) -> bool:
 
 
 def _turn(ax: Any, names: Sequence[str], side: str) -> None:
-    """Rotate long class names."""
     if _long(names):
         ax.tick_params(axis="x", labelrotation=60)
         for text in ax.get_xticklabels():

@@ -50,7 +50,6 @@ def _told(*fields: str, **titled: str) -> list[Spec]:
 
 
 def _pick(what: str, names: Sequence[str], every: bool = True) -> list[Spec]:
-    """A list to choose one name or all."""
     options = ["all", *names] if every else list(names)
     bind = {"input": "select", "options": options, "name": f"{what} "}
     return [{"name": "chosen", "value": options[0], "bind": bind}]
@@ -86,7 +85,7 @@ def _extremes(values: pd.Series, what: str) -> str:
 def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
     """Means over seeds in a band from the lowest to the highest seed, by round or by traffic. A
     method that sends nothing is a horizontal line."""
-    rows = _means(frame, x, y)
+    rows = means(frame, x, y)
     labels = [str(label) for label in rows.label.unique()]
     said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
     told = _told(*rows.columns.drop(["low", "high"]), low="lowest seed", high="highest seed")
@@ -121,7 +120,7 @@ def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
     return _spec(rows, said, height=340, params=pick, layer=layers, encoding={"x": along})
 
 
-def _means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """Columns label, round, MB if x is bytes, mean, low, high, seeds; a label ends where its first
     seed ends."""
     sent = {"MB": ("bytes", lambda values: values.mean() / 1e6)} if x == "bytes" else {}

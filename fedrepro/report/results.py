@@ -253,15 +253,13 @@ def kept(paper: str) -> Results:
     return recorded(paper)
 
 
-def collect(folder: Path | str, paper: str | None = None, runs: Path | None = None) -> Results:
+def collect(folder: Path, paper: str | None = None) -> Results:
     """The glued results of the finished notebooks in a folder, also of notebooks that were deleted.
-
-    runs: the folder of their records; default: that of the notebooks' folder.
-    """
-    place = runs or Path(folder).parent
+    Their records are beside the folder."""
+    place = folder.parent
     glued = {line["name"]: line for line in files.read_lines(place / STUDIES)}
     shown: dict[str, dict[str, str]] = {}
-    for path in sorted(Path(folder).rglob("*.ipynb")):
+    for path in sorted(folder.rglob("*.ipynb")):
         scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
         if _whole(scraps):
             glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
@@ -278,7 +276,6 @@ def collect(folder: Path | str, paper: str | None = None, runs: Path | None = No
 
 
 def _scraps(path: Path) -> dict[str, Any]:
-    """The scraps of a notebook by name."""
     import scrapbook  # half a second, with papermill
 
     try:

@@ -171,7 +171,6 @@ def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Link
 def _cell(
     cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, html: bool
 ) -> dict[str, str]:
-    """The texts of one cell of the printed table."""
     if cell is None:
         return {"paper": "–", "ours": "–"} if html else {}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
@@ -204,7 +203,6 @@ def badge(word: str, why: str = "", shown: str = "") -> str:
 
 
 def _notes(section: Section) -> list[str]:
-    """Lines under a table besides the caveats."""
     notes = []
     if section.left_out:
         names = ", ".join(section.left_out)

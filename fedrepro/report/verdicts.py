@@ -154,6 +154,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
             column = paper.column(table, row["column"]) or row["column"]
             given[row["dataset"], row["scale"], row["method"], column].append(row)
     cells = {key: _found(seeds) for key, seeds in given.items()}
+    alone = {key for key, seeds in given.items() if any(seed.get("alone") for seed in seeds)}
     printed = paper.table(table).columns
     beside = {key[:3] for key, found in cells.items() if found.standin}
     lesser = {key[:3]: "an average with a subset" for key, f in cells.items() if f.refused}
@@ -163,7 +164,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
             refused = found.refused or lesser.get(key[:3], "")
             standin = found.standin or key[:3] in beside
             cells[key] = replace(found, standin=standin, refused=refused)
-        elif key[:3] in beside and not found.standin and not given[key][0].get("alone"):
+        elif key[:3] in beside and not found.standin and key not in alone:
             cells[key] = replace(found, caveats=(*found.caveats, BESIDE_STANDIN))
     return cells
 
@@ -211,28 +212,22 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
     authors' own files, and whether it contradicts the printed one. Ratios if the experiment has
     ratios."""
     printed, filed = paper.table(table), paper.filed
-    cell = printed.cell(method, column)
-    value = cell.value if cell is not None else None
-    theirs = filed.value(table, method, column) if filed is not None and cell is not None else None
-    found = {
-        "published": value,
-        "published_std": cell.std if cell is not None and printed.std_over == "trials" else None,
-        "decimals": len(cell.printed.partition("±")[0].partition(".")[2])
-        if cell is not None
-        else 0,
-        "unit": printed.unit_of(column),
-        "authors": theirs,
-        "contradicted": filed is not None
-        and cell is not None
-        and contradicts(theirs, cell.printed),
-    }
+    found: dict[str, Any] = dict.fromkeys(("published", "published_std", "authors"))
+    found |= {"unit": printed.unit_of(column), "decimals": 0, "contradicted": False}
+    if (cell := printed.cell(method, column)) is not None:
+        found["published"] = cell.value
+        found["published_std"] = cell.std if printed.std_over == "trials" else None
+        found["decimals"] = len(cell.printed.partition("±")[0].partition(".")[2])
+        if filed is not None:
+            found["authors"] = filed.value(table, method, column)
+            found["contradicted"] = contradicts(found["authors"], cell.printed)
     own = (e.relative_to for e in paper.experiments if e.table == table)
     if reference := next(own, None):
         base = printed.cell(reference, column)
         filed_base = filed.value(table, reference, column) if filed is not None else None
         found |= {"published_std": None, "unit": "ratio"}
-        found["published"] = _ratio(value, base.value if base is not None else None)
-        found["authors"] = _ratio(theirs, filed_base)
+        found["published"] = _ratio(found["published"], base.value if base is not None else None)
+        found["authors"] = _ratio(found["authors"], filed_base)
     return found
 
 
@@ -276,7 +271,6 @@ def _compared(
     printed: Mapping[str, Any],
     noise: Noise,
 ) -> Compared | None:
-    """One trained cell beside its printed number."""
     cell, known = ours[key], TOLERANCES.get(printed["unit"], 0.0)
     if printed["published"] is None or not cell.valid or key[1] == "smoke" or cell.counted:
         return None
