@@ -21,7 +21,7 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.pairs import Pair, Spread, paired, pooled
+from fedrepro.report.comparison import Pair, Spread, paired, pooled
 from fedrepro.report.results import FLAT, Results, kept
 
 Word = Literal["holds", "contradicted", "open"]

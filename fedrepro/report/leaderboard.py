@@ -121,8 +121,7 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
 
 def datasets(found: Results, experiment: str) -> list[str]:
     """The data sets with runs of an experiment, in the protocol's order."""
-    have = {study.dataset for study in found.holding(experiment)}
-    return [name for name in found.paper.datasets if name in have]
+    return [name for name in found.paper.datasets if name in found.datasets(experiment)]
 
 
 def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame, list[str]]:
@@ -198,12 +197,12 @@ def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
     """Kendall's tau of our order and each paper's own: one row per printed table."""
-    names, frames = datasets(found, experiment), []
-    for dataset in names:
+    frames = []
+    for dataset in datasets(found, experiment):
         mean = ranks(scores(found, experiment, dataset)[0])["mean"].to_dict()
         rows = compared(found.paper.experiment(experiment), dataset, mean)
         frames.append(rows.assign(dataset=dataset))
-    if not names:
+    if not frames:
         return nothing()
     frame = pd.concat(frames, ignore_index=True)
     return frame.round({"tau": 2, "p": 2}).set_index(["dataset", "paper", "table"])

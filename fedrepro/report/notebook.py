@@ -44,16 +44,14 @@ def open_study(
 
 def errors_in_one_line() -> None:
     """In this kernel a `FedReproError` is shown as one line; the cell still fails."""
-    shell = get_ipython()
-    if shell is None:
-        return
 
     def show_line(shell: Any, kind: type, value: BaseException, trace: Any, **_: Any) -> list[str]:
         line = [f"{kind.__name__}: {value}"]
         shell._showtraceback(kind, value, line)
         return line
 
-    shell.set_custom_exc((FedReproError,), show_line)
+    if (shell := get_ipython()) is not None:
+        shell.set_custom_exc((FedReproError,), show_line)
 
 
 def keep(name: str, picture: Picture) -> None:

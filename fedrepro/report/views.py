@@ -68,11 +68,10 @@ def overview(found: Results) -> pd.DataFrame | Html:
         for study, names in found.studies
         for run in {r.record.run_id for _, r in Results([(study, names)]).runs()} or [None]
     ]
-    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"], as_index=False)
-    counts = grouped.agg(
-        seeds=("seed", lambda seeds: ", ".join(map(str, seeds.unique()))), runs=("run", "nunique")
-    )
-    return counts.set_index("name").rename_axis(index=None, columns="data set")
+    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"])
+    seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
+    counts = pd.DataFrame({"seeds": seeds, "runs": grouped.run.nunique()}).reset_index("scale")
+    return counts.rename_axis(index=None, columns="data set")
 
 
 def anchors(found: Results, experiment: str) -> list[str]:
