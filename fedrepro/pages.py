@@ -5,8 +5,6 @@ Book turns that folder into pages, and executes nothing. The old site is replace
 complete new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shutil
@@ -14,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
 from importlib.util import find_spec
@@ -126,9 +124,7 @@ def _copy_sources(source: Path, copy: Path) -> None:
             shutil.copytree(source / name, copy / name, ignore=skip)
         elif (source / name).is_file():
             shutil.copy2(source / name, copy / name)
-    for pattern in SHOWN:
-        for file in sorted(source.glob(pattern)):
-            _copy_file(file, copy / file.relative_to(source))
+    _copy_files(source, SHOWN, copy)
 
 
 def _add_buttons(source: Path, copy: Path) -> None:
@@ -149,9 +145,11 @@ def _add_buttons(source: Path, copy: Path) -> None:
         (copy / "_config.yml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
 
 
-def _copy_file(file: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(file, place)
+def _copy_files(root: Path, patterns: Sequence[str], out: Path) -> None:
+    for file in (found for pattern in patterns for found in root.glob(pattern)):
+        place = out / file.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file, place)
 
 
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
@@ -164,18 +162,15 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
     package = find_spec("sphinx-mathjax-offline")
     if package is None or package.origin is None:
         raise FedReproError("formulas need MathJax: pip install sphinx-mathjax-offline")
-    root = Path(package.origin).parent / "static" / "mathjax"
-    for file in (found for pattern in MATHJAX_FILES for found in root.glob(pattern)):
-        _copy_file(file, copy / MATHJAX / file.relative_to(root))
+    _copy_files(Path(package.origin).parent / "static" / "mathjax", MATHJAX_FILES, copy / MATHJAX)
     write_scripts(copy / SCRIPTS, copy / RECORDED.parent)
 
     (copy / GENERATED).mkdir(parents=True, exist_ok=True)
     (copy / GENERATED / "verdict_rules.md").write_text(rules_markdown(), encoding="utf-8")
-    parts = (part for part in toc.get("parts", []) if part.get("caption") == METHODS_PART)
-    part = next(parts, None)
-    if part is not None:
-        names = write_pages(copy / GENERATED / "methods")
-        part["chapters"] = [{"file": f"{GENERATED.as_posix()}/methods/{n}"} for n in names]
+    for part in toc.get("parts", []):
+        if part.get("caption") == METHODS_PART:
+            names = write_pages(copy / GENERATED / "methods")
+            part["chapters"] = [{"file": f"{GENERATED.as_posix()}/methods/{n}"} for n in names]
 
 
 def _main_claims(copy: Path) -> None:
@@ -194,20 +189,17 @@ def _main_claims(copy: Path) -> None:
 def add_recorded(copy: Path, say: Report) -> None:
     """Add one page per recorded notebook, outside the menu and the search, and a list of links to
     them. Smoke runs are not results and are left out; a notebook that is not listed is removed."""
-    found = []
-    for file, notebook in _finished(copy / RECORDED, say):
-        given = _parameters(notebook)
+    found, whole = [], dict(_finished(copy / RECORDED, say))
+    for file in sorted((copy / RECORDED).rglob("*.ipynb")):
+        given = _parameters(whole[file]) if file in whole else {"scale": "smoke"}
         if given["scale"] == "smoke":
+            file.unlink()
             continue
-        notebook.metadata |= {"orphan": True, "nosearch": True}
-        nbformat.write(notebook, file)
+        whole[file].metadata |= {"orphan": True, "nosearch": True}
+        nbformat.write(whole[file], file)
         place = file.relative_to(copy).as_posix()
         order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
         found.append((order, place, f"- [{_title(file, given)}](/{place})\n"))
-    listed = {place for _, place, _ in found}
-    for file in (copy / RECORDED).rglob("*.ipynb"):
-        if file.relative_to(copy).as_posix() not in listed:
-            file.unlink()
     lines = [line for *_, line in sorted(found)] or ["None is kept with this book.\n"]
     (copy / GENERATED).mkdir(parents=True, exist_ok=True)
     (copy / GENERATED / NOTEBOOKS).write_text("".join(lines), encoding="utf-8")
@@ -266,8 +258,7 @@ def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None
     chapters, scales = [], set()
     for file, notebook in _finished(folder, say):
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
-        scale = _parameters(notebook)["scale"]
-        scales.add(scale)
+        scales.add(scale := _parameters(notebook)["scale"])
         _mark_own(notebook, name, scale)
         (copy / OWN).mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, copy / OWN / f"{name}.ipynb")
@@ -293,8 +284,8 @@ def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
         outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
         if any(output.get("output_type") == "error" for output in outputs):
             say(f"left out {file}: a cell of it failed")
-            continue
-        yield file, notebook
+        else:
+            yield file, notebook
 
 
 def _mark_own(notebook: Any, name: str, scale: str) -> None:
@@ -312,8 +303,7 @@ def _mark_own(notebook: Any, name: str, scale: str) -> None:
 def _build_pages(copy: Path, out: Path, strict: bool) -> Path:
     """Run Jupyter Book on the copy; on success put the new site in place of the old one."""
     log = out / "book.log"
-    command = [sys.executable, "-c", BUILD, "build", str(copy), "--toc"]
-    command += [str(copy / TOC), "--all"]
+    command = [sys.executable, "-c", BUILD, "build", str(copy), "--toc", str(copy / TOC), "--all"]
     if strict:
         command += ["-W", "-n", "--keep-going"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)

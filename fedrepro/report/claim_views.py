@@ -1,25 +1,26 @@
 """The claims' answers for pages and the README."""
 
-from __future__ import annotations
-
+import re
 from base64 import b64encode
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from html import escape
 
+import nbformat
 import pandas as pd
 
 from fedrepro import papers
+from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Paper
-from fedrepro.report import claim_links, leads
-from fedrepro.report.claims import LEVEL, Answer, Part, answered, of_recorded
-from fedrepro.report.results import FLAT, Results
+from fedrepro.report import leads, run_page, views
+from fedrepro.report.claims import LEVEL, Answer, Part, Word, answered, of_recorded
+from fedrepro.report.results import FLAT, Results, kept
 from fedrepro.report.tables import Html, badge, prose, styled
-from fedrepro.report.text import markdown
+from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 PICTURE = "main-claims.png"
-RULES = (
+RULES: tuple[tuple[Word, str], ...] = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
         "contradicted",
@@ -64,31 +65,23 @@ def notes() -> Html:
 
 def overview() -> pd.DataFrame:
     """The number of claims with each answer: one row per paper."""
-    counts = {
-        papers.load(name).short: Counter(answer.verdict for answer in of_recorded(name))
-        for name in papers.list()
-    }
-    words = [word for word, _ in RULES]
-    return (
-        pd.DataFrame.from_dict(counts, orient="index")
-        .reindex(columns=words, fill_value=0)
-        .fillna(0)
-        .astype(int)
-    )
+    counts = {}
+    for name in papers.list():
+        verdicts = [answer.verdict for answer in of_recorded(name)]
+        counts[papers.load(name).short] = {word: verdicts.count(word) for word, _ in RULES}
+    return pd.DataFrame.from_dict(counts, orient="index")
 
 
 def answers(found: Results) -> Html:
     """Every claim of a page's paper with its answer, which links to its evidence."""
-    return _table(
-        found.paper,
-        {
-            escape(one.claim.claim): {
-                "where": escape(one.claim.where),
-                "answer": f'<a href="{CLAIMS}#{one.paper}-{one.claim.id}">{_badge(one)}</a>',
-            }
-            for one in answered(found)
-        },
-    )
+    rows = {}
+    for one in answered(found):
+        answer = badge(one.verdict, shown=one.answer)
+        rows[escape(one.claim.claim)] = {
+            "where": escape(one.claim.where),
+            "answer": f'<a href="{CLAIMS}#{one.paper}-{one.claim.id}">{answer}</a>',
+        }
+    return _table(found.paper, rows)
 
 
 def shown(name: str) -> Html:
@@ -101,9 +94,9 @@ def shown(name: str) -> Html:
         ]
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
-            "answer": _badge(one),
+            "answer": badge(one.verdict, shown=one.answer),
             "what was compared": "".join(f"<p>{line}</p>" for line in lines)
-            + claim_links.below(one)
+            + links(one)
             + _commands(one),
         }
     return _table(papers.load(name), rows)
@@ -116,10 +109,6 @@ def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
     return Html(styled(frame, "protocol prose claims", label), label)
 
 
-def _badge(one: Answer) -> str:
-    return badge(one.verdict, shown=one.answer)
-
-
 def _said(part: Part, several: bool) -> str:
     """HTML: what a part compared, the printed lead, and the part's own answer beside others."""
     least, said = part.weakest, part.why
@@ -130,7 +119,6 @@ def _said(part: Part, several: bool) -> str:
 
 
 def _commands(one: Answer) -> str:
-    """The commands that train the runs of a claim again."""
     lines = [
         f"fedrepro sweep {one.paper} --experiment {name} --dataset {part.dataset} "
         f"--scale {part.scale} --seeds 0-{part.seeds - 1}"
@@ -152,10 +140,11 @@ def main_claims(page: str, pictures: str) -> str:
     rows = []
     for paper, one in leads.main():
         answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
-        least = max(leads.leads(paper, one.parts), key=lambda lead: lead.support, default=None)
+        lead = max(leads.leads(paper, one.parts), key=lambda lead: lead.least.p, default=None)
         found = ("", "", "", "not run")
-        if least is not None:
-            found = (least.part.scale + ", counted" * least.counted, least.where, *least.shown)
+        if lead is not None:
+            counted = ", counted" * all(d.exact for d in lead.part.differences)
+            found = (lead.part.scale + counted, lead.where, *lead.shown)
         rows.append((paper.short, one.claim.main, answer, *found))
     caption = leads.drawn().caption
     return f"{markdown(head, rows)}\n![{caption}]({pictures}/{PICTURE})\n"
@@ -168,3 +157,77 @@ def glue_main() -> None:
 
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
     scrapbook.glue("picture", b64encode(leads.drawn().png()).decode())
+
+
+# From a claim to what is behind it: the printed table beside ours, the figures, and the runs.
+
+
+def links(one: Answer) -> str:
+    """HTML: a line of links for what each part of a claim was read from, then the figures."""
+    found = [link for part in one.parts for link in _part(one.paper, part)]
+    if not one.parts:
+        found = [link for name in one.claim.experiments for link in _linked(one.paper, name, "")]
+    found += _figures(one)
+    return f"<p>See {', '.join(dict.fromkeys(found))}.</p>" if found else ""
+
+
+def _part(paper: str, part: Part) -> Iterator[str]:
+    test, least = part.test, part.weakest
+    for name in filter(None, (test.experiment, test.against)):
+        yield from _linked(paper, name, part.dataset)
+    if least is None:
+        return
+    found, theirs = kept(paper), test.against or test.experiment
+    for name, row in ((test.experiment, test.better), (theirs, least.other)):
+        table = found.paper.experiment(name).table
+        shown = found.paper.column(table, least.column) if table else None
+        cell = part.dataset, part.scale, row, shown or least.column
+        if runs := _runs(paper, name).get(cell):
+            yield f'<a href="{runs}">runs of {escape(row)}{_on(part.dataset)}</a>'
+
+
+def _linked(paper: str, experiment: str, dataset: str) -> Iterator[str]:
+    """A link to a table on the first page of results that shows it, if there is a table."""
+    if not kept(paper).paper.experiment(experiment).table:
+        return
+    places, own = views.anchors(kept(paper), experiment), f"{experiment}-{dataset}"
+    named = re.compile(rf'found\b[^\n]*"{re.escape(experiment)}"')
+    pages = (page for page, text in _sources(paper).items() if named.search(text))
+    place = f"{next(pages, f'{paper}_results.html')}#{own if own in places else places[0]}"
+    yield f'<a href="{place}">{escape(experiment)}{_on(dataset)}</a>'
+
+
+def _on(dataset: str) -> str:
+    return f" on {escape(dataset_name(dataset))}" if dataset else ""
+
+
+@cache
+def _runs(paper: str, experiment: str) -> dict[run_page.Cell, str]:
+    return run_page.links(kept(paper), experiment)
+
+
+def _figures(one: Answer) -> Iterator[str]:
+    """Links to the headings that name the figures of a claim."""
+    headings = [
+        (page, line.lstrip("# "))
+        for page, text in _sources(one.paper).items()
+        for line in text.splitlines()
+        if line.startswith("##")
+    ]
+    names = [*one.claim.experiments, *(part.test.experiment for part in one.parts)]
+    for number in dict.fromkeys(re.findall(r"^figure-(\d+[a-z]?)", "\n".join(names), re.MULTILINE)):
+        for page, title in headings:
+            if re.search(rf"\(Figures? [^)]*\b{number}\b", title):
+                slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")  # as Sphinx makes it
+                yield f'<a href="{page}#{slug}">Figure {number}</a>'
+                break
+
+
+@cache
+def _sources(paper: str) -> dict[str, str]:
+    """What the cells of a paper's pages of results say, the main one first."""
+    files = sorted((CHECKOUT / "book" / "results").glob(f"{paper}_*.ipynb"), reverse=True)
+    return {
+        f"{file.stem}.html": "\n".join(c.source for c in nbformat.read(file, as_version=4).cells)
+        for file in files
+    }

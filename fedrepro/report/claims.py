@@ -5,12 +5,11 @@ experiment, on each data set it was run on. Differences are paired over seeds; t
 pooled over the comparisons of the claim on a data set. To it comes the variance over test images.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import count
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +21,7 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.pairs import Pair, Spread, paired, pooled
+from fedrepro.report.comparison import Pair, Spread, paired, pooled
 from fedrepro.report.results import FLAT, Results, kept
 
 Word = Literal["holds", "contradicted", "open"]
@@ -76,17 +75,11 @@ class Difference(metrics.Estimate):
     def seeds_needed(self) -> int | None:
         """The number of seeds that detects a lead of the printed size with 80 % power. None if no
         number does, because of too few test images, or if no lead is printed."""
-        lead = (self.printed or 0.0) - self.margin
-        if not self.spread or lead <= _seen(math.sqrt(self.images), math.inf):
+        lead, images = (self.printed or 0.0) - self.margin, (self.images, math.inf)
+        if not self.spread or lead <= _seen(*combined(images)):
             return None
-        seeds = 2
-        while lead < _seen(*self._with(seeds)):
-            seeds += 1
-        return seeds
-
-    def _with(self, seeds: int) -> tuple[float, float]:
-        own = self.spread / seeds, self.pairs * (seeds - 1)
-        return combined(own, (self.images, math.inf))
+        owns = ((n, (self.spread / n, self.pairs * (n - 1))) for n in count(2))
+        return next(seeds for seeds, own in owns if lead >= _seen(*combined(own, images)))
 
 
 def _seen(error: float, freedom: float) -> float:
@@ -131,10 +124,8 @@ class Part:
             return f"{said}; one seed has no interval; what is missing: more seeds"
         low, high = weakest.interval
         said += f" [{low:.3g}, {high:.3g}], p {weakest.p:.2g}"
-        if self.rising:
-            said += f"; still rising: {', '.join(self.rising)}"
-        if self.past:
-            said += f"; trained with earlier settings: {', '.join(self.past)}"
+        lists = {"still rising": self.rising, "trained with earlier settings": self.past}
+        said += "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"
@@ -164,7 +155,7 @@ class Answer:
 
     paper: str
     claim: Claim
-    parts: tuple[Part, ...] = field(default=())
+    parts: tuple[Part, ...] = ()
 
     @property
     def verdict(self) -> Word:
@@ -207,6 +198,7 @@ class Answer:
         }
 
 
+Row = tuple[str, str, str, str]  # experiment, data set, scale, name
 Images = Callable[[Comparison, str, str, str, str], float]
 Hours = Callable[[str, str, str, str], float]
 
@@ -219,11 +211,10 @@ def of_recorded(name: str) -> list[Answer]:
 
 def answered(found: Results) -> list[Answer]:
     """The answers to every claim of one paper, from recorded runs."""
-    claims = found.paper.claims
-    names = {test.experiment for claim in claims for test in claim.tests}
-    names |= {test.against for claim in claims for test in claim.tests}
-    cells = pd.DataFrame([row for name in sorted(names - {""}) for row in found.cells(name)])
-    rows: dict[tuple[str, str, str, str], list[Record]] = {}
+    tests = [test for claim in found.paper.claims for test in claim.tests]
+    names = {name for test in tests for name in (test.experiment, test.against) if name}
+    cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
+    rows: dict[Row, list[Record]] = {}
     for study, experiment, result in found.named_runs(*names):
         for name in {result.label, result.arm.row or result.label}:
             row = experiment, study.dataset, study.scale, name
@@ -232,13 +223,13 @@ def answered(found: Results) -> list[Answer]:
     return answers(found.paper, cells, found.late_gains(*names), images, partial(_hours, rows))
 
 
-def _hours(rows: Mapping[tuple[str, str, str, str], Sequence[Record]], *row: Any) -> float:
-    """Mean hours of a row's run over its seeds; row: experiment, data set, scale, name."""
+def _hours(rows: Mapping[Row, Sequence[Record]], *row: Any) -> float:
+    """Mean hours of a row's run over its seeds."""
     spent = [float(metrics.seconds(record.curve).sum()) / 3600 for record in rows.get(row, ())]
     return sum(spent) / len(spent) if spent else 0.0
 
 
-def _images(paper: Paper, rows: Mapping[tuple[str, str, str, str], Sequence[Record]]) -> Images:
+def _images(paper: Paper, rows: Mapping[Row, Sequence[Record]]) -> Images:
     """The variance of a difference over test images; rows: the runs behind each row."""
     noise = Noise(paper.rule)
 
@@ -257,7 +248,7 @@ def _images(paper: Paper, rows: Mapping[tuple[str, str, str, str], Sequence[Reco
 def answers(
     paper: Paper,
     cells: pd.DataFrame,
-    gains: Mapping[tuple[str, str, str, str], float] | None = None,
+    gains: Mapping[Row, float] | None = None,
     images: Images = lambda *_: 0.0,
     hours: Hours = lambda *_: 0.0,
 ) -> list[Answer]:
@@ -268,30 +259,26 @@ def answers(
     better row to another, from the test, data set, scale, other row and column. hours: of one run
     of a row, from experiment, data set, scale and row.
     """
-    found = []
-    for claim in paper.claims:
-        seen = cells, gains or {}, images, hours
-        parts = _parts(paper, claim, *seen)
-        found.append(Answer(paper.name, claim, tuple(_judged(parts))))
-    return found
+    seen = cells, gains or {}, images, hours
+    return [
+        Answer(paper.name, claim, tuple(_judged(_parts(paper, claim, *seen))))
+        for claim in paper.claims
+    ]
 
 
 def _judged(parts: list[Part]) -> Iterator[Part]:
     """The parts with their verdicts. Holm's correction is over all differences of the claim."""
-    every = [d for part in parts for d in part.differences]
-    order = np.argsort([d.reverse for d in every], kind="stable")
-    adjusted, worst = {}, 0.0
-    for rank, place in enumerate(order):
-        worst = max(worst, min(1.0, every[place].reverse * (len(every) - rank)))
-        adjusted[id(every[place])] = worst
+    every = sorted((d for part in parts for d in part.differences), key=lambda d: d.reverse)
+    shares = np.array([d.reverse for d in every]) * np.arange(len(every), 0, -1)
+    below = {id(d) for d, p in zip(every, np.maximum.accumulate(shares), strict=True) if p < LEVEL}
     for part in parts:
         word: Word = "open"
         if part.differences and not part.rising and not part.past:
-            if any(adjusted[id(d)] < LEVEL for d in part.differences):
+            if any(id(d) in below for d in part.differences):
                 word = "contradicted"
             elif all(d.p < LEVEL for d in part.differences):
                 word = "holds"
-        yield Part(**{**vars(part), "verdict": word})
+        yield replace(part, verdict=word)
 
 
 Compared = tuple[Comparison, str, str, list[Pair]]  # a test, data set, scale and its pairs
@@ -316,15 +303,14 @@ def _parts(
     paper: Paper,
     claim: Claim,
     cells: pd.DataFrame,
-    gains: Mapping[tuple[str, str, str, str], float],
+    gains: Mapping[Row, float],
     images: Images,
     hours: Hours,
 ) -> list[Part]:
     """The tests of a claim, each on its data sets. The spread is that of all the claim's pairs of a
     unit on a data set at a scale."""
-    every, pools = [], dict[tuple[str, str, str], list[Pair]]()
-    for test in claim.tests:
-        every += _compared(paper, test, cells)
+    every = [part for test in claim.tests for part in _compared(paper, test, cells)]
+    pools: dict[tuple[str, str, str], list[Pair]] = {}
     for _, dataset, scale, pairs in every:
         for pair in pairs:
             pools.setdefault((dataset, scale, pair.unit), []).append(pair)
@@ -343,10 +329,10 @@ def _parts(
             if gains.get((used, dataset, scale, name), 0.0) >= FLAT and scale != "paper"
         )
         past = tuple(n for n, used in rows.items() if (used, dataset, scale, n) in earlier)
+        drawn = partial(images, test, dataset, scale)
         differences = tuple(
             _difference(paper, test, pair, spreads[dataset, scale, pair.unit], drawn)
             for pair in pairs
-            for drawn in [partial(images, test, dataset, scale)]
         )
         seeds = min((len(pair.gaps) for pair in pairs), default=0)
         spent = sum(hours(used, dataset, scale, name) for name, used in rows.items())
@@ -358,12 +344,11 @@ def _difference(
     paper: Paper, test: Comparison, pair: Pair, own: Spread, images: Callable[[str, str], float]
 ) -> Difference:
     """One pair with its error. What is counted has none."""
-    mean = float(pair.gaps.mean())
     counted = get(paper.experiment(test.experiment).kind).counted
-    if counted or not own.freedom:
-        known = math.inf if counted else 0.0
-        return Difference(mean, 0.0, known, pair.other, pair.column, test.margin, pair.printed)
-    drawn = images(pair.other, pair.column)
-    error, known = combined((own.variance / len(pair.gaps), own.freedom), (drawn, math.inf))
-    sizes = test.margin, pair.printed, own.variance, own.pairs, drawn
-    return Difference(mean, error, known, pair.other, pair.column, *sizes)
+    error, known, sizes = 0.0, math.inf if counted else 0.0, (0.0, 1, 0.0)
+    if own.freedom and not counted:
+        drawn = images(pair.other, pair.column)
+        error, known = combined((own.variance / len(pair.gaps), own.freedom), (drawn, math.inf))
+        sizes = own.variance, own.pairs, drawn
+    lead = pair.other, pair.column, test.margin, pair.printed
+    return Difference(float(pair.gaps.mean()), error, known, *lead, *sizes)

@@ -1,7 +1,5 @@
 """Docstrings for the book's page of names: a Sphinx extension for autodoc."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recorded runs: their protocol, date, machine and data."""
 
-from __future__ import annotations
-
 from html import escape
 
 import pandas as pd
@@ -14,7 +12,8 @@ from fedrepro.report import run_page, score_rules
 from fedrepro.report.results import Results, recorded
 from fedrepro.report.tables import Html, styled
 from fedrepro.report.text import dataset_name
-from fedrepro.report.views import built, nothing
+from fedrepro.report.verdicts import beside
+from fedrepro.report.views import nothing
 
 
 def whole_protocol() -> pd.DataFrame | Html:
@@ -23,12 +22,11 @@ def whole_protocol() -> pd.DataFrame | Html:
     rows = []
     for paper in papers.list():
         found = recorded(paper).where(scale="paper")
-        names = dict.fromkeys(name for _, held in found.studies for name in held)
-        for name in (n for n in names if found.paper.arm_specs(n) and found.runs(n)):
-            for dataset in dict.fromkeys(study.dataset for study in found.holding(name)):
+        for name in (n for n in found.experiments if found.runs(n)):
+            for dataset in found.datasets(name):
                 here = found.where(dataset=dataset)
                 ran = {result.label for _, result in here.runs(name)}
-                cells = built(here, name)
+                cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
                 rows.append(
@@ -48,22 +46,20 @@ def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
 
 def executions(found: Results) -> pd.DataFrame | Html:
     """Date, machine, versions and commit: one row per group of runs that share them."""
-    rows = []
-    for study, result in _each_run(found).values():
-        facts = result.record.environment
-        rows.append(
-            {
-                "paper": study.paper.name,
-                "dataset": study.dataset,
-                "scale": study.scale,
-                "date": facts["date"][:10],
-                "machine": f"{facts['device']}, {facts['threads']} thread",
-                "python": facts["python"],
-                **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
-                "commit": (facts["commit"] or "unknown")[:10]
-                + (" (changed files)" if facts["dirty"] else ""),
-            }
+    rows = [
+        {
+            **{"paper": study.paper.name, "dataset": study.dataset, "scale": study.scale},
+            "date": facts["date"][:10],
+            "machine": f"{facts['device']}, {facts['threads']} thread",
+            "python": facts["python"],
+            **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
+            "commit": (facts["commit"] or "unknown")[:10]
+            + (" (changed files)" if facts["dirty"] else ""),
+        }
+        for study, facts in (
+            (study, result.record.environment) for study, result in _each_run(found).values()
         )
+    ]
     if not rows:
         return nothing()
     frame = pd.DataFrame(rows).fillna("none")

@@ -4,10 +4,7 @@ Every function returns a `Picture`, which a notebook shows once as a cell's last
 empty frame, or one without the needed columns, is a `FedReproError`.
 """
 
-from __future__ import annotations
-
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -19,27 +16,13 @@ from matplotlib.ticker import MaxNLocator
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.report import interactive
-from fedrepro.report.picture import (
-    COLOURS,
-    GRID,
-    MARKERS,
-    OURS,
-    PAPER,
-    SMALL,
-    TEXT,
-    Picture,
-    checked,
-    label_axes,
-    legend_above,
-    logarithmic_x,
-    looks,
-    picture,
-)
+from fedrepro.report import picture as shared
+from fedrepro.report.picture import Picture
 from fedrepro.report.sections import AXES, Section, number, sections
 from fedrepro.report.verdicts import ORDER_COLUMNS
 
 ACCURACY = "mean test accuracy (%)"
-PAIR = re.compile(r"(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)")
+PAIR = r"^(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)$"
 CELLS = ("method", "column", "seed", "value")  # of the rows that `Study.cells` gives
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
@@ -59,57 +42,38 @@ def curves(
     """
     if x not in ("round", "bytes"):
         raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
-    frame = checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
-    figure, axes = picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
-    ax, styles = axes[0, 0], looks(frame.label)
-    for index, (label, rows) in enumerate(frame.groupby("label", sort=False)):
-        _curve(ax, rows, x, y, str(label), styles[str(label)], index % 3)
-    ax.grid(color=GRID)
+    frame = shared.checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
+    figure, axes = shared.picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
+    ax, styles = axes[0, 0], shared.looks(frame.label)
+    lines = interactive.means(frame, x, y).groupby("label", sort=False)
+    for index, (label, rows) in enumerate(lines):
+        _curve(ax, rows, styles[str(label)], index % 3)
     if x == "bytes":
-        logarithmic_x(ax)
+        shared.logarithmic_x(ax)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
     ylabel = ylabel or (ACCURACY if y == "avg" else f"test accuracy on {y} (%)")
-    label_axes(ax, where, ylabel)
-    legend_above(figure, ax)
+    shared.label_axes(ax, where, ylabel, grid="both")
+    shared.legend_above(figure, ax)
     figure.drawn_live = interactive.curves(frame, x, y, ylabel)
     return figure
 
 
-def _curve(
-    ax: Axes, rows: pd.DataFrame, x: str, y: str, label: str, style: dict[str, Any], shift: int
-) -> None:
+def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> None:
     """One label's mean and band. shift: the first point with a marker, so that markers of lines
     that lie on each other are seen."""
-    from seaborn import lineplot
-
-    by_round = rows.groupby("round")
-    rows = rows[by_round.seed.transform("nunique") == rows.seed.nunique()]
-    if x == "bytes":
-        last = rows[rows["round"] == rows["round"].max()][y].mean()
-        rows = rows.assign(bytes=by_round.bytes.transform("mean") / 1e6)
-        rows = rows[rows.bytes > 0]  # round 0 has sent nothing
-        if rows.empty:
-            del style["marker"]
-            ax.axhline(last, **style, linewidth=1.6, label=f"{label} (sends nothing)")
-            return
-    length = rows["round"].nunique()
-    lineplot(
-        rows,
-        x=x,
-        y=y,
-        errorbar=("pi", 100) if rows.seed.nunique() > 1 else None,
-        err_kws={"alpha": 0.15, "linewidth": 0},
-        **style,
-        markevery=(shift, max(1, length // 6)) if length > 8 else 1,
-        markersize=5.5,
-        markeredgewidth=0,
-        linewidth=1.8,
-        label=label,
-        legend=False,
-        ax=ax,
-    )
+    along, label = rows.get("MB", rows["round"]), str(rows.label.iloc[0])
+    if "MB" in rows and not rows.MB.any():
+        del style["marker"]
+        name = f"{label} (sends nothing)"
+        ax.axhline(rows["mean"].iloc[-1], **style, linewidth=1.6, label=name)
+        return
+    every = (shift, max(1, len(rows) // 6)) if len(rows) > 8 else 1
+    marks: dict[str, Any] = {"markevery": every, "markersize": 5.5, "markeredgewidth": 0}
+    ax.plot(along, rows["mean"], **style, **marks, linewidth=1.8, label=label)
+    if rows.seeds.max() > 1:
+        ax.fill_between(along, rows.low, rows.high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
@@ -119,15 +83,17 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
 
     frame: label, seed, value.
     """
-    frame = checked(frame, ("label", "seed", "value"), "sweep").astype({"value": float})
-    figure, axes = picture(3.6)
+    frame = shared.checked(frame, ("label", "seed", "value"), "sweep").astype({"value": float})
+    figure, axes = shared.picture(3.6)
     ax = axes[0, 0]
     cut = [label.rpartition(", ") for label in frame.label.astype(str)]
     frame = frame.assign(line=[part[0] for part in cut], place=[part[2] for part in cut])
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
-    styles = looks(lines) if len(lines) > 1 else {lines[0]: {"color": OURS, "marker": "o"}}
+    styles = {lines[0]: {"color": shared.OURS, "marker": "o"}}
+    if len(lines) > 1:
+        styles = shared.looks(lines)
     places = frame.place.map(names.index)
-    ax.plot(places + 0.12, frame.value, ".", color=PAPER, alpha=0.7, markersize=5)
+    ax.plot(places + 0.12, frame.value, ".", color=shared.PAPER, alpha=0.7, markersize=5)
     for line, rows in frame.groupby("line", sort=False):
         label = str(line) if len(lines) > 1 else "mean ± std over seeds"
         found = rows.groupby("place").value.agg(["mean", "std"]).reindex(names).fillna({"std": 0})
@@ -145,9 +111,8 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     same = len({part[0] for part in parts}) == 1 and all(part[2] for part in parts)
     ax.set_xticks(range(len(names)), [part[2] for part in parts] if same else names)
     ax.set_xlim(-0.4, len(names) - 0.6)
-    ax.grid(axis="y", color=GRID)
-    label_axes(ax, xlabel, ylabel)
-    legend_above(figure, ax, 2 if len(lines) < 3 else 4)
+    shared.label_axes(ax, xlabel, ylabel, grid="y")
+    shared.legend_above(figure, ax, 2 if len(lines) < 3 else 4)
     return figure
 
 
@@ -160,34 +125,33 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
     """
     from seaborn import heatmap
 
-    frame = checked(frame, ("label", "seed", "value"), "grid of two settings")
+    frame = shared.checked(frame, ("label", "seed", "value"), "grid of two settings")
     means = frame.groupby("label").value.mean()
-    found = [PAIR.fullmatch(str(label)) for label in means.index]
-    if not all(found) or len({(m[1], m[3]) for m in found if m}) != 1:
+    found = means.index.str.extract(PAIR)
+    if found.isna().any(axis=None) or len(found[[0, 2]].drop_duplicates()) != 1:
         raise FedReproError("labels of a grid read 'mu=0.1, delta=0.2', all of the same two names")
     texts = [
         number(mean, "percent")
         + (f"\n(paper {number((printed or {})[k], 'percent')})" if k in (printed or {}) else "")
         for k, mean in means.items()
     ]
-    down, across = next((m[1], m[3]) for m in found if m)
-    places = pd.DataFrame(
-        [(float(m[2]), float(m[4])) for m in found if m], columns=[down, across]
-    ).assign(value=means.to_numpy(), text=texts)
+    down, across = found.loc[0, [0, 2]]
+    places = found[[1, 3]].astype(float).set_axis([down, across], axis=1)
+    places = places.assign(value=means.to_numpy(), text=texts)
     table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
     shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
-    figure, axes = picture(1.2 + 0.75 * len(table))
+    figure, axes = shared.picture(1.2 + 0.75 * len(table))
     heatmap(
         table.rename(index="{:g}".format, columns="{:g}".format),
         annot=shown,
         fmt="",
-        annot_kws={"size": SMALL},
+        annot_kws={"size": shared.SMALL},
         cmap="cividis",
         cbar_kws={"label": ACCURACY},
         ax=axes[0, 0],
     )
     axes[0, 0].tick_params(axis="y", labelrotation=0)
-    label_axes(axes[0, 0], across, down)
+    shared.label_axes(axes[0, 0], across, down)
     return figure
 
 
@@ -199,10 +163,10 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     """
     from seaborn import pointplot
 
-    frame = checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
+    frame = shared.checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
     columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
-    figure, axes = picture(3.4 + 0.2 * len(labels) / 2)
-    ax, styles = axes[0, 0], looks(labels)
+    figure, axes = shared.picture(3.4 + 0.2 * len(labels) / 2)
+    ax, styles = axes[0, 0], shared.looks(labels)
     pointplot(
         frame,
         x="column",
@@ -220,10 +184,9 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     ax.get_legend().remove()
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
-        ax.axvline(place, color=GRID, linewidth=0.8)
-    ax.grid(axis="y", color=GRID)
-    label_axes(ax, "", "test accuracy (%)")
-    legend_above(figure, ax, 2)
+        ax.axvline(place, color=shared.GRID, linewidth=0.8)
+    shared.label_axes(ax, "", "test accuracy (%)", grid="y")
+    shared.legend_above(figure, ax, 2)
     return figure
 
 
@@ -234,23 +197,23 @@ def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
     cells: rows with method, column, seed and value in percent, as `Study.cells` gives them; their
     mean over domains (`avg`) is left out. FedReproError below three domains.
     """
-    frame = checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
+    frame = shared.checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
     wide = frame[frame.column != "avg"].pivot_table(
         index="method", columns="column", values="value", sort=False
     )
     if wide.shape[1] < 3:
         raise FedReproError(f"a radar chart needs three domains, not {wide.shape[1]}; draw bars")
     angles = np.linspace(0, 2 * np.pi, wide.shape[1], endpoint=False)
-    figure, axes = picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
+    figure, axes = shared.picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
     ax = axes[0, 0]
-    for (label, row), style in zip(wide.iterrows(), looks(wide.index).values(), strict=True):
+    for (label, row), style in zip(wide.iterrows(), shared.looks(wide.index).values(), strict=True):
         ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
     ax.set_xticks(angles, wide.columns)
     ax.tick_params(axis="x", pad=16)  # names are next to the circle, not on it
     ax.set_ylim(low := np.floor(wide.min().min() / 10) * 10, 100)
     ax.set_rlabel_position(180 / wide.shape[1])
-    ax.grid(color=GRID)
-    legend_above(figure, ax, 2, title="test accuracy (%)")
+    ax.grid(color=shared.GRID)
+    shared.legend_above(figure, ax, 2, title="test accuracy (%)")
     figure.drawn_live = interactive.radar(wide, low)
     return figure
 
@@ -279,13 +242,14 @@ def traffic(frame: pd.DataFrame) -> Picture:
     frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed if there are
     several (their mean is drawn).
     """
-    frame = checked(frame, ("label", "kind", "bytes"), "traffic")
+    frame = shared.checked(frame, ("label", "kind", "bytes"), "traffic")
     table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
     table = table[sorted(table.columns)].fillna(0.0)
     largest = float(table.sum(axis=1).max())
     unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
     payloads = list(dict.fromkeys(str(kind).partition("/")[2] for kind in table.columns))
-    figure, axes = picture(1.3 + 0.42 * len(table) + 0.22 * math.ceil(len(table.columns) / 2))
+    height = 1.3 + 0.42 * len(table) + 0.22 * math.ceil(table.shape[1] / 2)
+    figure, axes = shared.picture(height)
     ax, rows = axes[0, 0], np.arange(len(table))
     for kind in table.columns:
         way, _, payload = str(kind).partition("/")
@@ -293,17 +257,16 @@ def traffic(frame: pd.DataFrame) -> Picture:
         ax.plot(
             (table[kind] / size).where(table[kind] > 0),
             rows + (0.14 if up else -0.14),
-            MARKERS[place % 12],
-            color=COLOURS[place % 8],
-            markerfacecolor="white" if up else COLOURS[place % 8],
+            shared.MARKERS[place % 12],
+            color=shared.COLOURS[place % 8],
+            markerfacecolor="white" if up else shared.COLOURS[place % 8],
             label=f"{payload} {way}",
         )
-    logarithmic_x(ax)
+    shared.logarithmic_x(ax)
     ax.set_yticks(rows, [str(name) for name in table.index])
     ax.invert_yaxis()
-    ax.grid(axis="x", color=GRID)
-    label_axes(ax, f"traffic of the run, all clients ({unit})")
-    legend_above(figure, ax, 2)
+    shared.label_axes(ax, f"traffic of the run, all clients ({unit})", grid="x")
+    shared.legend_above(figure, ax, 2)
     return figure
 
 
@@ -320,42 +283,38 @@ def beside(table: pd.DataFrame) -> Picture:
     if others:
         names = ", ".join(f"{s.dataset} at scale {s.scale}" for s in (section, *others))
         raise FedReproError(f"runs of {names} in one figure; give the cells of one")
-    cols = 1 if len(section.columns) == 1 else 2
-    rows = math.ceil(len(section.columns) / cols)
-    height = rows * (0.85 + 0.27 * len(section.methods)) + 0.9
-    figure, axes = picture(height, rows, cols, sharey=True)
+    height = 0.85 + 0.27 * len(section.methods)
+    figure, axes = shared.panels(len(section.columns), height, 0.9, sharey=True)
     units = {section.unit(column) for column in section.columns}
-    for ax in axes.flat[len(section.columns) :]:
-        ax.set_axis_off()
     for ax, column in zip(axes.flat, section.columns, strict=False):
         unit = section.unit(column)
         _pairs(ax, section, column)
-        label_axes(ax, "" if len(units) == 1 else AXES.get(unit, unit), "", section.heading(column))
+        xlabel = "" if len(units) == 1 else AXES.get(unit, unit)
+        shared.label_axes(ax, xlabel, "", section.heading(column), grid="both")
         ax.set_yticks(range(len(section.methods)), section.methods)
         ax.set_ylim(len(section.methods) - 0.5, -0.5)
-        ax.grid(axis="both", color=GRID)
         ax.locator_params(axis="x", nbins=4)
     if len(units) == 1:
-        figure.supxlabel(AXES.get(*units, *units), fontsize=TEXT)
+        figure.supxlabel(AXES.get(*units, *units), fontsize=shared.TEXT)
     fullest = max(axes.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1]))
-    legend_above(figure, fullest, 2, title=section.statement)
+    shared.legend_above(figure, fullest, 2, title=section.statement)
     return figure
 
 
 def _pairs(ax: Axes, section: Section, column: str) -> None:
     """Printed and own value of each cell with its deviation, if there are any."""
     cells = pd.DataFrame([section.cells.get((m, column), {}) for m in section.methods])
-    series: tuple[tuple[str, float, dict[str, Any], str], ...] = (
-        ("published", -0.17, {"color": PAPER, "marker": "s", "mfc": "white"}, "paper"),
-        ("ours", 0.17, {"color": OURS, "marker": "o"}, "ours"),
-    )
-    for key, shift, style, name in series:
+    marks: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
+    theirs = marks | {"color": shared.PAPER, "marker": "s", "mfc": "white"}
+    ours = marks | {"color": shared.OURS, "marker": "o"}
+    for key, shift, style, name in (
+        ("published", -0.17, theirs, "paper"),
+        ("ours", 0.17, ours, "ours"),
+    ):
         values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
-        if values.isna().all():
-            continue
-        marks = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5, **style}
-        places = np.arange(len(cells)) + shift
-        ax.errorbar(values, places, xerr=stds, **marks, label=f"{name}, mean ± std")
+        if values.notna().any():
+            places = np.arange(len(cells)) + shift
+            ax.errorbar(values, places, xerr=stds, **style, label=f"{name}, mean ± std")
 
 
 def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
@@ -365,24 +324,24 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
 
     ranks: a frame of `verdicts.order`, of one table, data set and scale.
     """
-    ranks = checked(ranks, ORDER_COLUMNS, "order of methods")
+    ranks = shared.checked(ranks, ORDER_COLUMNS, "order of methods")
     rows = ranks[ranks.column == column]
     if rows.empty:
         known = ", ".join(dict.fromkeys(ranks.column))
         raise FedReproError(f"no ranks in column {column!r}; choose from {known}")
     if len(rows[["table", "dataset", "scale"]].drop_duplicates()) > 1:
         raise FedReproError("ranks of several tables or scales in one figure; give those of one")
-    figure, axes = picture(1.3 + 0.36 * len(rows))
+    figure, axes = shared.picture(1.3 + 0.36 * len(rows))
     ax = axes[0, 0]
-    for row in rows.to_dict("records"):
-        pair = [float(row["rank_published"]), float(row["rank_ours"])]
-        line, colour = ("-", COLOURS[0]) if pair[1] < pair[0] else ("--", COLOURS[1])
-        line, colour = (":", PAPER) if pair[1] == pair[0] else (line, colour)
-        ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row["method"])
+    for row in rows.itertuples():
+        pair = [row.rank_published, row.rank_ours]
+        line, colour = ("-", shared.COLOURS[0]) if pair[1] < pair[0] else ("--", shared.COLOURS[1])
+        line, colour = (":", shared.PAPER) if pair[1] == pair[0] else (line, colour)
+        ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row.method)
     for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
         for rank in rows[key].unique():
             text = "\n".join(rows.method[rows[key] == rank])  # one line per method that shares it
-            ax.text(side, float(rank), text, ha=align, va="center", size=SMALL)
+            ax.text(side, float(rank), text, ha=align, va="center", size=shared.SMALL)
     tau = float(rows.tau.iloc[0])
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
     ax.set_yticks(range(1, len(rows) + 1))
@@ -393,5 +352,5 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(axis="x", length=0)
     agreement = "" if math.isnan(tau) else f", Kendall's tau = {number(tau, 'ratio')}"
-    label_axes(ax, "", "rank (1 is best)", f"{column}{agreement}")
+    shared.label_axes(ax, "", "rank (1 is best)", f"{column}{agreement}")
     return figure

@@ -8,8 +8,6 @@ They are written in Vega-Lite directly: Altair's import takes a second in every 
 and plotly's script is five times as large as Vega's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -51,15 +49,14 @@ def _told(*fields: str, **titled: str) -> list[Spec]:
     return [_at(field) for field in fields] + [_at(field, title=t) for field, t in titled.items()]
 
 
-def _pick(what: str, names: Sequence[str], every: bool = True) -> Spec:
-    """A list to choose one name or all."""
+def _pick(what: str, names: Sequence[str], every: bool = True) -> list[Spec]:
     options = ["all", *names] if every else list(names)
     bind = {"input": "select", "options": options, "name": f"{what} "}
-    return {"name": "chosen", "value": options[0], "bind": bind}
+    return [{"name": "chosen", "value": options[0], "bind": bind}]
 
 
-def _click(field: str) -> Spec:
-    return {"name": "clicked", "select": {"type": "point", "fields": [field]}, "bind": "legend"}
+def _click(field: str) -> list[Spec]:
+    return [{"name": "clicked", "select": {"type": "point", "fields": [field]}, "bind": "legend"}]
 
 
 def _lit(field: str, value: float = 1) -> Spec:
@@ -80,17 +77,15 @@ def _styled(labels: Sequence[str]) -> tuple[Spec, Spec]:
     return {"stroke": colour, "strokeDash": dashed}, {"fill": colour}
 
 
-def _extremes(values: pd.Series[float], what: str) -> str:
-    return (
-        f"{what}, highest {values.idxmax()} with {values.max():.2f}, "
-        f"lowest {values.idxmin()} with {values.min():.2f}"
-    )
+def _extremes(values: pd.Series, what: str) -> str:
+    highest = f"highest {values.idxmax()} with {values.max():.2f}"
+    return f"{what}, {highest}, lowest {values.idxmin()} with {values.min():.2f}"
 
 
 def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
     """Means over seeds in a band from the lowest to the highest seed, by round or by traffic. A
     method that sends nothing is a horizontal line."""
-    rows = _means(frame, x, y)
+    rows = means(frame, x, y)
     labels = [str(label) for label in rows.label.unique()]
     said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
     told = _told(*rows.columns.drop(["low", "high"]), low="lowest seed", high="highest seed")
@@ -100,37 +95,32 @@ def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
     near = {"name": "near", "select": {"type": "point", "on": "pointerover", "nearest": True}}
     seen = {"or": [{"param": "near", "empty": False}, "datum.points == 1"]}
     dot = {"condition": {"test": seen, "value": 1}, "value": 0}
+    counted = {"joinaggregate": [{"op": "count", "as": "points"}], "groupby": ["label"]}
     layers: list[Spec] = [
         {"mark": "area", "encoding": band | fill},
-        {"mark": "line", "encoding": line, "params": [_click("label")]},
+        {"mark": "line", "encoding": line, "params": _click("label")},
         {
             "params": [near],
-            "transform": [
-                {"joinaggregate": [{"op": "count", "as": "points"}], "groupby": ["label"]}
-            ],
+            "transform": [counted],
             "mark": {"type": "point", "filled": True, "size": 60},
             "encoding": {"y": up, "opacity": dot, "tooltip": told} | fill,
         },
     ]
     along = _number("round", "communication round")
     if x == "bytes":
-        along = _number(
-            "MB", "one client's traffic so far (MB)", scale={"type": "log", "nice": False}
-        )
-        layers = [{"transform": [{"filter": "datum.MB > 0"}], "layer": layers}]
-        level = line | {"x": {"value": 0}, "x2": {"value": "width"}, "tooltip": told}
-        layers.append(
-            {
-                "transform": [{"filter": "datum.MB == 0"}],
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": level,
-            }
-        )
-    pick = [_pick("Highlight", labels)]
+        scale = {"type": "log", "nice": False}
+        along = _number("MB", "one client's traffic so far (MB)", scale=scale)
+        level = {
+            "transform": [{"filter": "datum.MB == 0"}],
+            "mark": {"type": "rule", "strokeWidth": 2},
+            "encoding": line | {"x": {"value": 0}, "x2": {"value": "width"}, "tooltip": told},
+        }
+        layers = [{"transform": [{"filter": "datum.MB > 0"}], "layer": layers}, level]
+    pick = _pick("Highlight", labels)
     return _spec(rows, said, height=340, params=pick, layer=layers, encoding={"x": along})
 
 
-def _means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
     """Columns label, round, MB if x is bytes, mean, low, high, seeds; a label ends where its first
     seed ends."""
     sent = {"MB": ("bytes", lambda values: values.mean() / 1e6)} if x == "bytes" else {}
@@ -154,7 +144,7 @@ def embedding(points: pd.DataFrame, by: str) -> Spec:
     scale = {"domain": groups, "range": [COLOURS[i % 10] for i in range(len(groups))]}
     shapes = {"domain": groups, "range": [SHAPES[i % 6] for i in range(len(groups))]}
     panel = {
-        "params": [_click(key)],
+        "params": _click(key),
         "mark": {"type": "point", "filled": True, "size": 28},
         "encoding": {
             "x": _number("x", None, axis=None),
@@ -167,7 +157,7 @@ def embedding(points: pd.DataFrame, by: str) -> Spec:
     }
     said = f"{len(rows)} points in {rows.label.nunique()} panels: {counted}"
     facet = _at("label", title=None, sort=list(rows.label.unique()))
-    return _spec(rows, said, params=[_pick("Highlight", groups)], facet=facet, spec=panel)
+    return _spec(rows, said, params=_pick("Highlight", groups), facet=facet, spec=panel)
 
 
 def confusion(frame: pd.DataFrame) -> Spec:
@@ -193,7 +183,7 @@ def confusion(frame: pd.DataFrame) -> Spec:
     pick = _pick("Method", list(frame.method.unique()), every=False)
     facet = _at("domain", title=None, sort=list(frame.domain.unique()))
     chosen = [{"filter": "datum.method == chosen"}]
-    return _spec(frame, said, params=[pick], transform=chosen, facet=facet, spec=panel)
+    return _spec(frame, said, params=pick, transform=chosen, facet=facet, spec=panel)
 
 
 def radar(wide: pd.DataFrame, low: float) -> Spec:
@@ -206,9 +196,8 @@ def radar(wide: pd.DataFrame, low: float) -> Spec:
     rows["spoke"] = rows.domain.map(spokes.index)
     said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
     top = 1.4 * (100 - low)
-    plane = {
-        axis: _number(axis, None, axis=None, scale={"domain": [-top, top]}) for axis in ("x", "y")
-    }
+    scale = {"domain": [-top, top]}
+    plane = {axis: _number(axis, None, axis=None, scale=scale) for axis in ("x", "y")}
     turn = f"2 * PI * datum.spoke / {len(spokes)}"
     turned: list[Spec] = [
         {"calculate": f"(datum.value - {low}) * {turns}({turn})", "as": axis}
@@ -220,7 +209,7 @@ def radar(wide: pd.DataFrame, low: float) -> Spec:
     layers = [
         *_web(spokes, low, turned, plane),
         {
-            "params": [_click("label")],
+            "params": _click("label"),
             "transform": turned,
             "mark": closed,
             "encoding": {**plane, **line, **lit, "order": _number("spoke")},
@@ -231,7 +220,7 @@ def radar(wide: pd.DataFrame, low: float) -> Spec:
             "encoding": plane | fill | lit | told,
         },
     ]
-    pick = [_pick("Highlight", labels)]
+    pick = _pick("Highlight", labels)
     return _spec(rows, said, params=pick, layer=layers, view={"stroke": None})
 
 
@@ -242,13 +231,12 @@ def _web(spokes: Sequence[str], low: float, turned: list[Spec], plane: Spec) -> 
     beyond = 100 + 0.18 * (100 - low)
     texts = [{"value": beyond, "spoke": i, "text": name} for i, name in enumerate(spokes)]
     flat = math.cos(math.pi / len(spokes))  # radius of the middle of a side
-    texts += [
-        {"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"} for ring in rings
-    ]
-    ring = {"type": "line", "interpolate": "linear-closed", "color": "#999", "strokeWidth": 0.6}
+    for ring in rings:
+        texts.append({"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"})
+    line = {"type": "line", "interpolate": "linear-closed", "color": "#999", "strokeWidth": 0.6}
     drawn = {**plane, "detail": _at("value"), "order": _number("spoke")}
     return [
-        {"data": {"values": corners}, "transform": turned, "mark": ring, "encoding": drawn},
+        {"data": {"values": corners}, "transform": turned, "mark": line, "encoding": drawn},
         {
             "data": {"values": texts},
             "transform": turned,

@@ -1,8 +1,6 @@
 """The common protocol's page: methods of all papers in one order, with intervals that hold for all
 ranks at once, and its agreement with the papers' printed orders."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
@@ -20,7 +18,7 @@ from fedrepro.papers import Experiment, Paper
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report import run_page
-from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, picture
+from fedrepro.report.picture import COLOURS, Picture, label_axes, picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, styled
 from fedrepro.report.views import nothing, show
@@ -52,11 +50,8 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     values = table[full].to_numpy(float).reshape(len(table), seeds, domains)
     means = values.mean(axis=(1, 2)).round(9)
     found = {"mean": means, "rank": stats.rankdata(-means)}
-    by_seed, by_domain = values.mean(axis=2), values.mean(axis=1)
-    for low, high, blocks in (
-        ("low", "high", (by_seed,)),
-        ("lowest", "highest", (by_seed, by_domain)),
-    ):
+    seeded, both = [values.mean(axis=2)], [values.mean(axis=2), values.mean(axis=1)]
+    for low, high, blocks in (("low", "high", seeded), ("lowest", "highest", both)):
         lead, sure = means[:, None] - means, apart(*blocks) + 1e-9
         found[low] = 1 + (lead < -sure).sum(axis=1)
         found[high] = len(means) - (lead > sure).sum(axis=1)
@@ -114,15 +109,9 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
         mine, other = ([source[m] for m in both] for source in (ours, theirs))
         tau, p = stats.kendalltau(mine, other) if len(both) > 1 else (np.nan, np.nan)
         rows.append(
-            {
-                "paper": paper.short,
-                "table": table,
-                "methods": len(both),
-                "tau": float(tau),
-                "p": float(p),
-                "best here": max(both, key=lambda m: ours[m], default=""),
-                "best there": max(both, key=lambda m: theirs[m], default=""),
-            }
+            {"paper": paper.short, "table": table, "methods": len(both), "tau": tau, "p": p}
+            | {"best here": max(both, key=ours.__getitem__, default="")}
+            | {"best there": max(both, key=theirs.__getitem__, default="")}
         )
     return pd.DataFrame(rows)
 
@@ -132,8 +121,7 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
 
 def datasets(found: Results, experiment: str) -> list[str]:
     """The data sets with runs of an experiment, in the protocol's order."""
-    have = {study.dataset for study in found.holding(experiment)}
-    return [name for name in found.paper.datasets if name in have]
+    return [name for name in found.paper.datasets if name in found.datasets(experiment)]
 
 
 def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame, list[str]]:
@@ -179,19 +167,16 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
     frame = table(found, experiment, dataset)
     here = found.of_one_scale(dataset, experiment)
     pages = {cell[2:]: page for cell, page in run_page.links(here, experiment).items()}
-    cells = {
-        name: [
-            _text(value, pages.get((method, "avg" if name == MEAN else name)))
-            for method, value in frame[name].items()
-        ]
-        for name in frame
-    }
-    shown = pd.DataFrame(cells, index=frame.index.map(escape)).rename_axis(columns=dataset)
+    shown = frame.astype(object)
+    for name in frame:
+        column = "avg" if name == MEAN else name
+        shown[name] = [_text(v, pages.get((method, column))) for method, v in frame[name].items()]
+    shown = shown.rename(index=escape)
     label = f"{experiment} on {dataset}"
     return Html(styled(shown, "dataframe", label), label)
 
 
-def _from_to(low: pd.Series[float], high: pd.Series[float]) -> list[str]:
+def _from_to(low: pd.Series, high: pd.Series) -> list[str]:
     return [f"{a:g} to {b:g}" for a, b in zip(low, high, strict=True)]
 
 
@@ -212,12 +197,12 @@ def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
     """Kendall's tau of our order and each paper's own: one row per printed table."""
-    names, frames = datasets(found, experiment), []
-    for dataset in names:
+    frames = []
+    for dataset in datasets(found, experiment):
         mean = ranks(scores(found, experiment, dataset)[0])["mean"].to_dict()
         rows = compared(found.paper.experiment(experiment), dataset, mean)
         frames.append(rows.assign(dataset=dataset))
-    if not names:
+    if not frames:
         return nothing()
     frame = pd.concat(frames, ignore_index=True)
     return frame.round({"tau": 2, "p": 2}).set_index(["dataset", "paper", "table"])
@@ -256,9 +241,8 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     ax.set_yticks(places, order.index)
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_xlim(0.5, len(order) + 0.5)
-    ax.grid(axis="both", color=GRID)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", dataset)
+    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", dataset, grid="both")
     figure.caption = f"Ranks of the methods in {experiment} with their intervals"
     return figure
 

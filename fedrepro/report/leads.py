@@ -3,8 +3,6 @@
 ``python -m fedrepro.report.leads book/_static/main-claims.png`` writes README's.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence
@@ -16,8 +14,8 @@ from matplotlib.transforms import blended_transform_factory
 from fedrepro import papers
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
-from fedrepro.report.claims import Answer, Part, of_recorded
-from fedrepro.report.picture import GRID, OURS, PAPER, SMALL, Picture, label_axes, picture
+from fedrepro.report.claims import Answer, Difference, Part, of_recorded
+from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, picture
 from fedrepro.report.sections import MINUS
 from fedrepro.report.text import dataset_name
 
@@ -29,21 +27,11 @@ class Lead:
 
     where: str
     part: Part
-    over: str
-    support: float  # the larger the less: the p of the claim's test
+    least: Difference
     ours: float
     interval: tuple[float, float] | None
     printed: float | None
     unit: str = ""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the curves are flat and the rows of today's settings."""
-        return not (self.part.rising or self.part.past)
-
-    @property
-    def counted(self) -> bool:
-        return all(one.exact for one in self.part.differences)
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -56,7 +44,7 @@ class Lead:
         ours = signed(self.ours)
         if self.interval is not None:
             ours += " [{}, {}]".format(*map(signed, self.interval))
-        ours += self.unit + f" {'less than' if lower else 'over'} {self.over}"
+        ours += self.unit + f" {'less than' if lower else 'over'} {self.least.other}"
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
         return "" if self.printed is None else signed(self.printed) + self.unit, ours
@@ -67,15 +55,14 @@ def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
     found: dict[str, Lead] = {}
     for part in parts:
         least = part.weakest
-        if least is None or (part.dataset in found and found[part.dataset].support >= least.p):
+        if least is None or (part.dataset in found and found[part.dataset].least.p >= least.p):
             continue
         spec = paper.experiment(part.test.experiment)
         whole = get(spec.kind).whole
         points = 100 / whole if whole else 1.0
         low, high = least.interval or (math.nan, math.nan)
         found[part.dataset] = Lead(
-            dataset_name(part.dataset),
-            *(part, least.other, least.p, points * least.mean),
+            *(dataset_name(part.dataset), part, least, points * least.mean),
             None if least.interval is None else (points * low, points * high),
             None if least.printed is None else points * least.printed,
             f" {paper.table(spec.table).unit}" if spec.table and not whole else "",
@@ -109,8 +96,8 @@ def drawn() -> Picture:
         if lead.printed is not None:
             ax.plot(lead.printed, place, "D", color=PAPER, markersize=8)
         ax.hlines(place, *lead.interval, color=OURS, linewidth=2)
-        ax.plot(lead.ours, place, "o", color=OURS, mfc=OURS if lead.settled else "white")
-    found = [lead for _, lead in rows if lead is not None]
+        settled = not (lead.part.rising or lead.part.past)
+        ax.plot(lead.ours, place, "o", color=OURS, mfc=OURS if settled else "white")
     ax.plot([], [], "o-", color=OURS, label="ours, 95 %")
     ax.plot([], [], "o", color=OURS, mfc="white", label="still rising, or earlier settings")
     ax.plot([], [], "D", color=PAPER, markersize=8, label="printed")
@@ -118,11 +105,10 @@ def drawn() -> Picture:
     ax.set_yticks(*zip(*((n, r[0]) for n, r in enumerate(rows) if r[1]), strict=True))
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(rows) - 0.5, -0.7)
-    ax.grid(axis="x", color=GRID)
-    label_axes(ax, "lead over the rival, in points")
+    label_axes(ax, "lead over the rival, in points", grid="x")
     handles = ax.get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=SMALL, frameon=False)
-    figure.caption = _said(found)
+    figure.caption = _said([lead for _, lead in rows if lead is not None])
     return figure
 
 

@@ -1,8 +1,6 @@
 """The points where a paper's text, public code and our runs differ or may differ: one table per
 paper, made only from its file, the methods' fields and the records of its runs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 
@@ -57,8 +55,8 @@ def _data(found: Results) -> Iterator[Row]:
 
 def _settings(found: Results) -> list[Row]:
     paper = found.paper
-    names = dict.fromkeys(name for _, held in found.studies for name in held)
-    methods = dict.fromkeys(spec.method for name in names for spec in paper.arm_specs(name))
+    specs = [spec for name in found.experiments for spec in paper.arm_specs(name)]
+    methods = dict.fromkeys(spec.method for spec in specs)
     datasets = dict.fromkeys(study.dataset for study, _ in found.studies)
     on: dict[tuple[str, ...], list[str]] = {}  # the data sets of each row
     for dataset in datasets:

@@ -1,7 +1,5 @@
 """Tools of the teaching notebooks: a method's source, and the arguments of its functions."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Mapping
@@ -22,11 +20,11 @@ def code(*parts: Any) -> Any:
     """The source of classes and functions in the installed package, each with its file and line."""
     from IPython.display import Code
 
-    texts = []
-    for part in parts:
-        lines, first = inspect.getsourcelines(part)
-        place = f"{part.__module__.replace('.', '/')}.py, line {first}"
-        texts.append(f"# {place}\n{dedent(''.join(lines))}")
+    texts = [
+        f"# {part.__module__.replace('.', '/')}.py, line {first}\n{dedent(''.join(lines))}"
+        for part in parts
+        for lines, first in [inspect.getsourcelines(part)]
+    ]
     return Code("\n".join(texts), language="python")
 
 

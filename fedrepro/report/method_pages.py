@@ -1,18 +1,17 @@
 """One page per method, made from its class and from a real round."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from fedrepro import methods, papers
-from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.files import make_folder
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import Protocol, parse_protocol
+from fedrepro.base.protocol import parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.metrics import traffic
 from fedrepro.federated.rounds import Training
@@ -27,11 +26,15 @@ TESTED = {
     "twin": "each client's second network on its domain",
 }
 MODEL, SIZE, CLASSES, CLIENTS, IMAGES = "small-cnn", 28, 10, 5, 20
+PROTOCOL = {
+    **{"data": {"dataset": "made", "size": SIZE}, "model": MODEL, "scale": "smoke"},
+    **{"rounds": 3, "local_epochs": 1, "batch_size": 10},
+}
 
 
 def write_pages(folder: Path) -> list[str]:
     """Write `<name>.md` for every known method. Returns the names, sorted."""
-    files.make_folder(folder, "make room there")
+    make_folder(folder, "make room there")
     for name in methods.names():
         (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
     return list(methods.names())
@@ -54,9 +57,11 @@ def page(name: str) -> str:
         for r in rows
         if r["others"] and r["status"] != "stated"
     ]
+    prose = "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
+    files = [f"`{layer.__module__.replace('.', '/')}.py`" for layer in cls.layers()]
     parts = [
         f"# {name}\n",
-        f"{_prose(cls)} {{cite}}`{cls.reference}`\n",
+        f"{prose} {{cite}}`{cls.reference}`\n",
         *(["## Equations\n"] if cls.equations else []),
         *(f"$$\n{equation}\n$$\n" for equation in cls.equations),
         "## What travels\n",
@@ -68,24 +73,15 @@ def page(name: str) -> str:
         "\n## Where it is used\n",
         *(_uses(name) or ["In no table of the five papers."]),
         "\n## Its code\n",
-        f"{', '.join(map(_file, cls.layers()))}, version {cls.version}.\n",
+        f"{', '.join(files)}, version {cls.version}.\n",
     ]
     return "\n".join(parts)
-
-
-def _prose(cls: type[Method]) -> str:
-    """The docstrings of the method and of its variants."""
-    return "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
-
-
-def _file(cls: type[Method]) -> str:
-    return f"`{cls.__module__.replace('.', '/')}.py`"
 
 
 def _messages(cls: type[Method]) -> str:
     """Bytes counted in a second round (in the first there may be no prototypes yet)."""
     try:
-        training = Training(cls(), _protocol(), _federation(), seed=0)
+        training = Training(cls(), parse_protocol(PROTOCOL), _federation(), seed=0)
         curve = training.run(Silent())
     except FedReproError as error:  # it trains on other data than images
         return f"Not counted on images: {error}.\n"
@@ -117,40 +113,10 @@ def _uses(name: str) -> list[str]:
     return lines
 
 
-def _protocol() -> Protocol:
-    return parse_protocol(
-        {
-            "data": {"dataset": "made", "size": SIZE},
-            "model": MODEL,
-            "rounds": 3,
-            "local_epochs": 1,
-            "batch_size": 10,
-            "scale": "smoke",
-        }
-    )
-
-
 def _federation() -> Federation:
-    generator = torch.Generator().manual_seed(0)
-    names = tuple(f"client{i}" for i in range(CLIENTS))
-    shape = (IMAGES, 3, SIZE, SIZE)
-    made = [
-        Samples(
-            torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8),
-            torch.arange(IMAGES) % CLASSES,
-        )
-        for _ in names
-    ]
-    return Federation(
-        dataset="made",
-        size=SIZE,
-        classes=tuple(str(k) for k in range(CLASSES)),
-        domains=names,
-        clients=tuple(
-            ClientData(name, name, samples, None) for name, samples in zip(names, made, strict=True)
-        ),
-        tests=dict(zip(names, made, strict=True)),
-        hashes={},
-        standins=(),
-        deviations={},
-    )
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(IMAGES) % CLASSES
+    drawn = partial(torch.randint, 0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8)
+    made = {f"client{i}": Samples(drawn(generator=generator), labels) for i in range(CLIENTS)}
+    clients = tuple(ClientData(name, name, samples, None) for name, samples in made.items())
+    classes = tuple(map(str, range(CLASSES)))
+    return Federation("made", SIZE, classes, domains=tuple(made), clients=clients, tests=made)

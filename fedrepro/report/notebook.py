@@ -1,13 +1,11 @@
 """Functions for the paper notebooks: open a study from the parameters cell, and show it."""
 
-from __future__ import annotations
-
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 import scrapbook
+from IPython import get_ipython
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import progress
@@ -39,33 +37,21 @@ def open_study(
     errors_in_one_line()
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
-    return study(
-        paper,
-        dataset,
-        scale,
-        seed,
-        only=methods or None,
-        changes=changes or {},
-        device=device,
-        data_root=data_root,
-        runs_dir=runs_dir,
-        progress=progress(own=True),
-    )
+    where = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
+    chosen = {"only": methods or None, "changes": changes or {}}
+    return study(paper, dataset, scale, seed, **where, **chosen, progress=progress(own=True))
 
 
 def errors_in_one_line() -> None:
     """In this kernel a `FedReproError` is shown as one line; the cell still fails."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is None:
-        return
 
     def show_line(shell: Any, kind: type, value: BaseException, trace: Any, **_: Any) -> list[str]:
         line = [f"{kind.__name__}: {value}"]
         shell._showtraceback(kind, value, line)
         return line
 
-    shell.set_custom_exc((FedReproError,), show_line)
+    if (shell := get_ipython()) is not None:
+        shell.set_custom_exc((FedReproError,), show_line)
 
 
 def keep(name: str, picture: Picture) -> None:
@@ -89,20 +75,17 @@ def runs(found: Results) -> pd.DataFrame:
     """Train or read every run. One row per run: its folder, rounds, last mean accuracy, time. Above
     it one line for each diverged run."""
     rows: dict[str, dict[str, Any]] = {}
-    ended: dict[str, list[str]] = {}
     for _, result in found.runs():
         curve = result.record.curve
-        rows.setdefault(
-            result.record.run_id,
-            {
-                "run": result.label,
-                "method": result.record.config["method"]["name"],
-                "rounds": int(curve["round"].max()),
-                "accuracy (%)": round(metrics.scores(curve, "last")["avg"], 2),
-                "seconds": round(float(metrics.seconds(curve).sum()), 1),
-                "MB a client": _megabytes(result),
-            },
-        )
+        rows[result.record.run_id] = rows.get(result.record.run_id) or {
+            "run": result.label,
+            "method": result.record.config["method"]["name"],
+            "rounds": int(curve["round"].max()),
+            "accuracy (%)": round(metrics.scores(curve, "last")["avg"], 2),
+            "seconds": round(float(metrics.seconds(curve).sum()), 1),
+            "MB a client": _megabytes(result),
+        }
+    ended: dict[str, list[str]] = {}
     for one, names in found.studies:
         for name in names:
             for label, end in one.diverged(name).items():
@@ -120,19 +103,16 @@ def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
     """Accuracy in percent after the last round: one row per run, one column per domain, the mean
     last; and one client's traffic."""
     rows = {
-        result.label: {
-            **metrics.scores(result.record.curve, "last"),
-            "MB a client": _megabytes(result),
-        }
-        for result in results
+        one.label: metrics.scores(one.record.curve, "last") | {"MB a client": _megabytes(one)}
+        for one in results
     }
     return pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 
 def main(found: Results) -> str:
     """The first table that compares methods: its runs are used where one table is enough."""
-    kinds = {n: found.paper.experiment(n).kind for _, names in found.studies for n in names}
-    return next((n for n, kind in kinds.items() if kind in COMPARES and "table" in n), "")
+    tables = (name for name in found.experiments if "table" in name)
+    return next((n for n in tables if found.paper.experiment(n).kind in COMPARES), "")
 
 
 def show(*things: Any) -> None:

@@ -4,8 +4,6 @@ Series differ in line, marker or hatch as well as in colour (seaborn's colour-bl
 that twenty rows can be distinguished, and text can be read on a narrow phone.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math
@@ -115,8 +113,7 @@ class Picture(Figure):
                 break
         return small.getvalue()
 
-    def _repr_png_(self) -> bytes:
-        return self.png()
+    _repr_png_ = png
 
 
 def picture(
@@ -128,6 +125,19 @@ def picture(
     figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
     with rc_context(axes_style("ticks") | STYLE):
         return figure, figure.subplots(rows, cols, squeeze=False, **shared)
+
+
+def panels(
+    count: int, height: float, more: float, cols: int = 0, **shared: Any
+) -> tuple[Picture, npt.NDArray[Any]]:
+    """A picture of so many panels, two beside each other if there are several. Places without a
+    panel are empty. height: of a row; more: of the whole; cols: 2 also for a single panel."""
+    cols = cols or min(count, 2)
+    rows = math.ceil(count / cols)
+    figure, axes = picture(height * rows + more, rows, cols, **shared)
+    for ax in axes.flat[count:]:
+        ax.set_axis_off()
+    return figure, axes
 
 
 def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
@@ -159,7 +169,10 @@ def checked(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFr
     return frame
 
 
-def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "") -> None:
+def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = None) -> None:
+    """Texts of the standard size. grid: the axes with lines of a grid: x, y or both."""
+    if grid:
+        ax.grid(axis=grid, color=GRID)
     ax.set_xlabel(x, fontsize=TEXT)
     ax.set_ylabel(y, fontsize=TEXT)
     if title:

@@ -5,8 +5,6 @@ claim. A number that does not fit may also mean another test set, another number
 intermediate rounding.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from html import escape
 from math import ceil, floor, sqrt
@@ -15,7 +13,6 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.papers import Paper
-from fedrepro.papers.schema import Cell
 from fedrepro.report.tables import Html, styled
 
 CLOSE = 1e-9
@@ -39,7 +36,7 @@ def std_fits(mean: str, std: str, images: int, evaluations: int, ddof: int) -> b
 
 def by_chance(printed: str, images: int, evaluations: int) -> float:
     """The share of numbers near the printed one, with as many digits, that fit by chance."""
-    digits, step = _digits(printed), 2 * _half(printed)
+    digits, step = len(printed.partition(".")[2]), 2 * _half(printed)
     near = [f"{float(printed) + k * step:.{digits}f}" for k in range(-200, 201)]
     near = [number for number in near if 0 <= float(number) <= 100]
     return float(np.mean([mean_fits(number, images, evaluations) for number in near]))
@@ -109,34 +106,28 @@ def shown(paper: Paper) -> Html:
         rows[name] = rows[f"fit {name}"].astype(str) + of + share
     rows["deviations"] = rows["deviations that fit"].astype(str) + pairs
     names = ["table", "column", "images", "evaluations", "one run", "all evaluations", "deviations"]
-    html = styled(_texts(rows[names], names[:2]), "dataframe", label)
-    wrong = averages(paper)
+    html, wrong = _table(rows[names], label), averages(paper)
     if wrong.empty:
         return Html(f"{html}<p>Averages that are not the mean of their row: none.</p>", label)
     label = f"printed averages of {paper.short} that are not the mean of their row"
-    html += f"<p>{label[0].upper()}{label[1:]}:</p>"
-    return Html(html + styled(_texts(wrong, ["table", "method"]), "dataframe", label), label)
+    return Html(f"{html}<p>{label[0].upper()}{label[1:]}:</p>{_table(wrong, label)}", label)
 
 
-def _texts(frame: pd.DataFrame, index: list[str]) -> pd.DataFrame:
-    texts = frame.map(lambda value: escape(str(value)))
-    return texts.set_index(index)
+def _table(frame: pd.DataFrame, label: str) -> str:
+    texts = frame.astype(str).map(escape)
+    return styled(texts.set_index(list(frame)[:2]), "dataframe", label)
 
 
 def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:
     """(mean, deviation) as printed, the second empty if there is none."""
     printed = paper.table(table)
-    cells: list[Cell | None] = [printed.cell(method, column) for method in printed.methods]
+    cells = [printed.cell(method, column) for method in printed.methods]
     texts = [cell.printed.partition("±") for cell in cells if cell and cell.value is not None]
     return [(mean.strip(), std.strip()) for mean, _, std in texts]
 
 
-def _digits(printed: str) -> int:
-    return len(printed.partition(".")[2])
-
-
 def _half(printed: str) -> float:
-    return float(0.5 * 10 ** -_digits(printed))
+    return float(0.5 * 10 ** -len(printed.partition(".")[2]))
 
 
 def _counts(printed: str, of: int) -> range:

@@ -1,7 +1,5 @@
 """Numbers for the command line: one experiment, and every published cell."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,21 +23,15 @@ def result(study: Study, experiment: str) -> str:
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
     changed = "".join(f", {name} = {value}" for name, value in study.changes.items())
     title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed}{changed})"
-    if spec.table is None or not rows:
-        unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
-        return f"{title}\n{_ours_only(rows, unit)}\n"
-    return f"{plain(beside(study, experiment), title)}\n"
-
-
-def _ours_only(rows: Sequence[Mapping[str, Any]], unit: str) -> str:
     if not rows:
-        return "no result: some runs that define the target accuracy are missing; run them first"
-    table = wide([dict(row) for row in rows])
-    lines = [
-        (str(label), *(number(value, unit) for value in values))
-        for label, values in zip(table.index, table.to_numpy(float), strict=True)
-    ]
-    return text.aligned(("method", *map(str, table.columns)), lines)
+        why = "some runs that define the target accuracy are missing; run them first"
+        return f"{title}\nno result: {why}\n"
+    if spec.table is not None:
+        return f"{plain(beside(study, experiment), title)}\n"
+    unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
+    ours = wide(rows).map(number, unit=unit)
+    lines = text.aligned(("method", *map(str, ours)), ours.itertuples(name=None))
+    return f"{title}\n{lines}\n"
 
 
 def over_seeds(notebooks: Sequence[Path]) -> str:
@@ -96,26 +88,19 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
             *(row[key] for key in header),
             spread(row["published"], row["published_std"], row["unit"]),
             spread(row["ours"], row["ours_std"], row["unit"]),
-            str(row["seeds"]),
-            row["scale"] or "–",
-            row["verdict"],
-            _bounds(row),
-            row["why"],
+            *(str(row["seeds"]), row["scale"] or "–", row["verdict"]),
+            *(_bounds(row), row["why"]),
         )
         for row in rows
     ]
     more = ("paper's", "ours", "seeds", "scale", "verdict", "d, 95 % interval", "why")
-    return f"{text.aligned((*header, *more), lines)}\n{_counted(rows)}"
-
-
-def _counted(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The number of cells with each verdict, by scale."""
     found = Counter((row["verdict"], row["scale"]) for row in rows)
     said = [
         f"{count:,} {verdict}" + f" at scale {scale}" * bool(scale)
         for (verdict, scale), count in found.most_common()
     ]
-    return f"{len(rows):,} cells: {', '.join(said)}"
+    table = text.aligned((*header, *more), lines)
+    return f"{table}\n{len(rows):,} cells: {', '.join(said)}"
 
 
 def _bounds(row: Mapping[str, Any]) -> str:

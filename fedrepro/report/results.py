@@ -6,11 +6,13 @@ A notebook glues the ids of its runs, not their numbers; the numbers come from t
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pandas as pd
@@ -51,14 +53,9 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
             diverged.append([name, label, str(end), end.seed, end.round])
     given = {key: getattr(study, key) for key in GIVEN if getattr(study, key) != {}}
     parameters = {"paper": study.paper.name, **given, "experiments": list(experiments)}
-    for scrap, value in (
-        ("study", parameters),
-        ("runs", runs),
-        ("trials", tuned),
-        ("diverged", diverged),
-        ("counted", counted),
-        (SENTINEL, True),
-    ):
+    scraps: dict[str, Any] = {"study": parameters, "runs": runs, "trials": tuned}
+    scraps |= {"diverged": diverged, "counted": counted, SENTINEL: True}
+    for scrap, value in scraps.items():
         scrapbook.glue(scrap, value)
 
 
@@ -75,45 +72,36 @@ class Kept(Study):
         self._ends: dict[str, tuple[list[Result], list[tuple[Arm, Diverged]]]] = {}
         self._hashes: dict[str, dict[str, set[str]]] = {}
 
-    @property
-    def experiments(self) -> list[str]:
-        found: list[str] = self.scraps["study"]["experiments"]
-        return found
-
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         if experiment in self.scraps["counted"]:
-            kinds = {e.id: e.kind for e in self.paper.experiments}  # older rows do not say it
-            known = {}
-            if experiment in kinds:
-                kind = get(kinds[experiment])
+            known = {}  # older rows do not say it
+            for kind in (get(e.kind) for e in self.paper.experiments if e.id == experiment):
                 known = {"counted": kind.counted, "given": kind.given}
             rows = self.scraps["counted"][experiment]
-            rows = [{OLD_KEYS.get(key, key): v for key, v in row.items()} for row in rows]
-            return [{**row, **known} for row in rows]
+            return [{OLD_KEYS.get(key, key): v for key, v in row.items()} | known for row in rows]
         if experiment not in self._cells:
             self._cells[experiment] = super().cells(experiment)
         return self._cells[experiment]
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
-        if experiment not in self._ends:
-            self._ends[experiment] = self._read(experiment)
-        return self._ends[experiment]
-
-    def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
+        if experiment in self._ends:
+            return self._ends[experiment]
         arms = {arm.label: arm for arm in self.arms(experiment)}
-        trials: dict[str, dict[str, Record]] = {}
+        trials: dict[str, dict[str, Record]] = defaultdict(dict)
         for run, used, label, value in self.scraps["trials"]:
             if used == experiment:
-                trials.setdefault(label, {})[value] = self._record_of(run)
+                trials[label][value] = self._record_of(run)
         results = []
         for run, used, label in self.scraps["runs"]:
             if used == experiment:
                 record = self._record_of(run)
                 arm = arms.get(label) or self._past(label, record)
                 past = short_hash(record.config) not in self.asked(experiment).get(label, ())
-                results.append(Result(arm, record, trials.get(label, {}), past))
+                results.append(Result(arm, record, trials[label], past))
         ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
-        return results, [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
+        ended = [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
+        self._ends[experiment] = results, ended
+        return self._ends[experiment]
 
     def asked(self, experiment: str) -> dict[str, set[str]]:
         """Hashes of the configurations that each row asks for today, by label; with those of its
@@ -177,6 +165,15 @@ class Results:
         """The studies with an experiment."""
         return [study for study, names in self.studies if experiment in names]
 
+    @property
+    def experiments(self) -> list[str]:
+        """All experiments of the studies."""
+        return list(dict.fromkeys(name for _, names in self.studies for name in names))
+
+    def datasets(self, experiment: str) -> list[str]:
+        """The data sets of an experiment's cells."""
+        return list(dict.fromkeys(row["dataset"] for row in self.cells(experiment)))
+
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         """Rows as from `Study.cells`."""
         return [row for study in self.holding(experiment) for row in study.cells(experiment)]
@@ -199,26 +196,26 @@ class Results:
     def late_gains(self, *experiments: str) -> dict[tuple[str, str, str, str], float]:
         """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
         by experiment, data set, scale and row."""
-        gains: dict[tuple[str, str, str, str], list[float]] = {}
+        gains: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
         for study, name, result in self.named_runs(*experiments):
             row = name, study.dataset, study.scale, result.label
-            gains.setdefault(row, []).append(metrics.late_gain(result.record.curve))
-        return {row: sum(gained) / len(gained) for row, gained in gains.items()}
+            gains[row].append(metrics.late_gain(result.record.curve))
+        return {row: fmean(gained) for row, gained in gains.items()}
 
     def rising(self, experiment: str) -> dict[str, list[str]]:
         """The rows at scale reduced that are not flat yet, by data set."""
-        rows: dict[str, list[str]] = {}
+        rows: dict[str, list[str]] = defaultdict(list)
         for (_, dataset, scale, label), gain in self.late_gains(experiment).items():
             if scale == "reduced" and gain >= FLAT:
-                rows.setdefault(dataset, []).append(label)
+                rows[dataset].append(label)
         return rows
 
     def past(self, experiment: str) -> dict[str, list[str]]:
         """The rows trained with earlier settings than the paper's file has today, by data set."""
-        rows: dict[str, dict[str, None]] = {}
+        rows: dict[str, dict[str, None]] = defaultdict(dict)
         for study, result in self.runs(experiment):
             if result.past:
-                rows.setdefault(study.dataset, {})[result.label] = None
+                rows[study.dataset][result.label] = None
         return {dataset: list(labels) for dataset, labels in rows.items()}
 
     def curves(self, experiment: str) -> pd.DataFrame:
@@ -256,33 +253,29 @@ def kept(paper: str) -> Results:
     return recorded(paper)
 
 
-def collect(folder: Path | str, paper: str | None = None, runs: Path | None = None) -> Results:
+def collect(folder: Path, paper: str | None = None) -> Results:
     """The glued results of the finished notebooks in a folder, also of notebooks that were deleted.
-
-    runs: the folder of their records; default: that of the notebooks' folder.
-    """
-    place = runs or Path(folder).parent
+    Their records are beside the folder."""
+    place = folder.parent
     glued = {line["name"]: line for line in files.read_lines(place / STUDIES)}
     shown: dict[str, dict[str, str]] = {}
-    for path in sorted(Path(folder).rglob("*.ipynb")):
+    for path in sorted(folder.rglob("*.ipynb")):
         scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
         if _whole(scraps):
             glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
             shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
-    store = Store(place)
-    found = {}
+    store, found = Store(place), []
     for name, data in glued.items():
-        given = {key: data["study"][key] for key in GIVEN if key in data["study"]}
-        if paper in (None, data["study"]["paper"]):
-            own = papers.load(data["study"]["paper"])
-            seen = shown.get(name, {})
-            found[name] = Kept(own, **given, store=store, scraps=data, name=name, shown=seen)
-    return Results([(one, one.experiments) for one in found.values()], paper)
+        given = data["study"]
+        if paper in (None, given["paper"]):
+            facts = {key: given[key] for key in GIVEN if key in given}
+            facts |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
+            found.append((Kept(papers.load(given["paper"]), **facts), given["experiments"]))
+    return Results(found, paper)
 
 
 def _scraps(path: Path) -> dict[str, Any]:
-    """The scraps of a notebook by name."""
     import scrapbook  # half a second, with papermill
 
     try:
@@ -299,12 +292,9 @@ def _whole(scraps: Mapping[str, Any]) -> bool:
 def keep(runs: Path) -> None:
     """Store the glued results of a folder's notebooks next to its records, so that most notebooks
     can be deleted."""
-    lines = [
-        {**study.scraps, "name": study.name}
-        for study, _ in collect(runs / "notebooks").studies
-        if isinstance(study, Kept)
-    ]
-    text = "".join(json.dumps(line, sort_keys=True) + "\n" for line in lines)
+    studies = [study for study, _ in collect(runs / "notebooks").studies if isinstance(study, Kept)]
+    lines = [json.dumps({**one.scraps, "name": one.name}, sort_keys=True) for one in studies]
+    text = "".join(f"{line}\n" for line in lines)
     files.write(runs / STUDIES, lambda file: file.write_text(text, encoding="utf-8"))
 
 

@@ -1,8 +1,6 @@
 """Data and links for the book's page of runs. All runs share one page
 (``book/_templates/run.html``); its data are small scripts, one per first digit of a run id."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import defaultdict
@@ -36,16 +34,13 @@ def links(found: Results, experiment: str) -> dict[Cell, str]:
         results = study.results(experiment)
         for row in study.cells(experiment):
             method, column = row["method"], row["column"]
-            own = [
-                r.record.run_id
-                for r in results
-                if method in (r.label, r.arm.row) and r.arm.column in (None, column)
-            ]
+            own = [r for r in results if method in (r.label, r.arm.row)]
+            own = [r for r in own if r.arm.column in (None, column)]
             if row["value"] is not None and not own:
-                own = [r.record.run_id for r in results]
+                own = results
             shown = found.paper.column(table, column) if table else None
             key = study.dataset, study.scale, method, shown or column
-            behind[key] += own
+            behind[key] += [r.record.run_id for r in own]
     return {cell: link(*dict.fromkeys(runs)) for cell, runs in behind.items() if runs}
 
 
@@ -72,17 +67,15 @@ def write_scripts(folder: Path, runs: Path) -> None:
 def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
     """One run; accuracies in percent, rounded to 0.01."""
     line, curve = packed.runs[run], PackedRecord(packed.root / run, packed).curve
-    scores = {
-        rule: {domain: round(value, 2) for domain, value in found.items()}
-        for rule, found in metrics.all_scores(curve).items()
-    }
-    means = metrics.accuracies(curve)["avg"].round(2)
     return {
         **line["config"],
         "environment": packed.facts(run, "environment"),
         "data": line["data"],
-        "scores": scores,
-        "curve": [[int(at), value] for at, value in means.items()],
+        "scores": {
+            rule: {domain: round(value, 2) for domain, value in found.items()}
+            for rule, found in metrics.all_scores(curve).items()
+        },
+        "curve": list(metrics.accuracies(curve)["avg"].round(2).items()),
         "uses": uses,
     }
 

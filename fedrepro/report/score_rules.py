@@ -1,8 +1,6 @@
 """One printed table under each score rule: does the order of the methods depend on the round in
 which a number is read? From the same curves as the table's own numbers."""
 
-from __future__ import annotations
-
 from html import escape
 
 import pandas as pd
@@ -38,11 +36,11 @@ def each(found: Results, experiment: str) -> str:
 
 def _table(found: Results, experiment: str, methods: list[str], title: str) -> str:
     rows = [
-        {"method": result.label, "rule": rule, "value": score["avg"]}
+        (result.label, rule, score["avg"])
         for _, result in found.runs(experiment)
         for rule, score in metrics.all_scores(result.record.curve).items()
     ]
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows, columns=["method", "rule", "value"])
     seeds = frame.groupby(["method", "rule"]).value
     means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
     means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs its images for every method
@@ -67,12 +65,11 @@ def said(ranks: pd.DataFrame) -> str:
     for rule in ranks:
         first = ranks.index[ranks[rule] == ranks[rule].min()]
         firsts.setdefault(" and ".join(map(str, first)), []).append(NAMES[str(rule)])
-    moved = ranks.max(axis=1) - ranks.min(axis=1)
-    if len(firsts) == 1:
-        text = f"The rule does not change who is first: {next(iter(firsts))}."
-    else:
+    text = f"The rule does not change who is first: {next(iter(firsts))}."
+    if len(firsts) > 1:
         each = "; ".join(f"{who} ({', '.join(rules)})" for who, rules in firsts.items())
         text = f"Who is first depends on the rule: {each}."
+    moved = ranks.max(axis=1) - ranks.min(axis=1)
     if not moved.any():
         return f"{text} No rank changes."
     return f"{text} {(moved > 0).sum()} of {len(ranks)} ranks change, by {moved.max():g} at most."

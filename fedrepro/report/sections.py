@@ -1,10 +1,8 @@
 """A frame of `verdicts.build_table`, cut into what is printed or drawn together: one section per
 data set and scale, with its methods, columns, caveats and formatted numbers."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,13 +106,9 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     tables = list(dict.fromkeys(frame.table))
     if len(tables) > 1:
         raise FedReproError(f"cells of {', '.join(tables)} in one frame; give one table at a time")
-    ran = frame[frame.scale.notna()]
-    keys = list(dict.fromkeys(zip(ran.dataset, ran.scale, strict=True)))
-    if not keys:
-        return [_section(frame, "")]
-    return [
-        _section(_completed(frame, ran[(ran.dataset == d) & (ran.scale == s)]), s) for d, s in keys
-    ]
+    ran = frame.dropna(subset="scale").groupby(["dataset", "scale"], sort=False)
+    found = [_section(_completed(frame, own), scale) for (_, scale), own in ran]
+    return found or [_section(frame, "")]
 
 
 def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
@@ -122,8 +116,8 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
     have = set(zip(ran.method, ran.column, strict=True))
     absent = [key not in have for key in zip(frame.method, frame.column, strict=True)]
     rest = frame[absent].drop_duplicates(["method", "column"])
-    blank = {"ours": None, "ours_std": None, "seeds": 0, "verdict": "not run", "earlier": "not run"}
-    blank |= {"why": "no run of ours", "difference": None, "low": None, "high": None}
+    blank = dict.fromkeys(("ours", "ours_std", "difference", "low", "high"))
+    blank |= {"seeds": 0, "verdict": "not run", "why": "no run of ours", "earlier": "not run"}
     blank |= {"standin": False}
     rest = rest[rest.published.notna()].astype(object).assign(**blank)
     rest["caveats"] = [()] * len(rest)
@@ -131,10 +125,12 @@ def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
 
 
 def _section(frame: pd.DataFrame, scale: str) -> Section:
-    rows: list[dict[str, Any]] = [
-        {str(key): value for key, value in row.items()} for row in frame.to_dict("records")
-    ]
-    methods, columns = _printed_order(rows)
+    rows: list[dict[str, Any]] = frame.to_dict("records")
+    # In the paper's order, then what it does not print; an average last.
+    table, present = papers.load(rows[0]["paper"]).table(rows[0]["table"]), set(frame.column)
+    methods = dict.fromkeys([*table.methods, *frame.method])
+    order = dict.fromkeys([*table.columns, *frame.column])
+    columns = [c for c in order if c in present and c != "avg"] + ["avg"] * ("avg" in present)
     printed = {row["column"] for row in rows if pd.notna(row["published"])}
     ran = {row["column"] for row in rows if row["seeds"]}
     # Other domains than the paper's: its own columns would be empty.
@@ -148,23 +144,12 @@ def _section(frame: pd.DataFrame, scale: str) -> Section:
         table=str(rows[0]["table"]),
         dataset=str(rows[0]["dataset"]),
         scale=scale,
-        methods=tuple(m for m in methods if any(m == method for method, _ in cells)),
+        methods=tuple(m for m in methods if m in {method for method, _ in cells}),
         columns=kept,
         cells=cells,
         left_out=left_out,
         standins=frozenset(row["column"] for row in rows if row["standin"]),
     )
-
-
-def _printed_order(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Methods and columns in the paper's order, then those it does not print (an average
-    last)."""
-    table = papers.load(rows[0]["paper"]).table(rows[0]["table"])
-    methods = dict.fromkeys([*table.methods, *(str(row["method"]) for row in rows)])
-    columns = dict.fromkeys([*table.columns, *(str(row["column"]) for row in rows)])
-    present = {row["column"] for row in rows}
-    ordered = [name for name in columns if name in present and name != "avg"]
-    return list(methods), ordered + ["avg"] * ("avg" in present)
 
 
 def number(value: Any, unit: str, signed: bool = False) -> str:

@@ -5,8 +5,6 @@ Nothing is computed here: numbers, verdicts and ranks come from `verdicts`, sett
 paper's file. All text is escaped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -64,10 +62,8 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
 
 def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
     """A table of sentences; the first column names a row."""
-    texts = [[escape(text) for text in row] for row in rows]
-    frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
-    frame.index = pd.Index([row[0] for row in texts])
-    frame = frame.rename_axis(columns=head[0])
+    frame = pd.DataFrame(rows, columns=list(head)).map(escape).set_index(head[0])
+    frame = frame.rename_axis(index=None, columns=head[0])
     return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 
 
@@ -85,9 +81,7 @@ def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = N
     """
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
-    html = "\n".join(
-        _section_html(section, caption or section.table, links or {}) for section in found
-    )
+    html = "\n".join(_section_html(one, caption or one.table, links or {}) for one in found)
     return Html(html, f"{found[0].table} beside the paper's: {where}")
 
 
@@ -99,9 +93,8 @@ def _section_html(section: Section, caption: str, links: Links) -> str:
         html = _part_html(section, caveats, label, links)
     else:
         mean, rest = (replace(section, columns=columns) for columns in (("avg",), others))
-        html = _part_html(mean, caveats, label, links) + folded(
-            "Per domain", _part_html(rest, caveats, f"{label}, per domain", links)
-        )
+        html = _part_html(mean, caveats, label, links)
+        html += folded("Per domain", _part_html(rest, caveats, f"{label}, per domain", links))
     return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
 
 
@@ -135,18 +128,15 @@ def _section_plain(section: Section, caption: str) -> str:
     texts = _texts(section, caveats, False, {})
     blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
     if section.bare:
-        blocks.append(_aligned(texts.droplevel(1, axis=1)))
+        rows = texts.droplevel(1, axis=1)
+        blocks.append(aligned(("method", *rows), rows.itertuples(name=None)))
     else:
-        for heading in dict.fromkeys(texts.columns.get_level_values(0)):
+        for heading in texts.columns.unique(0):
             rows = texts[heading]
-            blocks.append(f"{heading}\n{_aligned(rows[rows.ne('').any(axis=1)])}")
+            lines = rows[rows.ne("").any(axis=1)].itertuples(name=None)
+            blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
     notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
-    return "\n\n".join([*blocks, *(["\n".join(notes)] if notes else [])]) + "\n"
-
-
-def _aligned(frame: pd.DataFrame) -> str:
-    rows = zip(frame.index, *(frame[name] for name in frame), strict=True)
-    return aligned(("method", *frame), rows)
+    return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
 
 
 def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Links) -> pd.DataFrame:
@@ -181,7 +171,6 @@ def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Link
 def _cell(
     cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, html: bool
 ) -> dict[str, str]:
-    """The texts of one cell of the printed table."""
     if cell is None:
         return {"paper": "–", "ours": "–"} if html else {}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
@@ -214,7 +203,6 @@ def badge(word: str, why: str = "", shown: str = "") -> str:
 
 
 def _notes(section: Section) -> list[str]:
-    """Lines under a table besides the caveats."""
     notes = []
     if section.left_out:
         names = ", ".join(section.left_out)
@@ -250,7 +238,7 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
         if not setting.startswith(known):
             rows[names.get(head, "training"), tail if head in names else setting] = rest
     groups = ("data", "training", "reporting")
-    rows = {key: rows[key] for key in sorted(rows, key=lambda key: groups.index(key[0]))}
+    rows = dict(sorted(rows.items(), key=lambda row: groups.index(row[0][0])))
     for key, own in fields(methods).items():
         name, _, field = key.rpartition(".")
         rows[name, field] = given.get(key, own)

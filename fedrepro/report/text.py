@@ -106,17 +106,8 @@ class SweepReport:
 def summary(outcomes: Sequence[Outcome]) -> str:
     """One row per notebook, then one line per failed notebook."""
     header = ("paper", "dataset", "seed", "state", "seconds", "mean accuracy", "notebook")
-    rows = [
-        (
-            o.job.paper,
-            o.job.dataset,
-            str(o.job.seed),
-            o.state,
-            f"{o.seconds:.1f}",
-            o.score or "-",
-            str(o.path or "-"),
-        )
-        for o in outcomes
-    ]
+    jobs = ((o.job.paper, o.job.dataset, str(o.job.seed)) for o in outcomes)
+    ends = ((o.state, f"{o.seconds:.1f}", o.score or "-", str(o.path or "-")) for o in outcomes)
+    rows = [(*job, *end) for job, end in zip(jobs, ends, strict=True)]
     failed = [f"failed: {o.job.output.stem}: {o.reason}" for o in outcomes if o.state == "failed"]
     return "\n".join([aligned(header, rows), *failed])

@@ -4,24 +4,22 @@ The book prints ``rules_markdown()`` on its page "how to read a verdict"; ``judg
 same rules. This module does not train, read a run folder or know a method.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean, stdev, variance
 from typing import Any
 
 import pandas as pd
 
-from fedrepro.federated.metrics import ROUNDING
-from fedrepro.papers import Paper, Table, contradicts
+from fedrepro.papers import Paper, contradicts
 from fedrepro.quantities.noise import Noise
 from fedrepro.quantities.paper_run import Study
 from fedrepro.records import Record
-from fedrepro.report.comparison import Compared, Word, compared, drawn
+from fedrepro.report.comparison import Compared, Word, compared, drawn, earlier, last_digit
+from fedrepro.report.results import Results
 from fedrepro.report.text import markdown
-from fedrepro.report.verdicts_earlier import earlier
 
 TOLERANCE = 2.0  # percentage points
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
@@ -116,10 +114,11 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
     return pd.DataFrame(shown, columns=list(COLUMNS))
 
 
-def beside(run: Study, experiment: str) -> pd.DataFrame:
-    """The printed table with one seed's numbers."""
-    table = run.paper.experiment(experiment).table or experiment
-    return build_table(run.paper, table, [{**r, "table": table} for r in run.cells(experiment)])
+def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
+    """The printed table of an experiment with the numbers of one seed, or of several."""
+    table = found.paper.experiment(experiment).table or experiment
+    rows = [{**row, "table": table} for row in found.cells(experiment)]
+    return build_table(found.paper, table, rows)
 
 
 Key = tuple[str, str, str, str]  # data set, scale, method, column
@@ -140,34 +139,22 @@ class _Found:
     runs: tuple[Record, ...] = ()
     one_image: float = 0.0
 
+    @property
+    def valid(self) -> list[float]:
+        return [value for value in self.values.values() if not math.isnan(value)]
+
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, _Found]:
     """Our rows by cell. With a stand-in column, the row's average is a stand-in too; with a subset
     or a column that the paper does not print, the average has no verdict. The other columns of a
     row with a stand-in are marked."""
-    cells: dict[Key, _Found] = {}
-    alone: set[Key] = set()
+    given: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        if row.get("table", table) != table:
-            continue
-        column = paper.column(table, row["column"]) or row["column"]
-        key = (row["dataset"], row["scale"], row["method"], column)
-        old = cells.get(key, _Found())
-        refused = "the column is a subset" if row.get("subset") else old.refused
-        refused = "it was trained with earlier settings" if row.get("past") else refused
-        refused = "the images are your own" if row["dataset"].startswith("folder:") else refused
-        cells[key] = _Found(
-            {**old.values, int(row["seed"]): math.nan if row["value"] is None else row["value"]},
-            old.standin or bool(row.get("standin", False)),
-            tuple(dict.fromkeys((*old.caveats, *row.get("caveats", ())))),
-            bool(row.get("counted") or row.get("given")),
-            "it is the protocol's own input" if row.get("given") else refused,
-            row["column"],
-            (*old.runs, row["run"]) if "run" in row else old.runs,
-            row.get("one_image", 0.0),
-        )
-        if row.get("alone"):
-            alone.add(key)
+        if row.get("table", table) == table:
+            column = paper.column(table, row["column"]) or row["column"]
+            given[row["dataset"], row["scale"], row["method"], column].append(row)
+    cells = {key: _found(seeds) for key, seeds in given.items()}
+    alone = {key for key, seeds in given.items() if any(seed.get("alone") for seed in seeds)}
     printed = paper.table(table).columns
     beside = {key[:3] for key, found in cells.items() if found.standin}
     lesser = {key[:3]: "an average with a subset" for key, f in cells.items() if f.refused}
@@ -182,47 +169,65 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dic
     return cells
 
 
+def _found(seeds: Sequence[Mapping[str, Any]]) -> _Found:
+    """One cell from its rows, one per seed."""
+    row = seeds[-1]
+    refused = ""
+    if row.get("given"):
+        refused = "it is the protocol's own input"
+    elif row["dataset"].startswith("folder:"):
+        refused = "the images are your own"
+    elif any(seed.get("past") for seed in seeds):
+        refused = "it was trained with earlier settings"
+    elif any(seed.get("subset") for seed in seeds):
+        refused = "the column is a subset"
+    return _Found(
+        {s["seed"]: math.nan if s["value"] is None else s["value"] for s in seeds},
+        any(seed.get("standin") for seed in seeds),
+        tuple(dict.fromkeys(c for seed in seeds for c in seed.get("caveats", ()))),
+        bool(row.get("counted") or row.get("given")),
+        refused,
+        row["column"],
+        tuple(seed["run"] for seed in seeds if "run" in seed),
+        row.get("one_image", 0.0),
+    )
+
+
 def _pooled(ours: Mapping[Key, _Found], key: Key) -> tuple[float, float] | None:
     """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
-    two
-    seeds: at its scale, else at scale reduced."""
+    two seeds: at its scale, else at scale reduced."""
     dataset, scale, _, column = key
     for where in (scale, "reduced"):
         seen = [
-            [value for value in found.values.values() if not math.isnan(value)]
-            for (d, s, _, c), found in ours.items()
-            if (d, s, c) == (dataset, where, column)
+            f.valid for (d, s, _, c), f in ours.items() if (d, s, c) == (dataset, where, column)
         ]
-        freedom = sum(len(values) - 1 for values in seen if values)
-        if freedom:
-            total = sum(variance(v) * (len(v) - 1) for v in seen if len(v) > 1)
-            return total / freedom, float(freedom)
+        seen = [values for values in seen if len(values) > 1]
+        if freedom := sum(len(values) - 1 for values in seen):
+            return sum(variance(v) * (len(v) - 1) for v in seen) / freedom, float(freedom)
     return None
 
 
 def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
-    """Printed mean, its std if it is over trials, and unit; the number in the authors' own files,
-    and whether it contradicts the printed one. Ratios if the experiment has ratios."""
-    printed = paper.table(table)
-    cell, filed = printed.cell(method, column), paper.filed
-    value = cell.value if cell is not None else None
-    theirs = filed.value(table, method, column) if filed is not None and cell is not None else None
-    found = {
-        "published": value,
-        "published_std": cell.std if cell is not None and printed.std_over == "trials" else None,
-        "unit": printed.unit_of(column),
-        "authors": theirs,
-        "contradicted": filed is not None
-        and cell is not None
-        and contradicts(theirs, cell.printed),
-    }
+    """Printed mean, its decimals, its std if it is over trials, and unit; the number in the
+    authors' own files, and whether it contradicts the printed one. Ratios if the experiment has
+    ratios."""
+    printed, filed = paper.table(table), paper.filed
+    found: dict[str, Any] = dict.fromkeys(("published", "published_std", "authors"))
+    found |= {"unit": printed.unit_of(column), "decimals": 0, "contradicted": False}
+    if (cell := printed.cell(method, column)) is not None:
+        found["published"] = cell.value
+        found["published_std"] = cell.std if printed.std_over == "trials" else None
+        found["decimals"] = len(cell.printed.partition("±")[0].partition(".")[2])
+        if filed is not None:
+            found["authors"] = filed.value(table, method, column)
+            found["contradicted"] = contradicts(found["authors"], cell.printed)
     own = (e.relative_to for e in paper.experiments if e.table == table)
     if reference := next(own, None):
         base = printed.cell(reference, column)
         filed_base = filed.value(table, reference, column) if filed is not None else None
         found |= {"published_std": None, "unit": "ratio"}
-        found["published"] = _ratio(value, base.value if base is not None else None)
-        found["authors"] = _ratio(theirs, filed_base)
+        found["published"] = _ratio(found["published"], base.value if base is not None else None)
+        found["authors"] = _ratio(found["authors"], filed_base)
     return found
 
 
@@ -238,19 +243,15 @@ def _judged(
     tests: dict[Key, Compared] = {}
     noise = Noise(paper.rule)
     for key, cell in ours.items():
-        value = theirs[key]["published"]
-        valid = [value for value in cell.values.values() if not math.isnan(value)]
-        both = None
-        if value is not None and valid and key[1] != "smoke" and not cell.counted:
-            both = _compared(paper, table, ours, key, theirs[key], noise)
-        decimals = _decimals(paper.table(table), *key[2:])
-        word = _settled(key[1], cell, value, decimals)
-        if word is None and (both is None or len(valid) < len(cell.values)):
-            lost = f"{len(cell.values) - len(valid)} of {len(cell.values)} seeds have no value"
-            word = "open", lost if both else "one run, and no spread of others to compare with"
-        if word is not None:
+        both = _compared(paper, table, ours, key, theirs[key], noise)
+        lost = len(cell.values) - len(cell.valid)
+        if word := _settled(key[1], cell, theirs[key]):
             found[key] = *word, both
-        elif both is not None:
+        elif both is None:
+            found[key] = "open", "one run, and no spread of others to compare with", None
+        elif lost:
+            found[key] = "open", f"{lost} of {len(cell.values)} seeds have no value", both
+        else:
             tests[key] = both
     for group in {key[:2] for key in tests}:
         from scipy.stats import false_discovery_control  # a second's import; most tables have none
@@ -270,8 +271,9 @@ def _compared(
     printed: Mapping[str, Any],
     noise: Noise,
 ) -> Compared | None:
-    """One trained cell beside its printed number."""
     cell, known = ours[key], TOLERANCES.get(printed["unit"], 0.0)
+    if printed["published"] is None or not cell.valid or key[1] == "smoke" or cell.counted:
+        return None
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
     images, theirs = 0.0, 0.0
     if known and cell.runs:
@@ -280,7 +282,7 @@ def _compared(
         printed["published"],
         printed["published_std"] if usable else None,
         paper.table(table).trials or _trials(paper) or 1,
-        [value for value in cell.values.values() if not math.isnan(value)],
+        cell.valid,
         pooled=_pooled(ours, key),
         images=images,
         theirs=theirs,
@@ -288,24 +290,21 @@ def _compared(
     )
 
 
-def _settled(
-    scale: str, cell: _Found, published: float | None, decimals: int
-) -> tuple[Word, str] | None:
+def _settled(scale: str, cell: _Found, printed: Mapping[str, Any]) -> tuple[Word, str] | None:
     """The verdict if no test is needed, else None."""
     if not cell.values:
         return "not run", "no run of ours"
-    if published is None:
+    if printed["published"] is None:
         return "no verdict", "the paper prints no number here"
     if scale != "paper":
-        return "no verdict", f"scale {scale}: " + (
-            "only tests the code" if scale == "smoke" else "only the order of methods is read"
-        )
-    if cell.standin or cell.refused:
-        standin = "the column is a stand-in, or an average that contains one"
-        return "no verdict", standin if cell.standin else cell.refused
-    values = [value for value in cell.values.values() if not math.isnan(value)]
-    if cell.counted and values:
-        if abs(fmean(values) - published) <= 0.5 * 10**-decimals + ROUNDING:
+        said = "only tests the code" if scale == "smoke" else "only the order of methods is read"
+        return "no verdict", f"scale {scale}: {said}"
+    if cell.standin:
+        return "no verdict", "the column is a stand-in, or an average that contains one"
+    if cell.refused:
+        return "no verdict", cell.refused
+    if cell.counted and cell.valid:
+        if abs(fmean(cell.valid) - printed["published"]) <= last_digit(printed["decimals"]):
             return "counted equal", "the printed number to its last digit"
         return "counted unequal", "not the printed number"
     return None
@@ -327,46 +326,32 @@ def _cell_row(
     both: Compared | None,
 ) -> dict[str, Any]:
     dataset, scale, method, column = key
-    values = [found.values[seed] for seed in sorted(found.values)]
-    valid = [value for value in values if not math.isnan(value)]
+    other = found.standin or found.refused == FOREIGN
+    seeds, trials = list(found.values.values()), _trials(paper)
+    word_before = earlier(printed, trials, seeds, scale=scale, standin=other, counted=found.counted)
+    ours = fmean(found.valid) if found.valid else None
+    compares = ours is not None and printed["published"] is not None and scale != "smoke"
     low, high = both.between() if both is not None else (None, None)
-    before = earlier(
-        printed["published"],
-        printed["published_std"],
-        _trials(paper),
-        values,
-        scale=scale,
-        standin=found.standin or found.refused == FOREIGN,
-        unit=printed["unit"],
-        counted=_decimals(paper.table(table), method, column) if found.counted else None,
-    )
-    shown = valid and printed["published"] is not None and scale != "smoke"
     return {
         "paper": paper.name,
         "table": table,
         "dataset": dataset,
         "method": method,
         "column": column,
-        "ours": fmean(valid) if valid else None,
-        "ours_std": stdev(valid) if len(valid) > 1 else None,
-        "seeds": len(values),
+        "ours": ours,
+        "ours_std": stdev(found.valid) if len(found.valid) > 1 else None,
+        "seeds": len(seeds),
         "scale": scale or None,
         "verdict": word,
         "why": why,
-        "earlier": before,
-        "difference": fmean(valid) - printed["published"] if shown else None,
+        "earlier": word_before,
+        "difference": ours - printed["published"] if compares else None,
         "low": low,
         "high": high,
         "caveats": found.caveats,
         "standin": found.standin,
         **printed,
     }
-
-
-def _decimals(printed: Table, method: str, column: str) -> int:
-    """Digits after the point of a printed number."""
-    cell = printed.cell(method, column)
-    return len(cell.printed.partition("±")[0].partition(".")[2]) if cell is not None else 0
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
@@ -376,17 +361,12 @@ def order(table: pd.DataFrame) -> pd.DataFrame:
     tau: Kendall's tau-b over them, NaN below two methods or if all tie. Any scale except smoke.
     """
     both = table[table.ours.notna() & table.published.notna() & (table.scale != "smoke")]
-    shown: list[pd.DataFrame] = []
+    shown = [pd.DataFrame(columns=list(ORDER_COLUMNS))]
     for _, group in both.groupby(["table", "dataset", "scale", "column"], sort=False):
-        ranked = group.copy()
-        lower = bool(ranked.unit.isin(LOWER_IS_BETTER).all())
-        ranked["rank_ours"] = ranked.ours.astype(float).round(9).rank(ascending=lower)
-        ranked["rank_published"] = ranked.published.astype(float).rank(ascending=lower)
-        ranked["methods"] = len(ranked)
-        ranked["tau"] = math.nan
-        if len(ranked) > 1:
-            ranked["tau"] = ranked.rank_ours.corr(ranked.rank_published, method="kendall")
+        lower = bool(group.unit.isin(LOWER_IS_BETTER).all())
+        ours = group.ours.astype(float).round(9).rank(ascending=lower)
+        theirs = group.published.astype(float).rank(ascending=lower)
+        tau = ours.corr(theirs, method="kendall") if len(group) > 1 else math.nan
+        ranked = group.assign(rank_ours=ours, rank_published=theirs, methods=len(group), tau=tau)
         shown.append(ranked[list(ORDER_COLUMNS)])
-    return (
-        pd.concat(shown, ignore_index=True) if shown else pd.DataFrame(columns=list(ORDER_COLUMNS))
-    )
+    return pd.concat(shown[1:] or shown, ignore_index=True)

@@ -1,8 +1,6 @@
 """Views of results, live or recorded, for notebooks and the book's pages. Missing results give a
 line that says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -70,24 +68,15 @@ def overview(found: Results) -> pd.DataFrame | Html:
         for study, names in found.studies
         for run in {r.record.run_id for _, r in Results([(study, names)]).runs()} or [None]
     ]
-    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"], as_index=False)
-    counts = grouped.agg(
-        seeds=("seed", lambda seeds: ", ".join(map(str, seeds.unique()))), runs=("run", "nunique")
-    )
-    return counts.set_index("name").rename_axis(index=None, columns="data set")
-
-
-def built(found: Results, experiment: str) -> pd.DataFrame:
-    """A printed table with our runs, from `verdicts.build_table`."""
-    table = found.paper.experiment(experiment).table or experiment
-    rows = [{**row, "table": table} for row in found.cells(experiment)]
-    return verdicts.build_table(found.paper, table, rows)
+    grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"])
+    seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
+    counts = pd.DataFrame({"seeds": seeds, "runs": grouped.run.nunique()}).reset_index("scale")
+    return counts.rename_axis(index=None, columns="data set")
 
 
 def anchors(found: Results, experiment: str) -> list[str]:
     """The ids of an experiment's table on its page: one for each data set it was run on."""
-    names = dict.fromkeys(row["dataset"] for row in found.cells(experiment))
-    return [f"{experiment}-{name}" for name in names] or [experiment]
+    return [f"{experiment}-{name}" for name in found.datasets(experiment)] or [experiment]
 
 
 def table(found: Results, experiment: str) -> Html:
@@ -96,7 +85,7 @@ def table(found: Results, experiment: str) -> Html:
     paper = found.paper
     spec = paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
-    rows = built(found, experiment)
+    rows = verdicts.beside(found, experiment)
     shown = beside_table(rows, caption, run_page.links(found, experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
@@ -110,12 +99,11 @@ def table(found: Results, experiment: str) -> Html:
         )
         for dataset, rows in by_dataset(experiment).items()
     )
-    shown = replace(shown, html=first + shown.html + score_rules.each(found, experiment))
-    printed = verdicts.build_table(paper, spec.table, []) if spec.table else pd.DataFrame()
-    if printed.empty or not all(section.bare for section in sections(rows)):
-        return shown
-    theirs = folded(PRINTED, beside_table(printed, caption).html)
-    return replace(shown, html=shown.html + theirs)
+    html = first + shown.html + score_rules.each(found, experiment)
+    if spec.table and all(section.bare for section in sections(rows)):
+        printed = verdicts.build_table(paper, spec.table, [])
+        html += folded(PRINTED, beside_table(printed, caption).html)
+    return replace(shown, html=html)
 
 
 def tables(
@@ -126,9 +114,8 @@ def tables(
     only, without: how the ids to take and to leave out begin; "table-1" is table-1-digits and
         table-1-office10.
     """
-    names = dict.fromkeys(name for _, held in found.studies for name in held)
-    taken = [n for n in names if n.startswith(tuple(only)) and not n.startswith(tuple(without))]
-    specs = [found.paper.experiment(name) for name in taken]
+    names = [n for n in found.experiments if n.startswith(tuple(only))]
+    specs = [found.paper.experiment(n) for n in names if not n.startswith(tuple(without))]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 
@@ -136,8 +123,8 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
     """For each data set with runs of a table: the table, its figure, and the order of the methods
     in some columns. One line if it was not run."""
     shown: list[Shown] = []
-    for dataset in dict.fromkeys(row["dataset"] for row in found.cells(experiment)):
-        rows = built(here := found.where(dataset=dataset), experiment)
+    for dataset in found.datasets(experiment):
+        rows = verdicts.beside(here := found.where(dataset=dataset), experiment)
         orders = verdicts.order(rows)
         orders = orders[orders.methods > 1]
         ran = rows[rows.ours.notna()]
@@ -161,15 +148,13 @@ def place(
     if own not in {row["method"] for row in rows if row["value"] is not None}:
         return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
-    if own not in ours:
-        return f"{own} is not run yet."
     named = found.paper.experiment(experiment).table
     table = found.paper.table(named) if named else None
     cells = {m: table.cell(m, column) for m in ours.index} if table else {}
     printed = pd.Series({m: c.value for m, c in cells.items() if c is not None and c.value})
     unit = table.unit_of(column) if table and len(printed) else "percent"
 
-    def stands(values: pd.Series[float]) -> str:
+    def stands(values: pd.Series) -> str:
         rank = values.round(9).rank(ascending=False)[own]
         return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
 
@@ -238,8 +223,8 @@ def _values(found: Results, experiment: str, dataset: str, column: str = "avg") 
 
 def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
     """Mean accuracy against one varied setting."""
-    frame = _values(found, experiment, dataset)
-    return _drawn(found, experiment, dataset, frame, partial(figures.sweep, xlabel=xlabel))
+    draw = partial(figures.sweep, xlabel=xlabel)
+    return _drawn(found, experiment, dataset, _values(found, experiment, dataset), draw)
 
 
 def in_and_out(
@@ -303,9 +288,10 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
         if drawn:
             break
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    pictures = [images.embedding(whole, by=one) for one in by if len(whole)]
-    for one, key in zip(pictures, by, strict=False):
-        one.caption = f"Test representations on {dataset}, coloured by {key}"
+    pictures = []
+    for key in by if len(whole) else ():
+        pictures.append(images.embedding(whole, by=key))
+        pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"
     return _last(pictures)  # type: ignore[no-any-return]
 
 

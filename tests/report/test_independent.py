@@ -7,8 +7,7 @@ import pytest
 from fedrepro import papers
 from fedrepro.report.claims import of_recorded
 from fedrepro.report.results import recorded
-from fedrepro.report.verdicts import build_table
-from fedrepro.report.views import built
+from fedrepro.report.verdicts import beside, build_table
 from tests import independent
 from tests import independent_cells as cells
 
@@ -42,7 +41,7 @@ def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name: str) -> 
 
 def test_the_intervals_behind_them_are_the_same() -> None:
     """Training alone in ADCOL's Table 4, in every column."""
-    frame = built(recorded("adcol"), "table-4")
+    frame = beside(recorded("adcol"), "table-4")
     frame = frame[(frame.scale == "paper") & (frame.method == "SOLO")]
     experiment = next(e for e in independent.paper("adcol")["experiments"] if e["id"] == "table-4")
     columns = {"Amazon": "amazon", "Caltech": "caltech", "DSLR": "dslr", "WebCam": "webcam"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 
-from fedrepro.report import claim_links, views
+from fedrepro.report import claim_views, views
 from fedrepro.report.claims import of_recorded
 from fedrepro.report.results import kept
 
 
 def _links(paper: str, claim: str) -> list[str]:
     found = next(one for one in of_recorded(paper) if one.claim.id == claim)
-    return re.findall(r'href="([^"]+)"', claim_links.below(found))
+    return re.findall(r'href="([^"]+)"', claim_views.links(found))
 
 
 def test_a_claim_leads_to_its_tables_and_runs() -> None:
