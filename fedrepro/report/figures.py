@@ -63,6 +63,8 @@ def curves(
 def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> None:
     """One label's mean and band. shift: the first point with a marker, so that markers of lines
     that lie on each other are seen."""
+    from seaborn import lineplot
+
     along, label = rows.get("MB", rows["round"]), str(rows.label.iloc[0])
     if "MB" in rows and not rows.MB.any():
         del style["marker"]
@@ -71,7 +73,8 @@ def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> N
         return
     every = (shift, max(1, len(rows) // 6)) if len(rows) > 8 else 1
     marks: dict[str, Any] = {"markevery": every, "markersize": 5.5, "markeredgewidth": 0}
-    ax.plot(along, rows["mean"], **style, **marks, linewidth=1.8, label=label)
+    line = {"linewidth": 1.8, "label": label, "legend": False}
+    lineplot(x=along, y=rows["mean"], errorbar=None, **style, **marks, **line, ax=ax)
     if rows.seeds.max() > 1:
         ax.fill_between(along, rows.low, rows.high, color=style["color"], alpha=0.15, linewidth=0)
 
@@ -83,30 +86,35 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
 
     frame: label, seed, value.
     """
+    from seaborn import pointplot, scatterplot
+
     frame = shared.checked(frame, ("label", "seed", "value"), "sweep").astype({"value": float})
     figure, axes = shared.picture(3.6)
     ax = axes[0, 0]
     cut = [label.rpartition(", ") for label in frame.label.astype(str)]
     frame = frame.assign(line=[part[0] for part in cut], place=[part[2] for part in cut])
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
-    styles = {lines[0]: {"color": shared.OURS, "marker": "o"}}
+    styles = {lines[0]: {"color": shared.OURS, "marker": "o", "linestyle": "-"}}
     if len(lines) > 1:
         styles = shared.looks(lines)
-    places = frame.place.map(names.index)
-    ax.plot(places + 0.12, frame.value, ".", color=shared.PAPER, alpha=0.7, markersize=5)
-    for line, rows in frame.groupby("line", sort=False):
-        label = str(line) if len(lines) > 1 else "mean ± std over seeds"
-        found = rows.groupby("place").value.agg(["mean", "std"]).reindex(names).fillna({"std": 0})
-        ax.errorbar(
-            range(len(names)),
-            found["mean"],
-            found["std"],
-            **{"linestyle": "-", **styles[str(line)]},
-            linewidth=1.4,
-            capsize=4,
-            markersize=7,
-            label=label,
-        )
+    pointplot(
+        frame.assign(line=frame.line if len(lines) > 1 else "mean ± std over seeds"),
+        x="place",
+        y="value",
+        hue="line",
+        palette=[styles[line]["color"] for line in lines],
+        markers=[styles[line]["marker"] for line in lines],
+        linestyles=[styles[line]["linestyle"] for line in lines],
+        errorbar="sd",
+        capsize=0.05,
+        linewidth=1.4,
+        err_kws={"linewidth": 1.4},
+        markersize=7,
+        ax=ax,
+    )
+    places = frame.place.map(names.index) + 0.12
+    scatterplot(x=places, y=frame.value, color=shared.PAPER, alpha=0.7, s=16, ax=ax)
+    ax.get_legend().remove()
     parts = [name.partition("=") for name in names]
     same = len({part[0] for part in parts}) == 1 and all(part[2] for part in parts)
     ax.set_xticks(range(len(names)), [part[2] for part in parts] if same else names)
