@@ -1,8 +1,7 @@
 """Data sets: official files (or the generator) -> uint8 arrays in a cache -> clients. Also the
 weights of frozen encoders."""
 
-from fedrepro.data.domains import DATASETS, load_domain
-from fedrepro.data.encoders import ENCODERS, load_encoder
+from fedrepro.data.domains import DATASETS, ENCODERS, load_domain
 from fedrepro.data.status import fetch, prepare, status
 
-__all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "load_encoder", "prepare", "status"]
+__all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "prepare", "status"]

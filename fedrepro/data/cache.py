@@ -27,10 +27,10 @@ DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
 NAMES = {"images", "labels", "part"}
 
 
-def _folder(given: Path | str | None, default: str, kind: str, say: str) -> Path:
-    path = Path(given if given is not None else f"{DEFAULT}/{default}").expanduser()
+def _folder(given: Path | str, kind: str, say: str) -> Path:
+    path = Path(given).expanduser()
     if path.exists() and not path.is_dir():
-        raise FedReproError(f"{kind} {path} is a file; give a folder {say}")
+        raise FedReproError(f"{kind} {path} is a file; give a folder with {say}")
     return path
 
 
@@ -39,28 +39,29 @@ def data_root(root: Path | str | None = None, create: bool = False) -> Path:
 
     It may be read-only. A named folder must exist unless ``create``; the default may be absent.
     """
-    given, say = root if root is not None else os.environ.get(DATA) or None, f"--root or {DATA}"
-    path = _folder(given, "data", "data root", f"with {say}")
+    given, say = root or os.environ.get(DATA), f"--root or {DATA}"
+    path = _folder(given or f"{DEFAULT}/data", "data root", say)
     if create:
         return files.make_folder(path, f"give a folder you may write to with {say}")
-    if given is not None and not path.exists():
-        raise FedReproError(f"data root {path} does not exist; create it or give another {say}")
+    if given and not path.exists():
+        raise FedReproError(
+            f"data root {path} does not exist; create it or give another with {say}"
+        )
     if path.exists() and not os.access(path, os.R_OK | os.X_OK):
         raise FedReproError(f"data root {path} cannot be read; change its permissions")
     return path
 
 
-def cache_root(cache: Path | str | None = None) -> Path:
+def cache_root() -> Path:
     """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared). It is
     created if absent."""
-    given = cache if cache is not None else os.environ.get(CACHE) or None
-    path = _folder(given, "prepared", "cache", f"with {CACHE}")
+    path = _folder(os.environ.get(CACHE) or f"{DEFAULT}/prepared", "cache", CACHE)
     return files.make_folder(path, f"give a folder you may write to with {CACHE}")
 
 
-def cache_path(cache: Path, name: str, size: int, hash: str) -> Path:
+def cache_path(name: str, size: int, hash: str) -> Path:
     """An array file's path. The hash is in its name, so other files or readers get new ones."""
-    return cache / f"{name}-{size}-{hash[:16]}.safetensors"
+    return cache_root() / f"{name}-{size}-{hash[:16]}.safetensors"
 
 
 def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]) -> None:

@@ -18,9 +18,8 @@ import numpy.typing as npt
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
-from fedrepro.data.cache import cache_path, cache_root, data_root, open_arrays, write_signed
-from fedrepro.data.encoders import ENCODERS
-from fedrepro.data.manifest import DIGITS, Collection, Located, Manifest, default_manifest, verify
+from fedrepro.data.cache import cache_path, data_root, open_arrays, write_signed
+from fedrepro.data.manifest import DIGITS, Collection, Located, default_manifest, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
 
@@ -52,7 +51,7 @@ STANDINS = {
 GENERATED = (*DATASETS["minidigits"], *STANDINS)
 # Other subsets of files that an earlier data set has: used only if they are named.
 SUBSETS = ("domainnet-50", "domainnet-100", "domainnet-150")
-ALL_ENCODERS = "encoders"  # the name for all of them, like a data set's name for its domains
+ENCODERS = ("mobilenetv2-imagenet",)  # files of weights, found and verified as a domain's are
 MAX_SIZE = 1024
 
 
@@ -86,29 +85,30 @@ class DomainArrays:
 @dataclass(frozen=True)
 class Plan:
     """The cache path of a domain's arrays of one size; the function that reads them if they are
-    absent, with further deviations; and the other fields of its DomainArrays. One function below
-    makes the plan from official files, one from the generator, one from a folder. Another kind
-    of data needs another one."""
+    absent, and the one that finds further deviations; and the other fields of its DomainArrays.
+    One function below makes the plan from official files, one from the generator, one from a
+    folder. Another kind of data needs another one."""
 
     path: Path
     hash: str
-    read: Callable[[], tuple[Decoded, tuple[str, ...]]]
+    read: Callable[[], Decoded]
     name: str
     classes: tuple[str, ...]
     cut: tuple[int, int] | None = None
     deviations: tuple[str, ...] = ()
     subset: bool = False
+    check: Callable[[Decoded], tuple[str, ...]] = lambda decoded: ()
 
     def load(self) -> DomainArrays:
         """The arrays, from the cache, or else read now and written there."""
         opened = open_arrays(self.path, self.hash)
         if opened is None:
-            decoded, further = self.read()
+            decoded = self.read()
             facts = {
                 "domain": self.name,
                 "hash": self.hash,
                 "classes": json.dumps(self.classes),
-                "deviations": json.dumps(self.deviations + further),
+                "deviations": json.dumps(self.deviations + self.check(decoded)),
             }
             write_signed(self.path, vars(decoded), facts)
             opened = open_arrays(self.path, self.hash)
@@ -135,7 +135,7 @@ def all_domains() -> tuple[str, ...]:
 def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Data sets, domains and encoders -> domains and encoders, each once. Without names: all, but
     only the first of several subsets of the same files."""
-    groups = {**DATASETS, ALL_ENCODERS: tuple(ENCODERS)}
+    groups = {**DATASETS, "encoders": ENCODERS}
     singles = (*all_domains(), *ENCODERS)
     found: list[str] = []
     for name in names:
@@ -157,7 +157,7 @@ def load_dataset(
     Raises FedReproError (one line) for an unknown name, and as `load_domain`.
     """
     if (tree := folders.opened(dataset)) is not None:
-        return {name: _folder_plan(tree, name, size, cache_root()).load() for name in tree.hashes}
+        return {name: _folder_plan(tree, name, size).load() for name in tree.hashes}
     if dataset not in DATASETS:
         raise FedReproError(
             f"no data set is called {dataset!r}; choose from {choices(dataset, DATASETS)}, or "
@@ -166,80 +166,65 @@ def load_dataset(
     return {name: load_domain(name, size, root) for name in DATASETS[dataset]}
 
 
-def load_domain(
-    name: str,
-    size: int,
-    root: Path | str | None = None,
-    cache: Path | str | None = None,
-    manifest: Manifest | None = None,
-) -> DomainArrays:
+def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainArrays:
     """A domain's arrays at size x size, prepared into the cache if they are not there yet.
 
     Raises FedReproError (one line) for an unknown name, a missing, truncated or changed file, a
     data root that is not a folder, or a cache that cannot be written.
     """
-    return make_plan(name, size, root, cache, manifest).load()
+    return make_plan(name, size, root).load()
 
 
-def make_plan(
-    name: str,
-    size: int,
-    root: Path | str | None = None,
-    cache: Path | str | None = None,
-    manifest: Manifest | None = None,
-) -> Plan:
+def make_plan(name: str, size: int, root: Path | str | None = None) -> Plan:
     """Find and verify a domain's files and name its array file; decodes nothing."""
     if name not in all_domains():
         raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, all_domains())}")
     if not 1 <= size <= MAX_SIZE:
         raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
-    if name in GENERATED:
-        return _generated_plan(name, size, cache_root(cache))
-    return _official_plan(
-        name, size, data_root(root), cache_root(cache), manifest or default_manifest()
-    )
+    return _generated_plan(name, size) if name in GENERATED else _official_plan(name, size, root)
 
 
-def _official_plan(name: str, size: int, root: Path, cache: Path, manifest: Manifest) -> Plan:
-    collection, located = manifest.collection(name), manifest.locate(name, root)
-    hashes, _ = verify(located, root, cache)
-    source = located.source
-    key = [name, sorted(hashes.items()), source.reader, READER_VERSION, size]
-    hash = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+def _official_plan(name: str, size: int, root: Path | str | None) -> Plan:
+    manifest, folder = default_manifest(), data_root(root)
+    collection, located = manifest.collection(name), manifest.locate(name, folder)
+    hashes, _ = verify(located, folder)
+    source, classes = located.source, collection.classes_of(name)
+    hash = _hash([name, sorted(hashes.items()), source.reader, READER_VERSION, size])
+    paths = {role: path for role, (_, path) in located.found.items()}
+    named = collection.domains[name].folders, classes, collection.spellings, collection.classes
     return Plan(
-        cache_path(cache, name, size, hash),
+        cache_path(name, size, hash),
         hash,
-        partial(_read, located, collection, size),
+        partial(READERS[source.reader], ReadSpec(name, paths, size, *named)),
         name,
-        collection.classes_of(name),
+        classes,
         source.cut,
         source.deviations,
         source.subset,
+        partial(_counted, located, collection),
     )
 
 
-def _generated_plan(name: str, size: int, cache: Path) -> Plan:
+def _generated_plan(name: str, size: int) -> Plan:
     draw = generator()
     hash = draw.generation_hash(name, size)
     deviations = (STANDINS[name],) if name in STANDINS else ()
 
-    def read() -> tuple[Decoded, tuple[str, ...]]:
-        return Decoded(*draw.generate(name, size)), ()
+    def read() -> Decoded:
+        return Decoded(*draw.generate(name, size))
 
-    path = cache_path(cache, name, size, hash)
-    return Plan(path, hash, read, name, DIGITS, deviations=deviations)
+    return Plan(cache_path(name, size, hash), hash, read, name, DIGITS, deviations=deviations)
 
 
-def _folder_plan(tree: folders.Tree, name: str, size: int, cache: Path) -> Plan:
+def _folder_plan(tree: folders.Tree, name: str, size: int) -> Plan:
     version = [READER_VERSION, folders.VERSION]
-    key = [name, tree.classes, tree.hashes[name], folders.FOLDER, version, size]
-    hash = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    hash = _hash([name, tree.classes, tree.hashes[name], folders.FOLDER, version, size])
+    path = cache_path(folders.FOLDER, size, hash)  # a domain's name may be any
+    return Plan(path, hash, partial(tree.read, name, size), name, tree.classes)
 
-    def read() -> tuple[Decoded, tuple[str, ...]]:
-        return tree.read(name, size), ()
 
-    path = cache_path(cache, folders.FOLDER, size, hash)  # a domain's name may be any
-    return Plan(path, hash, read, name, tree.classes)
+def _hash(key: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def generator() -> Any:
@@ -256,28 +241,22 @@ def generator() -> Any:
         ) from error
 
 
-def _read(located: Located, collection: Collection, size: int) -> tuple[Decoded, tuple[str, ...]]:
-    """Read a located source. Its counts are compared with the manifest's. A difference is an error
-    if the manifest's counts are certain, else a deviation."""
+def _counted(located: Located, collection: Collection, decoded: Decoded) -> tuple[str, ...]:
+    """Compare a source's counts with the manifest's. A difference is an error if the manifest's
+    counts are certain, else a deviation."""
     domain, source = located.domain, located.source
     entry, classes = collection.domains[domain], collection.classes_of(domain)
-    files = {role: path for role, (_, path) in located.found.items()}
-    spec = ReadSpec(
-        domain, files, size, entry.folders, classes, collection.spellings, collection.classes
-    )
-    decoded = READERS[source.reader](spec)
+    file = next(path for _, path in located.found.values())
     cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
     for name, have, want in zip(classes, found, entry.counts or found, strict=True):
         if have != want:
-            raise FedReproError(
-                f"{next(iter(files.values()))}: {have} images of {name}, expected {want}; {cut}"
-            )
+            raise FedReproError(f"{file}: {have} images of {name}, expected {want}; {cut}")
     totals = tuple(int((decoded.part == part).sum()) for part in (0, 1, 2))
     has = f"{totals[0]} training and {totals[1]} test images"
     if source.totals and totals not in source.totals:
         allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
-        raise FedReproError(f"{next(iter(files.values()))}: {has}, expected {allowed}; {cut}")
+        raise FedReproError(f"{file}: {has}, expected {allowed}; {cut}")
     further: tuple[str, ...] = ()
     if source.about is not None and totals != source.about:
         about = f"{source.about[0]} and {source.about[1]}"
@@ -285,4 +264,4 @@ def _read(located: Located, collection: Collection, size: int) -> tuple[Decoded,
     if entry.published not in (None, len(decoded.labels)):
         seen = f"{len(decoded.labels):,} images, a paper counts {entry.published:,}"
         further += (f"{domain}: {seen}",)
-    return decoded, further
+    return further

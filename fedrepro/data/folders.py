@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data.cache import cache_root
 from fedrepro.data.manifest import file_hash
 from fedrepro.data.readers import common
 
@@ -72,7 +71,7 @@ def kind(dataset: str) -> str:
     return start if colon and start.startswith(FOLDER) else dataset
 
 
-def named(dataset: str, cache: Path | str | None = None) -> str:
+def named(dataset: str) -> str:
     """The name of a data set from ``folder:PATH``; other names do not change.
 
     FedReproError (one line): no such folder, or one without ``domain/class/image``.
@@ -82,7 +81,7 @@ def named(dataset: str, cache: Path | str | None = None) -> str:
         return dataset
     if not place:
         raise FedReproError(f"{dataset} needs its path: write {start}:PATH; {HOW}")
-    tree = _look(Path(place).expanduser(), cache_root(cache))
+    tree = _look(Path(place).expanduser())
     _looked_at[tree.name] = tree
     return f"{start}:{tree.name}"
 
@@ -117,7 +116,7 @@ def _own() -> Iterator[None]:
         raise FedReproError(f"{str(error).rpartition('; ')[0]}; repair or remove it") from None
 
 
-def _look(root: Path, cache: Path) -> Tree:
+def _look(root: Path) -> Tree:
     _need(root.exists(), root, "does not exist", f"correct the path: {HOW}")
     _need(root.is_dir(), root, "is a file", f"name a folder: {HOW}")
     found: dict[str, set[str]] = {}
@@ -133,7 +132,7 @@ def _look(root: Path, cache: Path) -> Tree:
         _need(not lacking, root / domain, said, "every domain needs every class")
         _need(domain not in TAKEN, root / domain, "has the name of a column", "rename the domain")
     with _own():
-        hashes = {domain: file_hash(root / domain, cache) for domain in names}
+        hashes = {domain: file_hash(root / domain) for domain in names}
     return Tree(root, tuple(classes), hashes)
 
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
+from fedrepro.data.cache import cache_root
 from fedrepro.data.readers.common import list_pictures, reading
 
 DIGITS = tuple("0123456789")
@@ -184,7 +185,7 @@ def default_manifest() -> Manifest:
     return parse_manifest((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
 
 
-def file_hash(path: Path, cache: Path, algorithm: str = "sha256") -> str:
+def file_hash(path: Path, algorithm: str = "sha256") -> str:
     """A file's hash, hex; a folder's is over the sorted (relative name, size, content's sha256) of
     its pictures. Computed once, until sizes or times change."""
     pictures = list_pictures(path) if path.is_dir() else [path]
@@ -192,7 +193,7 @@ def file_hash(path: Path, cache: Path, algorithm: str = "sha256") -> str:
         stats = [(str(p.relative_to(path)), p.stat()) for p in pictures]
         stamp = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in stats]
         key = hashlib.sha256(f"{path.resolve()} {algorithm}".encode()).hexdigest()[:32]
-        note = cache / "verified" / f"{key}.json"
+        note = cache_root() / "verified" / f"{key}.json"
         with suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads(note.read_text("utf-8"))
             if known["stamp"] == stamp:
@@ -212,12 +213,12 @@ def file_hash(path: Path, cache: Path, algorithm: str = "sha256") -> str:
     return found
 
 
-def verify_file(entry: FileEntry, path: Path, domain: str, cache: Path) -> tuple[str, HashState]:
+def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashState]:
     """A found file's sha256 and whether it matches the manifest (bad raises FedReproError)."""
     algorithm, _, expected = (entry.known() or "sha256:").partition(":")
-    found = file_hash(path, cache, algorithm)
+    found = file_hash(path, algorithm)
     if found == expected or not expected:
-        return file_hash(path, cache), "good" if expected else "unknown"
+        return file_hash(path), "good" if expected else "unknown"
     size = path.stat().st_size
     length = f" ({size} bytes, expected {entry.bytes})" if entry.bytes not in (None, size) else ""
     raise FedReproError(
@@ -226,7 +227,7 @@ def verify_file(entry: FileEntry, path: Path, domain: str, cache: Path) -> tuple
     )
 
 
-def verify(located: Located, root: Path, cache: Path) -> tuple[dict[str, str], HashState]:
+def verify(located: Located, root: Path) -> tuple[dict[str, str], HashState]:
     """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
 
     A missing, truncated or changed file raises FedReproError.
@@ -240,7 +241,7 @@ def verify(located: Located, root: Path, cache: Path) -> tuple[dict[str, str], H
             f"{located.domain}`"
         )
     checked = {
-        role: verify_file(entry, path, located.domain, cache)
+        role: verify_file(entry, path, located.domain)
         for role, (entry, path) in located.found.items()
     }
     good = all(state == "good" for _, state in checked.values())

@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data import folders
-from fedrepro.data.cache import cache_root, data_root, is_whole
+from fedrepro.data.cache import data_root, is_whole
 from fedrepro.data.domains import (
     DATASETS,
+    ENCODERS,
     GENERATED,
     STANDINS,
     SUBSETS,
@@ -28,16 +29,7 @@ from fedrepro.data.domains import (
     generator,
     make_plan,
 )
-from fedrepro.data.encoders import ENCODERS
-from fedrepro.data.manifest import (
-    Collection,
-    FileEntry,
-    HashState,
-    Manifest,
-    default_manifest,
-    verify,
-    verify_file,
-)
+from fedrepro.data.manifest import FileEntry, HashState, default_manifest, verify, verify_file
 from fedrepro.data.readers.common import plain
 
 SIZES: dict[str, tuple[int, ...]] = {
@@ -74,24 +66,18 @@ class DomainStatus:
     note: str
 
 
-def status(
-    names: Iterable[str] = (),
-    root: Path | str | None = None,
-    cache: Path | str | None = None,
-    manifest: Manifest | None = None,
-) -> list[DomainStatus]:
+def status(names: Iterable[str] = (), root: Path | str | None = None) -> list[DomainStatus]:
     """One row per domain, also for ``folder:PATH``. Bad or missing files give a row, no error."""
     names = list(names)
     own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
-    rows = [row for name in own for row in _folder_status(name, cache_root(cache))]
+    rows = [row for name in own for row in _folder_status(name)]
     official = [name for name in names if name not in own]
     if own and not official:
         return rows
     domains = domain_names(official)
     folder = data_root(root) if any(name not in GENERATED for name in domains) else Path()
-    store = cache_root(cache)
-    known, pickles = manifest or default_manifest(), _pickles(folder)
-    return [*(_status(name, folder, store, known, pickles) for name in domains), *rows]
+    pickles = _pickles(folder)
+    return [*(_status(name, folder, pickles) for name in domains), *rows]
 
 
 def _pickles(root: Path) -> list[Path]:
@@ -101,8 +87,9 @@ def _pickles(root: Path) -> list[Path]:
     return sorted(file for name in names for file in root.glob(name)) if root != Path() else []
 
 
-def _pickled(name: str, collection: Collection, pickles: Sequence[Path]) -> str:
+def _pickled(name: str, pickles: Sequence[Path]) -> str:
     """What to say of the prepared files of a domain, if there are any."""
+    collection = default_manifest().collection(name)
     places = {plain(Path(place).name) for place in collection.places} - {""}
     own = collection.domains[name].folders
     lists = {f"{folder}_{part}" for folder in own for part in ("train", "test")}
@@ -114,11 +101,11 @@ def _pickled(name: str, collection: Collection, pickles: Sequence[Path]) -> str:
     return ""
 
 
-def _folder_status(name: str, cache: Path) -> list[DomainStatus]:
+def _folder_status(name: str) -> list[DomainStatus]:
     """The content of a user's folder, in total and by domain; or what is wrong with it."""
     licence = "your own"
     try:
-        tree = folders.opened(folders.named(name, cache))
+        tree = folders.opened(folders.named(name))
         assert tree is not None
         counts = tree.counts()
     except FedReproError as error:
@@ -138,13 +125,12 @@ def _folder_status(name: str, cache: Path) -> list[DomainStatus]:
     ]
 
 
-def _status(
-    name: str, root: Path, cache: Path, manifest: Manifest, pickles: Sequence[Path] = ()
-) -> DomainStatus:
+def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus:
     if name in GENERATED:
         drawn, note = len(generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
         return DomainStatus(name, True, None, "generator", "generated", drawn, licence, note)
+    manifest = default_manifest()
     collection, located = manifest.collection(name), manifest.locate(name, root)
     here, source = located.complete, located.source
     counts, totals = collection.domains[name].counts, source.totals
@@ -152,10 +138,10 @@ def _status(
     note = "; ".join(source.deviations)
     state: HashState
     try:
-        state = verify(located, root, cache)[1]
+        state = verify(located, root)[1]
     except FedReproError as error:
         state, note = ("bad" if here else "missing"), str(error)
-    if state != "good" and (said := _pickled(name, collection, pickles)):
+    if state != "good" and (said := _pickled(name, pickles)):
         note = f"{note}{said}".removeprefix("; ")
     path = next((path for _, path in located.found.values()), None)
     told, images = source.name if located.found else "", known if here else None
@@ -166,8 +152,6 @@ def prepare(
     names: Iterable[str] = (),
     sizes: Iterable[int] = (),
     root: Path | str | None = None,
-    cache: Path | str | None = None,
-    manifest: Manifest | None = None,
 ) -> Iterator[str]:
     """Turn files into array files; yields one line per finished domain and size. Sizes: those
     given, else the papers' (``SIZES``). An encoder's file is used unchanged.
@@ -177,7 +161,7 @@ def prepare(
     """
     names, sizes = list(names), list(sizes)
     domain_names(names)
-    rows = status(names, root, cache, manifest)
+    rows = status(names, root)
     domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
     for row in rows:
         if row.domain in ENCODERS and (names or row.present):
@@ -186,7 +170,7 @@ def prepare(
             yield f"{row.domain}: weights, used as released"
     for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
-        plan = make_plan(name, size, root, cache, manifest)
+        plan = make_plan(name, size, root)
         fresh = not is_whole(plan.path)
         images = len(plan.load().labels)
         what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started
@@ -200,12 +184,7 @@ def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
     return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))
 
 
-def fetch(
-    name: str,
-    root: Path | str | None = None,
-    cache: Path | str | None = None,
-    manifest: Manifest | None = None,
-) -> str:
+def fetch(name: str, root: Path | str | None = None) -> str:
     """Get the full release of a domain; files with the right hash are kept. Returns what was done,
     or a paragraph on how to get it by hand.
 
@@ -215,34 +194,32 @@ def fetch(
     """
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
-    folder, notes = data_root(root, create=True), cache_root(cache)
-    manifest = manifest or default_manifest()
-    collection = manifest.collection(name)
+    folder, collection = data_root(root, create=True), default_manifest().collection(name)
     full, wanted = collection.sources[0], dict[str, FileEntry]()
     for entry in full.files:
         if entry.mirrors:
             wanted.setdefault(entry.role, entry)
     if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
-        return _by_hand(name, folder, notes, manifest)
+        return _by_hand(name, folder)
     places = [folder / place for place in collection.places]
-    new = [e for e in wanted.values() if not _here(e, places, name, notes)]
+    new = [e for e in wanted.values() if not _here(e, places, name)]
     for entry in new:
         _download(entry, places[0], name)
     return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
 
 
-def _here(entry: FileEntry, places: list[Path], domain: str, cache: Path) -> bool:
+def _here(entry: FileEntry, places: list[Path], domain: str) -> bool:
     """Whether a file with this name and the right hash is in any of its places."""
     for path in (place / entry.names[0] for place in places):
         with suppress(FedReproError):
-            if path.is_file() and verify_file(entry, path, domain, cache):
+            if path.is_file() and verify_file(entry, path, domain):
                 return True
     return False
 
 
-def _by_hand(name: str, root: Path, cache: Path, manifest: Manifest) -> str:
+def _by_hand(name: str, root: Path) -> str:
     """A text for a domain without mirror: what is here already, and how to get the rest."""
-    row, manual = _status(name, root, cache, manifest), manifest.collection(name).manual
+    row, manual = _status(name, root), default_manifest().collection(name).manual
     if row.hash in ("bad", "missing"):
         wrong = f"{row.note}. " if row.present else ""
         return f"{wrong}{manual} The data root is {root}."

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data.cache import cache_root, data_root
+from fedrepro.data.cache import data_root
 from fedrepro.data.embeddings import EMBEDDERS, Embedder, enlarged
 from fedrepro.data.manifest import file_hash
 
@@ -32,7 +32,7 @@ PROMPTS: dict[str, list[str]] = yaml.safe_load(
 STYLES = {"photo": "real", "art_painting": "painting", "cartoon": "clipart"}  # PACS's domains
 
 
-def load(name: str, root: Path | None, cache: Path | None, device: torch.device) -> Embedder:
+def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     """The encoder with the weights under the data root. FedReproError: open_clip or the weights
     are missing, or the weights belong to another network."""
     architecture, release = MODELS[name]
@@ -45,7 +45,7 @@ def load(name: str, root: Path | None, cache: Path | None, device: torch.device)
         raise FedReproError(
             f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
         ) from None
-    key = json.dumps([name, file_hash(path, cache_root(cache)), PROMPT_VERSION])
+    key = json.dumps([name, file_hash(path), PROMPT_VERSION])
     hash = hashlib.sha256(key.encode()).hexdigest()
     return wrap(model, package.get_tokenizer(architecture), hash, device, name)
 

@@ -1,4 +1,4 @@
-"""A made-up MNIST of 30 images with a manifest of its own, for everything around the readers."""
+"""A made-up MNIST of 30 images in place of the real one, for everything around the readers."""
 
 import gzip
 import hashlib
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrepro.data.manifest import Manifest, parse_manifest
+from fedrepro.data.manifest import Collection, default_manifest, parse_manifest
 from tests.data.made import put
 
 FILES = {
@@ -25,7 +25,7 @@ class TinyMnist:
     """root holds mnist/*.gz: 20 training images (pixel value = index) and 10 test images."""
 
     root: Path
-    manifest: Manifest
+    collection: Collection
     contents: dict[str, bytes]
 
 
@@ -51,7 +51,16 @@ def manifest_text(contents: dict[str, bytes]) -> str:
 
 
 @pytest.fixture
-def tiny_mnist(tmp_path: Path) -> TinyMnist:
+def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Collection]:
+    """The manifest's collections; what a test puts there is forgotten after it."""
+    collections = default_manifest().collections
+    for name in ("mnist", "encoders"):
+        monkeypatch.setitem(collections, name, collections[name])
+    return collections
+
+
+@pytest.fixture
+def tiny_mnist(tmp_path: Path, known: dict[str, Collection]) -> TinyMnist:
     """Fresh files for each test, free to be broken."""
     contents = {}
     for part, count in (("train", 20), ("test", 10)):
@@ -61,4 +70,5 @@ def tiny_mnist(tmp_path: Path) -> TinyMnist:
         contents[FILES[f"{part}-labels"]] = gzip.compress(idx(index % 10))
     for name, content in contents.items():
         put(tmp_path / "root" / "mnist" / name, content)
-    return TinyMnist(tmp_path / "root", parse_manifest(manifest_text(contents)), contents)
+    known["mnist"] = parse_manifest(manifest_text(contents)).collections["mnist"]
+    return TinyMnist(tmp_path / "root", known["mnist"], contents)

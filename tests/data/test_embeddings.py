@@ -3,7 +3,6 @@ lacks."""
 
 import hashlib
 import sys
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,10 +15,11 @@ from safetensors.torch import save_file
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import DataSpec
-from fedrepro.data import ENCODERS, embeddings, fetch, load_encoder, prepare, status
+from fedrepro.data import embeddings, fetch, prepare, status
 from fedrepro.data.domains import DATASETS, load_domain
+from fedrepro.data.embeddings import load_weights
 from fedrepro.data.federation import build_federation
-from fedrepro.data.manifest import Manifest, default_manifest, parse_manifest
+from fedrepro.data.manifest import Collection, default_manifest, parse_manifest
 from fedrepro.data.readers.common import decode_image, files_in
 from fedrepro.data.transforms import normalise
 from fedrepro.extras import clip
@@ -55,22 +55,23 @@ def counting(name: str, hash: str, calls: list[int]) -> embeddings.Embedder:
     return embeddings.Embedder(name, 3, hash, images)
 
 
-def test_images_are_embedded_when_asked_for_and_once_for_each_encoder(tmp_path):
-    arrays, calls = load_domain("mini-scanned", 8, cache=tmp_path), []
+def test_images_are_embedded_when_asked_for_and_once_for_each_encoder(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDREPRO_CACHE", str(tmp_path))
+    arrays, calls = load_domain("mini-scanned", 8), []
     encoder, some, more = counting("one", "a", calls), np.arange(5, 150), np.array([4, 7, 250])
-    first = embeddings.embed_domain(arrays, encoder, some, tmp_path)
+    first = embeddings.embed_domain(arrays, encoder, some)
     assert calls == [embeddings.BATCH] * 3  # 145 images; the last batch is filled up
     with pytest.raises(IndexError, match="2 images were not embedded, 4 among them"):
         first.images[more]
-    both = embeddings.embed_domain(arrays, encoder, more, tmp_path)
+    both = embeddings.embed_domain(arrays, encoder, more)
     assert first.hash == both.hash and len(calls) == 4  # 7 is not embedded again
     every = np.concatenate([more, some])
     grey = np.asarray(arrays.images[every], dtype=np.float32).mean(axis=(1, 2, 3)) / 255
     np.testing.assert_allclose(both.images[every][:, 0], grey, rtol=1e-5)
     np.testing.assert_array_equal(both.images[some], first.images[some])
-    embeddings.embed_domain(arrays, encoder, every, tmp_path)
+    embeddings.embed_domain(arrays, encoder, every)
     assert len(calls) == 4
-    other = embeddings.embed_domain(arrays, counting("one", "b", calls), more, tmp_path)
+    other = embeddings.embed_domain(arrays, counting("one", "b", calls), more)
     assert len(calls) == 5 and other.hash != first.hash
 
 
@@ -92,44 +93,48 @@ class Touch:
         return open, (str(self.path), "w")
 
 
-def made(root: Path, content: object) -> Manifest:
-    """The released file with this content, and a manifest with its hash."""
+def made(root: Path, content: object) -> Collection:
+    """The released file with this content, and a collection with its hash."""
     torch.save(content, root / FILE)
     digest = hashlib.sha256((root / FILE).read_bytes()).hexdigest()
-    return parse_manifest(
+    text = (
         '[encoders]\nweights = true\nlicence = "free"\ncitation = "none"\nmanual = "By hand."\n'
         'places = [""]\nclasses = []\n'
         f'domains = {{ {NAME} = {{ folders = ["encoders"] }} }}\n'
         '[[encoders.sources]]\nname = "made"\nreader = "torch-weights"\ndeviations = ["made"]\n'
         f'files = [{{ role = "weights", names = ["{FILE}"], sha256 = "{digest}" }}]\n'
     )
+    return parse_manifest(text).collections["encoders"]
 
 
-def test_weights_are_read_where_their_hash_is_right(tmp_path):
+def test_weights_are_read_where_their_hash_is_right(tmp_path, known):
     weights = {"a.weight": torch.arange(6.0).reshape(2, 3).t(), "a.batches": torch.tensor(7)}
-    manifest, cache, load = made(tmp_path, weights), tmp_path / "cache", partial(load_encoder, NAME)
-    encoder = load(tmp_path, cache, manifest)
-    assert set(encoder.tensors) == set(weights) and encoder.deviations == ("made",)
-    assert all(torch.equal(encoder.tensors[name], value) for name, value in weights.items())
-    (row,) = status([NAME], tmp_path, cache, manifest)
+    known["encoders"] = made(tmp_path, weights)
+    tensors, _, deviations = load_weights(NAME, tmp_path)
+    assert set(tensors) == set(weights) and deviations == ("made",)
+    assert all(torch.equal(tensors[name], value) for name, value in weights.items())
+    (row,) = status([NAME], tmp_path)
     assert (row.present, row.hash, row.images, row.note) == (True, "good", None, "made")
-    assert "By hand." in fetch(NAME, tmp_path, cache, manifest)
-    (line,) = prepare(["encoders"], [], tmp_path, cache, manifest)
+    assert "By hand." in fetch(NAME, tmp_path)
+    (line,) = prepare(["encoders"], [], tmp_path)
     assert line == f"{NAME}: weights, used as released"
     (tmp_path / FILE).write_bytes(b"altered")
-    for read in (lambda *given: list(prepare(["encoders"], [28], *given)), load):
+    for read in (
+        lambda: list(prepare(["encoders"], [28], tmp_path)),
+        lambda: load_weights(NAME, tmp_path),
+    ):
         with pytest.raises(FedReproError, match="the file is incomplete or changed"):
-            read(tmp_path, cache, manifest)
-    (row,) = status([NAME], tmp_path, cache, manifest)
+            read()
+    (row,) = status([NAME], tmp_path)
     assert row.hash == "bad"
 
 
 @pytest.mark.parametrize("how", ["code", "list", "numbers"])
-def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(tmp_path, how):
+def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(tmp_path, known, how):
     contents = {"code": {"a": Touch(tmp_path / "touched")}, "list": [torch.ones(1)]}
-    manifest = made(tmp_path, contents.get(how, {"a": 1.0}))
+    known["encoders"] = made(tmp_path, contents.get(how, {"a": 1.0}))
     with one_line(FILE):
-        load_encoder(NAME, tmp_path, tmp_path / "cache", manifest)
+        load_weights(NAME, tmp_path)
     assert not (tmp_path / "touched").exists()
 
 
@@ -139,9 +144,8 @@ def test_the_real_encoder_knows_what_it_sees(real_data):
     manifest = default_manifest()
     if not manifest.locate(NAME, real_data).complete or not (real_data / "office10.tar").exists():
         pytest.skip("the encoder or the photos are not under the data root")
-    encoder = load_encoder(NAME, real_data)
     network = load_torchvision().models.mobilenet_v2(weights=None).eval()
-    network.load_state_dict(encoder.tensors)
+    network.load_state_dict(load_weights(NAME, real_data)[0])
     padded = 0  # explicitly, layer by layer
     for layer in network.modules():
         if isinstance(layer, torch.nn.Conv2d) and layer.stride == (2, 2):
@@ -151,12 +155,12 @@ def test_the_real_encoder_knows_what_it_sees(real_data):
     for file in files_in(real_data / "office10.tar"):
         kind = file.parts[1] if file.parts[0] == "amazon" else ""
         if kind in things and [seen for seen, _ in photos].count(kind) < 8:
-            image = decode_image(file.read(), kind, ENCODERS[NAME].size)
+            image = decode_image(file.read(), kind, embeddings.SIDE)
             photos.append((kind, torch.from_numpy(image.copy())))
     x = torch.stack([image for _, image in photos])
     numbers = torch.tensor([things[kind] for kind, _ in photos])
     with torch.no_grad():
-        z = normalise(x, encoder.recipe.normalise)
+        z = normalise(x, "half")
         right = int((network(z).topk(5).indices == numbers[:, None]).any(1).sum())
         features = network.features(z[:2]).mean(dim=(2, 3))
     assert right >= 20, f"{right} of 24"

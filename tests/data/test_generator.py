@@ -104,7 +104,7 @@ def test_impossible_requests_and_a_library_without_its_generator_are_one_line(
             generate(name, size, counts)
     monkeypatch.setitem(sys.modules, "drawn_digits.generator", None)  # as if it were not installed
     with one_line("install fedrepro from a clone"):
-        domains.load_domain("mini-font", 28, cache=tmp_path)
+        domains.load_domain("mini-font", 28)
 
 
 def test_the_wheel_brings_the_generator():

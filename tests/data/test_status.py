@@ -16,7 +16,7 @@ from fedrepro import cli
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
 from fedrepro.data.domains import GENERATED, all_domains, domain_names
-from fedrepro.data.manifest import Collection, Manifest, default_manifest, file_hash, parse_manifest
+from fedrepro.data.manifest import Collection, default_manifest, file_hash, parse_manifest
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
 from tests.data.conftest import TinyMnist
@@ -104,24 +104,24 @@ def sha256(content: bytes) -> str:
 
 
 def test_a_file_is_hashed_again_once_it_changes(tmp_path):
-    path, cache = put(tmp_path / "file", b"abc"), tmp_path / "cache"
-    assert file_hash(path, cache) == sha256(b"abc")
-    assert file_hash(path, cache, "md5") == hashlib.md5(b"abc").hexdigest()
+    path = put(tmp_path / "file", b"abc")
+    assert file_hash(path) == sha256(b"abc")
+    assert file_hash(path, "md5") == hashlib.md5(b"abc").hexdigest()
     before = path.stat()
     path.write_bytes(b"abd")  # same length, and the old time put back
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert file_hash(path, cache) == sha256(b"abd")
+    assert file_hash(path) == sha256(b"abd")
 
 
 def test_a_folder_hash_sees_names_and_contents(tmp_path):
-    path, cache = put(tmp_path / "f" / "a.png", b"1"), tmp_path / "cache"
-    first = file_hash(path.parent, cache)
-    assert first == file_hash(path.parent, cache)
+    path = put(tmp_path / "f" / "a.png", b"1")
+    first = file_hash(path.parent)
+    assert first == file_hash(path.parent)
     assert first == sha256(f"a.png\0{1}\0{sha256(b'1')}\n".encode())
     path = path.rename(path.with_name("b.png"))
-    second = file_hash(path.parent, cache)
+    second = file_hash(path.parent)
     path.write_bytes(b"2")
-    assert len({first, second, file_hash(path.parent, cache)}) == 3
+    assert len({first, second, file_hash(path.parent)}) == 3
 
 
 def break_file(path: Path, how: str) -> None:
@@ -139,15 +139,15 @@ def test_broken_files_are_one_line_with_both_hashes_and_the_command(tiny_mnist, 
     break_file(path, how)
     seen = "none" if how == "missing" else sha256(path.read_bytes())
     with one_line("`fedrepro data fetch mnist`") as caught:
-        load_domain("mnist", 28, tiny_mnist.root, manifest=tiny_mnist.manifest)
+        load_domain("mnist", 28, tiny_mnist.root)
     assert all(part in str(caught.value) for part in (IMAGES, expected, seen))
-    (row,) = status(["mnist"], tiny_mnist.root, manifest=tiny_mnist.manifest)
+    (row,) = status(["mnist"], tiny_mnist.root)
     assert row.hash == ("missing" if how == "missing" else "bad")
     assert row.present == (how != "missing") and row.note == str(caught.value)
 
 
 def test_status_of_good_files_and_of_generated_domains(tiny_mnist):
-    rows = status(["mnist", "mini-font"], tiny_mnist.root, manifest=tiny_mnist.manifest)
+    rows = status(["mnist", "mini-font"], tiny_mnist.root)
     facts = [(r.domain, r.present, r.hash, r.images) for r in rows]
     assert facts == [("mnist", True, "good", 30), ("mini-font", True, "generated", 1800)]
     assert rows[0].licence == "free"
@@ -245,34 +245,34 @@ def at_mirror(collection: Collection, url: str) -> Collection:
 
 
 @pytest.fixture
-def mirrored(tiny_mnist: TinyMnist, server: Server) -> Manifest:
-    """The made-up MNIST's manifest with the server as mirror."""
-    return Manifest({"mnist": at_mirror(tiny_mnist.manifest.collections["mnist"], server.url)})
+def mirrored(tiny_mnist: TinyMnist, known: dict[str, Collection], server: Server) -> None:
+    """The made-up MNIST has the server as mirror."""
+    known["mnist"] = at_mirror(tiny_mnist.collection, server.url)
 
 
 def test_fetch_gets_only_what_is_missing_or_wrong(tiny_mnist, server, mirrored):
     folder = tiny_mnist.root / "mnist"
     break_file(folder / IMAGES, "cut")
     break_file(folder / "t10k-labels-idx1-ubyte.gz", "missing")
-    said = fetch("mnist", tiny_mnist.root, manifest=mirrored)
+    said = fetch("mnist", tiny_mnist.root)
     assert said == "2 files downloaded, 2 already there"
     assert sorted(name for name, _ in server.requests) == ["t10k-labels-idx1-ubyte.gz", IMAGES]
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == tiny_mnist.contents
-    again = fetch("mnist", tiny_mnist.root, manifest=mirrored)
+    again = fetch("mnist", tiny_mnist.root)
     assert again == "0 files downloaded, 4 already there" and len(server.requests) == 2
 
 
 def test_fetch_makes_the_root_tries_again_and_keeps_no_wrong_bytes(server, mirrored, tmp_path):
     server.failures = 2
-    fetch("mnist", tmp_path / "new", manifest=mirrored)
+    fetch("mnist", tmp_path / "new")
     assert len(server.requests) == 6  # four files, two of the requests failed
-    assert load_domain("mnist", 28, tmp_path / "new", manifest=mirrored).images.shape[0] == 30
+    assert load_domain("mnist", 28, tmp_path / "new").images.shape[0] == 30
     wrong = put(tmp_path / "newer/mnist" / f".{IMAGES}.part", b"not the beginning of it")
-    fetch("mnist", tmp_path / "newer", manifest=mirrored)
+    fetch("mnist", tmp_path / "newer")
     assert wrong.with_name(IMAGES).read_bytes() == server.files[IMAGES]
     server.files[IMAGES] = b"an error page"
     with one_line(f"{IMAGES} could not be fetched"):
-        fetch("mnist", tmp_path / "newest", manifest=mirrored)
+        fetch("mnist", tmp_path / "newest")
     assert list((tmp_path / "newest/mnist").iterdir()) == []
 
 
@@ -282,21 +282,18 @@ def test_a_download_that_broke_off_goes_on(server, mirrored, tmp_path, monkeypat
     whole, cut = server.files[IMAGES], len(server.files[IMAGES]) // 3
     server.cut = {IMAGES: cut}
     with pytest.raises(FedReproError, match="the downloaded part is kept"):
-        fetch("mnist", tmp_path, manifest=mirrored)
+        fetch("mnist", tmp_path)
     assert next(tmp_path.rglob(f".{IMAGES}.part")).read_bytes() == whole[:cut]
     server.cut, server.requests = {}, []
-    fetch("mnist", tmp_path, manifest=mirrored)
+    fetch("mnist", tmp_path)
     assert (IMAGES, f"bytes={cut}-") in server.requests
     assert (tmp_path / "mnist" / IMAGES).read_bytes() == whole
     assert not list(tmp_path.rglob("*.part"))
 
 
 def test_a_failed_download_is_one_line_and_the_others_go_on(mirrored, tmp_path, monkeypatch):
-    module = importlib.import_module("fedrepro.data.status")
-    monkeypatch.setattr(module, "default_manifest", lambda: MANIFEST)
     usps = at_mirror(MANIFEST.collections["usps"], "http://127.0.0.1:9")
     monkeypatch.setitem(MANIFEST.collections, "usps", usps)
-    monkeypatch.setitem(MANIFEST.collections, "mnist", mirrored.collections["mnist"])
     words = ["data", "fetch", "usps", "mnist", "mini-font", "--root", str(tmp_path)]
     result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == 1
@@ -326,4 +323,4 @@ def test_fetch_into_a_read_only_root(mirrored, tmp_path):
     elif not folder.is_dir():
         pytest.skip("an administrator can write everywhere here")
     with one_line("cannot be written"):
-        fetch("mnist", folder, manifest=mirrored)
+        fetch("mnist", folder)
