@@ -29,7 +29,7 @@ from fedrepro.base.errors import Diverged, FedReproError, one_line
 from fedrepro.base.places import CHECKOUT, RUNS, clone
 from fedrepro.base.progress import Progress
 from fedrepro.campaign_list import FOLDER, Entry, Run, read, status, table
-from fedrepro.commands import Root
+from fedrepro.commands import Root, Runs
 
 LIST = CHECKOUT / "book" / "campaign.yaml"
 GRACE = 120.0  # seconds a stopped worker has to save its last round
@@ -131,9 +131,7 @@ def command(
     show: Annotated[
         bool, typer.Option("--list", help="Only show what is done, under way and waiting.")
     ] = False,
-    runs: Annotated[
-        Path, typer.Option(help="Folder of the run records.", show_default=False)
-    ] = RUNS,
+    runs: Runs = RUNS,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,

@@ -112,6 +112,7 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
     commands.bench
 )
 
+OnlyPaper = Annotated[str | None, typer.Option(help="Only this paper's.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
     str | None,
@@ -179,19 +180,14 @@ def methods(
 
 
 @app.command()
-def experiments(
-    paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
-    as_json: Json = False,
-) -> None:
+def experiments(paper: OnlyPaper = None, as_json: Json = False) -> None:
     """Every table and figure of the papers, and its state."""
     from fedrepro import papers
 
     rows = papers.experiments(paper)
-    if as_json:
-        typer.echo(text.as_json(rows, text.EXPERIMENT_KEYS))
-        return
     header = ("paper", "id", "dataset", "state", "caption", "reason")
-    typer.echo(text.aligned(header, [[row[key] for key in header] for row in rows]))
+    table = text.aligned(header, [[row[key] for key in header] for row in rows])
+    typer.echo(text.as_json(rows, text.EXPERIMENT_KEYS) if as_json else table)
 
 
 @app.command()
@@ -319,7 +315,7 @@ def _execute(planned: Sequence[Job], **how: Any) -> None:
 
 @app.command()
 def verdicts(
-    paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
+    paper: OnlyPaper = None,
     as_json: Json = False,
     notebooks: Annotated[
         Path | None,
@@ -346,7 +342,7 @@ def verdicts(
 
 @app.command()
 def claims(
-    paper: Annotated[str | None, typer.Option(help="Only this paper's.")] = None,
+    paper: OnlyPaper = None,
     main: Annotated[
         bool, typer.Option("--main", help="The main claims as a Markdown table, as in README.md.")
     ] = False,

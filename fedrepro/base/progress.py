@@ -203,6 +203,7 @@ class NotebookFigure(Rows):
 
     def __init__(self) -> None:
         super().__init__()
+        # for each line, shares of the rounds and accuracies in percent
         self._lines: dict[str, list[tuple[float, float]]] = {}
         self._cell: int | None = None
         self._show = _Output()
@@ -234,7 +235,7 @@ class NotebookFigure(Rows):
         lines, names = "", ""
         for i, (name, points) in enumerate(reversed(self._lines.items())):  # the latest first
             look = COLOURS[i] if i < len(COLOURS) else "#bbb"
-            at = " ".join(map(_point, points))
+            at = " ".join(f"{WIDTH * x:.1f},{HEIGHT * (1 - y / 100):.1f}" for x, y in points)
             lines = f"<polyline points='{at}' stroke='{look}' stroke-width='2'/>{lines}"
             if i < len(COLOURS):
                 last = f"{name} {points[-1][1]:.2f} %" if points else name
@@ -248,11 +249,6 @@ class NotebookFigure(Rows):
             f"<div style='font-size:13px; line-height:20px'>{names}</div></div>"
         )
         self._show({"text/plain": line, "text/html": html})
-
-
-def _point(place: tuple[float, float]) -> str:
-    """The position in the drawing of (share of the rounds, accuracy in 0 to 100 %)."""
-    return f"{WIDTH * place[0]:.1f},{HEIGHT * (1 - place[1] / 100):.1f}"
 
 
 def _average(accuracy: float) -> str:

@@ -170,14 +170,9 @@ class DataSpec(Augmentation):
     dataset: str
     size: int = Field(gt=0)
     split: Literal[
-        "pooled-stratified",
-        "official",
-        "official-leaky",
-        "pooled-leaky",
-        "random-fifth",
-        "class-first",
-        "every-tenth",
-    ] = "pooled-stratified"
+        "pooled-stratified", "official", "official-leaky", "pooled-leaky", "random-fifth",
+        "class-first", "every-tenth",
+    ] = "pooled-stratified"  # fmt: skip
     split_seed: int = Field(0, ge=0)
     test_share: float | None = Field(None, gt=0, lt=1)
     allocation: AllocationSpec = AllocationSpec()

@@ -14,20 +14,9 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "split",
-    "allocation",
-    "initialisation",
-    "batches",
-    "augmentation",
-    "participation",
-    "method",
-    "draws",
-    "adaptation",
-    "twin",
-    "server",
-    "generation",
-    "figure",
-]
+    "split", "allocation", "initialisation", "batches", "augmentation", "participation", "method",
+    "draws", "adaptation", "twin", "server", "generation", "figure",
+]  # fmt: skip
 
 
 def stream_seed(

@@ -22,11 +22,6 @@ from fedrepro.data.cache import cache_path, data_root, open_arrays, write_signed
 from fedrepro.data.manifest import DIGITS, Collection, Located, default_manifest, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
-
-def _domainnet(classes: int, *names: str) -> tuple[str, ...]:
-    return tuple(f"{name}-{classes}" for name in names)
-
-
 # MPFT's order, which decides the next domain when domains exchange images
 _MPFT = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
 DATASETS: dict[str, tuple[str, ...]] = {
@@ -37,13 +32,13 @@ DATASETS: dict[str, tuple[str, ...]] = {
     "digits4-standin": ("mnist", "usps", "svhn", "syn-standin"),
     "office10": ("amazon", "caltech", "dslr", "webcam"),
     "pacs": ("photo", "art_painting", "cartoon", "sketch"),
-    "domainnet": _domainnet(10, *sorted(_MPFT)),  # ADCOL's order
-    "domainnet-50": _domainnet(50, *_MPFT),
-    "domainnet-100": _domainnet(100, *_MPFT),
-    "domainnet-150": _domainnet(150, *_MPFT),
+    "domainnet": tuple(f"{name}-10" for name in sorted(_MPFT)),  # ADCOL's order
+    **{f"domainnet-{n}": tuple(f"{name}-{n}" for name in _MPFT) for n in (50, 100, 150)},
     "cifar10": ("cifar10",),
     "cifar100": ("cifar100",),
 }
+# Every domain of every data set, each once.
+DOMAINS = tuple(dict.fromkeys(domain for domains in DATASETS.values() for domain in domains))
 STANDINS = {
     "synthdigits-standin": "SynthDigits: generated stand-in, not the published images",
     "syn-standin": "SYN: generated stand-in, not the published images",
@@ -127,16 +122,11 @@ class Plan:
         )
 
 
-def all_domains() -> tuple[str, ...]:
-    """Every domain of every data set, each once."""
-    return tuple(dict.fromkeys(domain for domains in DATASETS.values() for domain in domains))
-
-
 def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Data sets, domains and encoders -> domains and encoders, each once. Without names: all, but
     only the first of several subsets of the same files."""
     groups = {**DATASETS, "encoders": ENCODERS}
-    singles = (*all_domains(), *ENCODERS)
+    singles = (*DOMAINS, *ENCODERS)
     found: list[str] = []
     for name in names:
         if name.startswith(f"{folders.FOLDER}:"):
@@ -177,8 +167,8 @@ def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainA
 
 def make_plan(name: str, size: int, root: Path | str | None = None) -> Plan:
     """Find and verify a domain's files and name its array file; decodes nothing."""
-    if name not in all_domains():
-        raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, all_domains())}")
+    if name not in DOMAINS:
+        raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, DOMAINS)}")
     if not 1 <= size <= MAX_SIZE:
         raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
     return _generated_plan(name, size) if name in GENERATED else _official_plan(name, size, root)

@@ -58,11 +58,8 @@ EMBEDDERS: dict[str, Callable[[str, Path | None, torch.device], Embedder]] = {}
 
 
 def embedder(name: str, root: Path | None = None) -> Embedder:
-    """The encoder with a name, on the machine's first GPU, else on its CPU.
-
-    Raises:
-        FedReproError: unknown name, missing or altered weights, a package that is not installed.
-    """
+    """The encoder with a name, on the machine's first GPU, else on its CPU. FedReproError: unknown
+    name, missing or altered weights, a package that is not installed."""
     if name not in EMBEDDERS:
         modules_of(EXTRAS)
     if name not in EMBEDDERS:
@@ -75,12 +72,9 @@ def embedder(name: str, root: Path | None = None) -> Embedder:
 def _pixels(name: str, root: Path | None, device: torch.device) -> Embedder:
     """An encoder without learning: the picture itself, averaged down. It tests the code quickly
     and without a file."""
-
-    def images(x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, PIXELS).flatten(1)
-
-    clause = f"no encoder: {PIXELS}x{PIXELS} pixels take the embedding's place"
-    return Embedder(name, 3 * PIXELS**2, f"pixels-{PIXELS}", images, (clause, NO_TEXT))
+    clauses = f"no encoder: {PIXELS}x{PIXELS} pixels take the embedding's place", NO_TEXT
+    images = nn.Sequential(nn.AdaptiveAvgPool2d(PIXELS), nn.Flatten())
+    return Embedder(name, 3 * PIXELS**2, f"pixels-{PIXELS}", images, clauses)
 
 
 def load_weights(

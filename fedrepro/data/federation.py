@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -101,20 +101,15 @@ class Federation:
 
         domain: of the client. client: empty if the images belong to the whole domain.
         """
+        parts = [(c.domain, c.name, "train", c.train) for c in self.clients]
+        for split, whole in (("validation", self.validations()), ("test", self.tests)):
+            parts += [(domain, "", split, samples) for domain, samples in whole.items()]
         frames = []
-        for domain, client, split, samples in self._parts():
+        for domain, client, split, samples in parts:
             images = torch.bincount(samples.labels.cpu(), minlength=len(self.classes)).tolist()
             head = {"domain": domain, "client": client, "split": split}
             frames.append(pd.DataFrame({**head, "class": list(self.classes), "images": images}))
         return pd.concat(frames, ignore_index=True)
-
-    def _parts(self) -> Iterator[tuple[str, str, str, Samples]]:
-        for client in self.clients:
-            yield client.domain, client.name, "train", client.train
-        for domain, samples in self.validations().items():
-            yield domain, "", "validation", samples
-        for domain, samples in self.tests.items():
-            yield domain, "", "test", samples
 
     def validations(self) -> dict[str, Samples]:
         """The validation images of the domains that have some."""
@@ -137,10 +132,8 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
 
     Splits and clients depend on ``spec.split_seed``, so every run of a protocol has the same
     data for any seed. Under label skew all domains become one domain ``pooled``, for clients,
-    validation and test.
-
-    Raises:
-        FedReproError: unknown data set, missing or broken files, impossible clients.
+    validation and test. FedReproError: unknown data set, missing or broken files, impossible
+    clients.
     """
     arrays, splits, partition = divided(spec, root)
     size, texts = spec.size, dict[str, Tensor]()

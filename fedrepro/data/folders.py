@@ -144,12 +144,8 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
         paths = sorted(islice(root.rglob("*"), common.MAX_MEMBERS + 1))
     except OSError as error:
         raise FedReproError(f"{root} cannot be read ({one_line(error)}); {HOW}") from None
-    _need(
-        len(paths) <= common.MAX_MEMBERS,
-        root,
-        f"holds over {common.MAX_MEMBERS:,} files",
-        "take fewer",
-    )
+    few = len(paths) <= common.MAX_MEMBERS
+    _need(few, root, f"holds over {common.MAX_MEMBERS:,} files", "take fewer")
     for path in paths:
         parts = path.relative_to(root).parts
         if any(part.startswith(".") for part in parts):

@@ -104,8 +104,7 @@ def make_partition(
     partitioner = _Partitioner(splits, labels, spec, seed, validation)
     if spec.cut_tests:
         return partitioner.cut()
-    rules = {"domain": partitioner.domain, "table": partitioner.table, "mixed": partitioner.mixed}
-    clients = {**rules, "dirichlet": partitioner.dirichlet}[spec.rule]()
+    clients: list[ClientShare] = getattr(partitioner, spec.rule)()
     tests = {name: split.test for name, split in splits.items()}
     if spec.disjoint:
         clients = [_untested(client, tests, shared or {}) for client in clients]
@@ -189,11 +188,10 @@ class _Partitioner:
 
     def domain(self) -> list[ClientShare]:
         """One client per domain."""
-        chunks = self.chunks(dict.fromkeys(self.splits, 1))
-        return [ClientShare(name, name, ((name, own),)) for name, (own,) in chunks.items()]
+        return self.given(dict.fromkeys(self.splits, 1))
 
     def table(self) -> list[ClientShare]:
-        """The given number of clients for each domain."""
+        """The specified number of clients for each domain."""
         table = self.spec.clients
         known = ", ".join(self.splits)
         for name, count in table.items():
@@ -201,9 +199,13 @@ class _Partitioner:
             _need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
         wanted = {name: table[name] for name in self.splits if table.get(name)}
         _need(bool(wanted), "allocation rule table has no client; set allocation.clients")
+        return self.given(wanted)
+
+    def given(self, clients: Mapping[str, int]) -> list[ClientShare]:
+        """The given number of clients for each domain."""
         return [
             ClientShare(name if len(chunks) == 1 else f"{name}-{i}", name, ((name, chunk),))
-            for name, chunks in self.chunks(wanted).items()
+            for name, chunks in self.chunks(clients).items()
             for i, chunk in enumerate(chunks, start=1)
         ]
 

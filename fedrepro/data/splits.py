@@ -119,10 +119,8 @@ def make_split(
     """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``).
 
     A domain with a ``cut`` is always split there, because its neighbouring images show the same
-    photo: train below cut[0], test from cut[1], rule ``index-range``.
-
-    Raises:
-        FedReproError: a rule the domain cannot follow, an empty side.
+    photo: train below cut[0], test from cut[1], rule ``index-range``. FedReproError: a rule the
+    domain cannot follow, an empty side.
     """
     if domain.cut is None and rule.startswith("official") and (np.asarray(domain.part) < 0).all():
         raise FedReproError(

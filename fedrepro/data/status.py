@@ -17,18 +17,9 @@ import requests
 from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data import folders
+from fedrepro.data import domains, folders
 from fedrepro.data.cache import data_root, is_whole
-from fedrepro.data.domains import (
-    DATASETS,
-    ENCODERS,
-    GENERATED,
-    STANDINS,
-    SUBSETS,
-    domain_names,
-    generator,
-    make_plan,
-)
+from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, SUBSETS, domain_names
 from fedrepro.data.manifest import FileEntry, HashState, default_manifest, verify, verify_file
 from fedrepro.data.readers.common import plain
 
@@ -74,10 +65,10 @@ def status(names: Iterable[str] = (), root: Path | str | None = None) -> list[Do
     official = [name for name in names if name not in own]
     if own and not official:
         return rows
-    domains = domain_names(official)
-    folder = data_root(root) if any(name not in GENERATED for name in domains) else Path()
+    chosen = domain_names(official)
+    folder = data_root(root) if any(name not in GENERATED for name in chosen) else Path()
     pickles = _pickles(folder)
-    return [*(_status(name, folder, pickles) for name in domains), *rows]
+    return [*(_status(name, folder, pickles) for name in chosen), *rows]
 
 
 def _pickles(root: Path) -> list[Path]:
@@ -127,7 +118,7 @@ def _folder_status(name: str) -> list[DomainStatus]:
 
 def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus:
     if name in GENERATED:
-        drawn, note = len(generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
+        drawn, note = len(domains.generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
         return DomainStatus(name, True, None, "generator", "generated", drawn, licence, note)
     manifest = default_manifest()
@@ -162,15 +153,15 @@ def prepare(
     names, sizes = list(names), list(sizes)
     domain_names(names)
     rows = status(names, root)
-    domains = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
+    chosen = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
     for row in rows:
         if row.domain in ENCODERS and (names or row.present):
             if row.hash in ("bad", "missing"):
                 raise FedReproError(row.note)
             yield f"{row.domain}: weights, used as released"
-    for name, size in ((n, s) for n in domains for s in _sizes(n, sizes, names)):
+    for name, size in ((n, s) for n in chosen for s in _sizes(n, sizes, names)):
         started = time.perf_counter()
-        plan = make_plan(name, size, root)
+        plan = domains.make_plan(name, size, root)
         fresh = not is_whole(plan.path)
         images = len(plan.load().labels)
         what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started

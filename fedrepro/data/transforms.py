@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import Augmentation, DataSpec
+from fedrepro.base.protocol import Augmentation
 
 # mean, std per channel on the [0, 1] scale
 _NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
@@ -95,7 +95,9 @@ def draw(n: int, how: Augmentation, generator: torch.Generator) -> Draws:
 
 def augment(images: Tensor, draws: Draws) -> Tensor:
     """Images (b, C, H, H) cropped, flipped, rotated, then erased as drawn, in this order; float32
-    if rotated, else with unchanged type."""
+    if rotated, else with unchanged type. As torchvision's RandomCrop (with padding),
+    RandomHorizontalFlip, RandomRotation (nearest pixel) and RandomErasing one after another, each
+    image with its own draws; empty pixels are black."""
     x = images
     if x.ndim == 2 and any(part is not None for part in draws):
         raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
@@ -108,24 +110,6 @@ def augment(images: Tensor, draws: Draws) -> Tensor:
     if draws.patches is not None and draws.corners is not None:
         x = erase(x, draws.patches.to(x.device), draws.corners.to(x.device))
     return x
-
-
-def prepare_batch(
-    images: Tensor,
-    spec: DataSpec,
-    generator: torch.Generator | None,
-    dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    """uint8 images (b, 3, H, W), H = W -> ``dtype`` (b, 3, H, W) on the same device.
-
-    With a (CPU) generator, as in training: ``spec.augmentation``, each image with its own draws, as
-    torchvision's RandomCrop (with padding), RandomHorizontalFlip, RandomRotation (nearest pixel)
-    and RandomErasing one after another; empty pixels are black. Without one, as in evaluation:
-    no augmentation. Then normalised; the chosen pixels are the same for every dtype.
-    """
-    if generator is not None:
-        images = augment(images, draw(len(images), spec, generator))
-    return normalise(images, spec.normalise, dtype)
 
 
 def shift(images: Tensor, by: Tensor) -> Tensor:

@@ -26,7 +26,6 @@ from fedrepro.data.transforms import (
     draw,
     epoch_batches,
     normalise,
-    prepare_batch,
     slices,
 )
 from fedrepro.methods.base import Batch, Method, Phase, Shots
@@ -225,7 +224,8 @@ class Engine(ABC):
             draws = draws.to(self.device, self.dtype)
         index = index.to(self.device)
         images, data = job.samples.images[index], self.protocol.data
-        x = prepare_batch(images, data, streams.augmentation, self.dtype)
+        images = augment(images, draw(len(images), data, streams.augmentation))
+        x = normalise(images, data.normalise, self.dtype)
         return Batch(x.contiguous(memory_format=self.format), job.samples.labels[index], draws)
 
     # Tensors in and out of the one network object.

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from fedrepro import cli
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
-from fedrepro.data.domains import GENERATED, all_domains, domain_names
+from fedrepro.data.domains import DOMAINS, GENERATED, domain_names
 from fedrepro.data.manifest import Collection, default_manifest, file_hash, parse_manifest
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
@@ -37,7 +37,7 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
             assert source.reader in READERS or collection.weights
             # what can be downloaded must be recognisable
             assert all(entry.known() for entry in source.files if entry.mirrors)
-    assert kinds == {True: set(ENCODERS), False: set(all_domains()) - set(GENERATED)}
+    assert kinds == {True: set(ENCODERS), False: set(DOMAINS) - set(GENERATED)}
     assert set(SIZES) == set(DATASETS)
     for names in DATASETS.values():  # of one data set
         official = [name for name in names if name not in GENERATED]

@@ -38,7 +38,7 @@ MEANS = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_normalisation_in_closed_form(how, dtype):
     x = torch.stack([torch.zeros(3, 2, 2), torch.full((3, 2, 2), 255.0)]).to(torch.uint8)
-    out = transforms.prepare_batch(x, spec(normalise=how), None, dtype)
+    out = transforms.normalise(x, how, dtype)
     mean, deviation = (torch.tensor(values, dtype=dtype) for values in MEANS[how])
     assert out.dtype == dtype
     for pixel, found in enumerate(out):
@@ -46,11 +46,9 @@ def test_normalisation_in_closed_form(how, dtype):
         torch.testing.assert_close(found, expected[:, None, None].expand(3, 2, 2))
 
 
-def test_evaluation_ignores_augmentation_and_training_without_it_is_evaluation():
+def test_training_without_augmentation_is_evaluation():
     x, generator = images(), seeded()
-    plain = transforms.prepare_batch(x, spec(), None)
-    assert torch.equal(transforms.prepare_batch(x, spec(flip=True, rotate=30), None), plain)
-    assert torch.equal(transforms.prepare_batch(x, spec(), generator), plain)
+    assert torch.equal(augment(x, draw(len(x), spec(), generator)), x)
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 

@@ -17,18 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedrepro.data.readers import common
-from fedrepro.data.readers.common import (
-    MAX_FILE_BYTES,
-    PARTS,
-    Block,
-    Images,
-    ReadSpec,
-    check,
-    check_labels,
-    reader,
-    reading,
-    resize_stack,
-)
+from fedrepro.data.readers.common import Block, ReadSpec, check, check_labels, reader, resize_stack
 
 USPS_PIXELS = 16 * 16
 NPZ_NAMES = {"train_x.npy", "train_y.npy", "test_x.npy", "test_y.npy"}
@@ -40,10 +29,11 @@ MAX_CIFAR = 160_000_000  # the longest member: 50,000 records of CIFAR-100
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
     """The array of an idx or gzipped idx file of unsigned bytes; the content decides which."""
-    with reading(path):
+    with common.reading(path):
         with path.open("rb") as raw:
             packed = raw.peek(2)[:2] == b"\x1f\x8b"
-            content = (gzip.GzipFile(fileobj=raw) if packed else raw).read(MAX_FILE_BYTES + 1)
+            opened = gzip.GzipFile(fileobj=raw) if packed else raw
+            content = opened.read(common.MAX_FILE_BYTES + 1)
         magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions  # 8: unsigned bytes
         check(content[:4] == magic, path, f"starts with {content[:4].hex()}, not {magic.hex()}")
         shape = struct.unpack_from(f">{dimensions}I", content, 4)
@@ -55,7 +45,7 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 @reader("mnist")
 def mnist(spec: ReadSpec) -> Iterator[Block]:
     """Four idx files; 28x28 grey, labels 0..9."""
-    for name, part in PARTS:
+    for name, part in common.PARTS:
         path, label_path = spec.files[f"{name}-images"], spec.files[f"{name}-labels"]
         images = read_idx(path, 3)
         labels = check_labels(read_idx(label_path, 1), 10, label_path)
@@ -64,7 +54,7 @@ def mnist(spec: ReadSpec) -> Iterator[Block]:
         yield resize_stack(images, spec.size), labels, part
 
 
-def usps_bytes(values: npt.NDArray[np.float32], path: Path) -> Images:
+def usps_bytes(values: npt.NDArray[np.float32], path: Path) -> common.Images:
     """Values in [-1, 1] (n, 256) -> uint8 (n, 16, 16), truncated as torchvision does."""
     low, high = values.min(), values.max()
     check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
@@ -76,12 +66,12 @@ def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
     """bzip2 LIBSVM texts: labels 1..10 are the digits 0..9, 256 values in [-1, 1] per line."""
     from sklearn.datasets import load_svmlight_file  # costs a second to import
 
-    for name, part in PARTS:
+    for name, part in common.PARTS:
         path = spec.files[name]
-        with reading(path):
+        with common.reading(path):
             with bz2.open(path) as file:
-                text = file.read(MAX_FILE_BYTES + 1)
-            check(len(text) <= MAX_FILE_BYTES, path, "unpacks to more than 64 MiB")
+                text = file.read(common.MAX_FILE_BYTES + 1)
+            check(len(text) <= common.MAX_FILE_BYTES, path, "unpacks to more than 64 MiB")
             check(text.endswith(b"\n"), path, "ends in the middle of a line")
             matrix, target = load_svmlight_file(BytesIO(text), n_features=USPS_PIXELS)
         labels = check_labels(target - 1, 10, path)
@@ -95,12 +85,12 @@ def usps_h5(spec: ReadSpec) -> Iterator[Block]:
     import h5py
 
     path = spec.files["h5"]
-    with reading(path), h5py.File(path, "r") as file:
-        for name, part in PARTS:
+    with common.reading(path), h5py.File(path, "r") as file:
+        for name, part in common.PARTS:
             data, target = file[name]["data"], file[name]["target"]
             fits = data.shape == (len(target), USPS_PIXELS)
             check(fits, path, f"{name} has the shapes {data.shape} and {target.shape}")
-            check(data.size <= MAX_FILE_BYTES, path, f"{name} is too large")
+            check(data.size <= common.MAX_FILE_BYTES, path, f"{name} is too large")
             labels = check_labels(target[:], 10, path)
             images = usps_bytes(data[:].astype(np.float32) * 2 - 1, path)
             yield resize_stack(images, spec.size), labels, part
@@ -115,8 +105,9 @@ def svhn(spec: ReadSpec) -> Iterator[Block]:
     """
     from scipy.io import loadmat
 
-    for path, part in ((spec.files[name], part) for name, part in PARTS if name in spec.files):
-        with reading(path):
+    present = [(spec.files[name], part) for name, part in common.PARTS if name in spec.files]
+    for path, part in present:
+        with common.reading(path):
             content = loadmat(str(path), variable_names=["X", "y"])
             images, raw = np.asarray(content["X"]), np.asarray(content["y"])
         fits = images.ndim == 4 and images.shape[:3] == (32, 32, 3) and images.dtype == np.uint8
@@ -133,10 +124,10 @@ def svhn(spec: ReadSpec) -> Iterator[Block]:
 def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
     """train_x, train_y, test_x, test_y; 32x32 colour, labels 0..9."""
     path = spec.files["npz"]
-    with reading(path):
+    with common.reading(path):
         files = common.files_in(path, NPZ_NAMES.__contains__, MAX_NPZ)
         arrays = {f.parts[-1]: np.load(BytesIO(f.read()), allow_pickle=False) for f in files}
-        for name, part in PARTS:
+        for name, part in common.PARTS:
             images, raw = arrays[f"{name}_x.npy"], arrays[f"{name}_y.npy"]
             fits = images.dtype == np.uint8 and images.shape == (raw.size, 32, 32, 3)
             check(fits, path, f"{name}_x is {images.dtype} {images.shape} for {raw.size} labels")

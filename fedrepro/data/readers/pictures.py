@@ -8,17 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrepro.data.readers import common
-from fedrepro.data.readers.common import (
-    PARTS,
-    Block,
-    Images,
-    Labels,
-    ReadSpec,
-    check,
-    decode_image,
-    plain,
-    reader,
-)
+from fedrepro.data.readers.common import Block, ReadSpec, check, decode_image, plain, reader
 
 
 def read_list(path: Path) -> dict[str, int]:
@@ -33,7 +23,7 @@ def read_list(path: Path) -> dict[str, int]:
 @reader("mnistm-folders")
 def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
     """mnist_m_train/ and mnist_m_test/, ordered and labelled by their list files."""
-    for name, part in PARTS:
+    for name, part in common.PARTS:
         folder, listing = spec.files[name], spec.files[f"{name}-labels"]
         rows = read_list(listing)
         pictures = {file.parts[-1]: file for file in common.files_in(folder)}
@@ -64,7 +54,7 @@ def locate(parts: Sequence[str], folders: set[str], classes: dict[str, int]) -> 
 
 def collect(
     spec: ReadSpec, where: Path, folders: Iterable[str]
-) -> tuple[Images, Labels, list[str]]:
+) -> tuple[common.Images, common.Labels, list[str]]:
     """Decode the pictures of one domain, sorted by class then file name.
 
     Returns images (n, C, size, size), labels (n,), and ``<class label>/<file>`` keys.
@@ -72,7 +62,7 @@ def collect(
     names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
     if where.is_dir():
         names = {plain(where.name)}
-    found: list[tuple[int, str, Images]] = []
+    found: list[tuple[int, str, common.Images]] = []
     for file in common.files_in(where):
         label = locate(file.parts, names, classes)
         if label is not None:
@@ -89,7 +79,7 @@ def collect(
 @reader("digit-folders", "cifar-jpeg-tar")
 def part_folders(spec: ReadSpec) -> Iterator[Block]:
     """``<class>/<file>`` in a train and a test folder (SYN), or both in one archive (CIFAR-10)."""
-    for name, part in PARTS:
+    for name, part in common.PARTS:
         where = spec.files.get("archive") or spec.files[name]
         yield *collect(spec, where, [name])[:2], part
 
@@ -139,7 +129,7 @@ def domainnet(spec: ReadSpec) -> Iterator[Block]:
     """DomainNet; a data set keeps some of its classes. Its archives have pictures that are in
     neither list, mostly duplicates; those have no part."""
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
-    train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
+    train, test = (_listed(spec, f"{name}-list", 0) for name, _ in common.PARTS)
     where = spec.files.get("test-list", spec.files["images"])
     check(not train & test, where, "names pictures of the other list too")
     missing = sorted((train | test) - set(keys))
