@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import json
 import sys
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
-from fedrepro.data.cache import cache_path, data_root, open_arrays, write_signed
+from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
 from fedrepro.data.manifest import DIGITS, Collection, Located, default_manifest, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
@@ -179,7 +178,7 @@ def _official_plan(name: str, size: int, root: Path | str | None) -> Plan:
     collection, located = manifest.collection(name), manifest.locate(name, folder)
     hashes, _ = verify(located, folder)
     source, classes = located.source, collection.classes_of(name)
-    hash = _hash([name, sorted(hashes.items()), source.reader, READER_VERSION, size])
+    hash = hash_of(name, sorted(hashes.items()), source.reader, READER_VERSION, size)
     paths = {role: path for role, (_, path) in located.found.items()}
     named = collection.domains[name].folders, classes, collection.spellings, collection.classes
     return Plan(
@@ -208,13 +207,9 @@ def _generated_plan(name: str, size: int) -> Plan:
 
 def _folder_plan(tree: folders.Tree, name: str, size: int) -> Plan:
     version = [READER_VERSION, folders.VERSION]
-    hash = _hash([name, tree.classes, tree.hashes[name], folders.FOLDER, version, size])
+    hash = hash_of(name, tree.classes, tree.hashes[name], folders.FOLDER, version, size)
     path = cache_path(folders.FOLDER, size, hash)  # a domain's name may be any
     return Plan(path, hash, partial(tree.read, name, size), name, tree.classes)
-
-
-def _hash(key: list[Any]) -> str:
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def generator() -> Any:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,7 +20,7 @@ from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
-from fedrepro.data.cache import cache_path, data_root, is_whole, write_signed
+from fedrepro.data.cache import cache_path, data_root, hash_of, is_whole, write_signed
 from fedrepro.data.domains import ENCODERS, DomainArrays
 from fedrepro.data.manifest import default_manifest, verify
 from fedrepro.data.readers.common import check, reading
@@ -94,8 +92,8 @@ def load_weights(
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         fits = all(isinstance(value, Tensor) for value in tensors.values())
     check(fits, path, "is not a mapping of tensors")
-    key = json.dumps([name, sorted(hashes.items()), ENCODER_VERSION])
-    return tensors, hashlib.sha256(key.encode()).hexdigest(), located.source.deviations
+    hash = hash_of(name, sorted(hashes.items()), ENCODER_VERSION)
+    return tensors, hash, located.source.deviations
 
 
 def _mobilenet(name: str, root: Path | None, device: torch.device) -> Embedder:
@@ -162,8 +160,7 @@ def embed_domain(
 
     The hash is then of images and encoder; nothing is augmented.
     """
-    key = json.dumps([arrays.hash, encoder.hash, EMBEDDING_VERSION])
-    hash = hashlib.sha256(key.encode()).hexdigest()
+    hash = hash_of(arrays.hash, encoder.hash, EMBEDDING_VERSION)
     path = cache_path(f"{arrays.name}-{encoder.name}", encoder.size, hash)
     found = _read(path, encoder.size)
     missing = np.setdiff1d(rows, found.rows)

@@ -6,8 +6,6 @@ any path. Tables and caches use that name. Run ids depend only on the content of
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.data.cache import hash_of
 from fedrepro.data.manifest import file_hash
 from fedrepro.data.readers import common
 
@@ -38,8 +37,7 @@ class Tree:
     @property
     def name(self) -> str:
         """Its own name and a hash of its content."""
-        content = hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode())
-        return f"{self.root.name}-{content.hexdigest()[:8]}"
+        return f"{self.root.name}-{hash_of(*sorted(self.hashes.items()))[:8]}"
 
     def counts(self) -> dict[str, int]:
         """Pictures by domain."""

@@ -149,7 +149,7 @@ class _Partitioner:
 
     @cached_property
     def aside(self) -> dict[str, Indices]:
-        """The share of each domain's training images kept for validation, None if not a share."""
+        """The share of each domain's training images kept for validation; none if it is a count."""
         share = self.validation
         if not isinstance(share, float) or share == 0:
             return {}

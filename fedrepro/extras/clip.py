@@ -1,8 +1,6 @@
 """CLIP encoders through open_clip, with the user's weights."""
 
-import hashlib
 import importlib
-import json
 import pickle
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +13,7 @@ from torch import Tensor
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data.cache import data_root
+from fedrepro.data.cache import data_root, hash_of
 from fedrepro.data.embeddings import EMBEDDERS, Embedder, enlarged
 from fedrepro.data.manifest import file_hash
 
@@ -45,8 +43,7 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
         raise FedReproError(
             f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
         ) from None
-    key = json.dumps([name, file_hash(path), PROMPT_VERSION])
-    hash = hashlib.sha256(key.encode()).hexdigest()
+    hash = hash_of(name, file_hash(path), PROMPT_VERSION)
     return wrap(model, package.get_tokenizer(architecture), hash, device, name)
 
 
