@@ -18,7 +18,7 @@ from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
 from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
-from fedrepro.data.manifest import DIGITS, Collection, Located, default_manifest, verify
+from fedrepro.data.manifest import DIGITS, Collection, Located, collection_of, locate, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
 # MPFT's order, which decides the next domain when domains exchange images
@@ -174,8 +174,7 @@ def make_plan(name: str, size: int, root: Path | str | None = None) -> Plan:
 
 
 def _official_plan(name: str, size: int, root: Path | str | None) -> Plan:
-    manifest, folder = default_manifest(), data_root(root)
-    collection, located = manifest.collection(name), manifest.locate(name, folder)
+    collection, located = collection_of(name), locate(name, folder := data_root(root))
     hashes, _ = verify(located, folder)
     source, classes = located.source, collection.classes_of(name)
     hash = hash_of(name, sorted(hashes.items()), source.reader, READER_VERSION, size)
@@ -197,12 +196,11 @@ def _official_plan(name: str, size: int, root: Path | str | None) -> Plan:
 def _generated_plan(name: str, size: int) -> Plan:
     draw = generator()
     hash = draw.generation_hash(name, size)
+    path = cache_path(name, size, hash)
     deviations = (STANDINS[name],) if name in STANDINS else ()
-
-    def read() -> Decoded:
-        return Decoded(*draw.generate(name, size))
-
-    return Plan(cache_path(name, size, hash), hash, read, name, DIGITS, deviations=deviations)
+    return Plan(
+        path, hash, lambda: Decoded(*draw.generate(name, size)), name, DIGITS, None, deviations
+    )
 
 
 def _folder_plan(tree: folders.Tree, name: str, size: int) -> Plan:

@@ -22,7 +22,7 @@ from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
 from fedrepro.data.cache import cache_path, data_root, hash_of, is_whole, write_signed
 from fedrepro.data.domains import ENCODERS, DomainArrays
-from fedrepro.data.manifest import default_manifest, verify
+from fedrepro.data.manifest import locate, verify
 from fedrepro.data.readers.common import check, reading
 from fedrepro.data.transforms import normalise
 
@@ -85,7 +85,7 @@ def load_weights(
     line): it is missing, truncated or changed.
     """
     folder = data_root(root)
-    located = default_manifest().locate(name, folder)
+    located = locate(name, folder)
     hashes, _ = verify(located, folder)
     path = located.found["weights"][1]
     with reading(path):

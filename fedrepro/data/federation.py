@@ -17,7 +17,7 @@ from fedrepro.base.protocol import DataSpec
 from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
-from fedrepro.data.manifest import default_manifest
+from fedrepro.data.manifest import locate
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
 from fedrepro.data.readers.pictures import read_list
 from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
@@ -214,7 +214,7 @@ def originals(
     """
     if not {"mnist", "mnistm"} <= arrays.keys():
         return {}
-    mnist, found = arrays["mnist"], default_manifest().locate("mnistm", data_root(root)).found
+    mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found
     if "npz" in found:
         with np.load(found["npz"][1], allow_pickle=False) as archive:
             train, test = archive["train_index"], archive["test_index"]

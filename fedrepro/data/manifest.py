@@ -9,7 +9,6 @@ import os
 import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Literal
@@ -107,36 +106,16 @@ class Collection(_Entry):
 
 @dataclass(frozen=True)
 class Located:
-    """A source of a domain and its files that were found: role -> (entry, path). folder: the
-    domain's name in the release's files."""
+    """A source of a domain and its files that were found: role -> (entry, path)."""
 
     domain: str
     source: Source
     found: dict[str, tuple[FileEntry, Path]]
     missing: tuple[FileEntry, ...]
-    folder: str
 
     @property
     def complete(self) -> bool:
         return not self.missing
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """Collections by name."""
-
-    collections: dict[str, Collection]
-
-    def collection(self, domain: str) -> Collection:
-        """The collection of a domain."""
-        return next(c for c in self.collections.values() if domain in c.domains)
-
-    def locate(self, domain: str, root: Path) -> Located:
-        """The first complete source under root, else the one with the most files found."""
-        collection = self.collection(domain)
-        found = [_search(collection, domain, source, root) for source in collection.sources]
-        # max keeps the first of equals, so that with nothing present the full release is named
-        return max(found, key=lambda one: 1000 if one.complete else len(one.found))
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
@@ -156,7 +135,7 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
     every = any(wanted[role].optional for role in found)
     lacking = [entry for role, entry in wanted.items() if role not in found]
     needed = sorted((e for e in lacking if every or not e.optional), key=lambda e: e.optional)
-    return Located(domain, source, found, tuple(needed), folders[0])
+    return Located(domain, source, found, tuple(needed))
 
 
 def _first(
@@ -173,16 +152,25 @@ def _first(
     return None
 
 
-def parse_manifest(text: str) -> Manifest:
-    """A manifest from TOML."""
-    raw = tomllib.loads(text)
-    return Manifest({name: Collection.model_validate(body) for name, body in raw.items()})
+def parse_manifest(text: str) -> dict[str, Collection]:
+    """The collections by name from TOML."""
+    return {name: Collection.model_validate(body) for name, body in tomllib.loads(text).items()}
 
 
-@cache
-def default_manifest() -> Manifest:
-    """The manifest of the package."""
-    return parse_manifest((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+COLLECTIONS = parse_manifest((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+
+
+def collection_of(domain: str) -> Collection:
+    """The collection of a domain."""
+    return next(c for c in COLLECTIONS.values() if domain in c.domains)
+
+
+def locate(domain: str, root: Path) -> Located:
+    """The first complete source under root, else the one with the most files found."""
+    collection = collection_of(domain)
+    found = [_search(collection, domain, source, root) for source in collection.sources]
+    # max keeps the first of equals, so that with nothing present the full release is named
+    return max(found, key=lambda one: 1000 if one.complete else len(one.found))
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
@@ -234,7 +222,8 @@ def verify(located: Located, root: Path) -> tuple[dict[str, str], HashState]:
     """
     if located.missing:
         entry = located.missing[0]
-        name = entry.names[0].replace("{domain}", located.folder) + "/" * entry.folder
+        folder = collection_of(located.domain).domains[located.domain].folders[0]
+        name = entry.names[0].replace("{domain}", folder) + "/" * entry.folder
         raise FedReproError(
             f"{located.domain}: {name} is missing under {root} (expected hash "
             f"{entry.known() or 'not published'}, found none); run `fedrepro data fetch "

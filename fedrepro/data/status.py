@@ -20,7 +20,7 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data import domains, folders
 from fedrepro.data.cache import data_root, is_whole
 from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, SUBSETS, domain_names
-from fedrepro.data.manifest import FileEntry, HashState, default_manifest, verify, verify_file
+from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
 from fedrepro.data.readers.common import plain
 
 SIZES: dict[str, tuple[int, ...]] = {
@@ -80,7 +80,7 @@ def _pickles(root: Path) -> list[Path]:
 
 def _pickled(name: str, pickles: Sequence[Path]) -> str:
     """What to say of the prepared files of a domain, if there are any."""
-    collection = default_manifest().collection(name)
+    collection = collection_of(name)
     places = {plain(Path(place).name) for place in collection.places} - {""}
     own = collection.domains[name].folders
     lists = {f"{folder}_{part}" for folder in own for part in ("train", "test")}
@@ -121,8 +121,7 @@ def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus
         drawn, note = len(domains.generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
         return DomainStatus(name, True, None, "generator", "generated", drawn, licence, note)
-    manifest = default_manifest()
-    collection, located = manifest.collection(name), manifest.locate(name, root)
+    collection, located = collection_of(name), locate(name, root)
     here, source = located.complete, located.source
     counts, totals = collection.domains[name].counts, source.totals
     known = sum(counts) if counts else sum(totals[0]) if len(totals) == 1 else None
@@ -185,7 +184,7 @@ def fetch(name: str, root: Path | str | None = None) -> str:
     """
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
-    folder, collection = data_root(root, create=True), default_manifest().collection(name)
+    folder, collection = data_root(root, create=True), collection_of(name)
     full, wanted = collection.sources[0], dict[str, FileEntry]()
     for entry in full.files:
         if entry.mirrors:
@@ -210,7 +209,7 @@ def _here(entry: FileEntry, places: list[Path], domain: str) -> bool:
 
 def _by_hand(name: str, root: Path) -> str:
     """A text for a domain without mirror: what is here already, and how to get the rest."""
-    row, manual = _status(name, root), default_manifest().collection(name).manual
+    row, manual = _status(name, root), collection_of(name).manual
     if row.hash in ("bad", "missing"):
         wrong = f"{row.note}. " if row.present else ""
         return f"{wrong}{manual} The data root is {root}."

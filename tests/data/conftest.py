@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrepro.data.manifest import Collection, default_manifest, parse_manifest
+from fedrepro.data.manifest import COLLECTIONS, Collection, parse_manifest
 from tests.data.made import put
 
 FILES = {
@@ -53,10 +53,9 @@ def manifest_text(contents: dict[str, bytes]) -> str:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Collection]:
     """The manifest's collections; what a test puts there is forgotten after it."""
-    collections = default_manifest().collections
     for name in ("mnist", "encoders"):
-        monkeypatch.setitem(collections, name, collections[name])
-    return collections
+        monkeypatch.setitem(COLLECTIONS, name, COLLECTIONS[name])
+    return COLLECTIONS
 
 
 @pytest.fixture
@@ -70,5 +69,5 @@ def tiny_mnist(tmp_path: Path, known: dict[str, Collection]) -> TinyMnist:
         contents[FILES[f"{part}-labels"]] = gzip.compress(idx(index % 10))
     for name, content in contents.items():
         put(tmp_path / "root" / "mnist" / name, content)
-    known["mnist"] = parse_manifest(manifest_text(contents)).collections["mnist"]
+    known["mnist"] = parse_manifest(manifest_text(contents))["mnist"]
     return TinyMnist(tmp_path / "root", known["mnist"], contents)

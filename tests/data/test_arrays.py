@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from scipy.io import savemat
 
-from fedrepro.data.manifest import default_manifest
+from fedrepro.data.manifest import COLLECTIONS
 from fedrepro.data.readers.common import resize_stack
 from tests.data.conftest import idx
 from tests.data.made import Members, pack, put, read, refused
@@ -160,13 +160,13 @@ def cifar(name: str) -> Members:
         for i, batch in enumerate(batches)
     }
     members["c/test_batch.bin" if ten else "c/test.bin"] = record(coarse, 3, 100)
-    text = "\n".join(default_manifest().collections[name].classes)
+    text = "\n".join(COLLECTIONS[name].classes)
     return {**members, f"c/{names}": text.encode(), "c/readme.html": b"<html>"}
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_cifar_records(tmp_path, name):
-    classes = default_manifest().collections[name].classes
+    classes = COLLECTIONS[name].classes
     path = pack(tmp_path / "c.tar.gz", cifar(name))
     found = read(f"{name}-binary", 32, {"archive": path}, classes=classes)
     batches = 5 if name == "cifar10" else 1
@@ -177,7 +177,7 @@ def test_cifar_records(tmp_path, name):
 
 
 def test_altered_cifar(tmp_path):
-    classes = default_manifest().collections["cifar10"].classes
+    classes = COLLECTIONS["cifar10"].classes
     for member, change, message in (
         ("c/data_batch_1.bin", None, "has no member data_batch_1.bin"),
         ("c/data_batch_1.bin", lambda b: b[:-1], "not made of 3073-byte records"),

@@ -19,7 +19,7 @@ from fedrepro.data import embeddings, fetch, prepare, status
 from fedrepro.data.domains import DATASETS, load_domain
 from fedrepro.data.embeddings import load_weights
 from fedrepro.data.federation import build_federation
-from fedrepro.data.manifest import Collection, default_manifest, parse_manifest
+from fedrepro.data.manifest import Collection, locate, parse_manifest
 from fedrepro.data.readers.common import decode_image, files_in
 from fedrepro.data.transforms import normalise
 from fedrepro.extras import clip
@@ -104,7 +104,7 @@ def made(root: Path, content: object) -> Collection:
         '[[encoders.sources]]\nname = "made"\nreader = "torch-weights"\ndeviations = ["made"]\n'
         f'files = [{{ role = "weights", names = ["{FILE}"], sha256 = "{digest}" }}]\n'
     )
-    return parse_manifest(text).collections["encoders"]
+    return parse_manifest(text)["encoders"]
 
 
 def test_weights_are_read_where_their_hash_is_right(tmp_path, known):
@@ -141,8 +141,7 @@ def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(tm
 def test_the_real_encoder_knows_what_it_sees(real_data):
     """Photos of three kinds of things, whose ImageNet numbers should be among its first five
     guesses; by chance one in 200 would. And its features are those of the embedder."""
-    manifest = default_manifest()
-    if not manifest.locate(NAME, real_data).complete or not (real_data / "office10.tar").exists():
+    if not locate(NAME, real_data).complete or not (real_data / "office10.tar").exists():
         pytest.skip("the encoder or the photos are not under the data root")
     network = load_torchvision().models.mobilenet_v2(weights=None).eval()
     network.load_state_dict(load_weights(NAME, real_data)[0])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedrepro.data.manifest import default_manifest
+from fedrepro.data.manifest import COLLECTIONS
 from fedrepro.data.readers import Decoded
 from fedrepro.data.readers.common import files_in
 from tests.data.made import one_line, pack, picture, put, read, refused
 
-OFFICE = default_manifest().collections["office10"]
-NET = default_manifest().collections["domainnet"]
+OFFICE = COLLECTIONS["office10"]
+NET = COLLECTIONS["domainnet"]
 
 
 def office(path: Path) -> Decoded:

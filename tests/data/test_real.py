@@ -11,7 +11,7 @@ from PIL import Image
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data import DATASETS, load_domain
 from fedrepro.data.federation import build_federation
-from fedrepro.data.manifest import default_manifest
+from fedrepro.data.manifest import collection_of, locate
 
 # label histograms, published or recorded
 HISTOGRAMS = {
@@ -28,7 +28,7 @@ PARTS = {
 
 
 def load(name: str, size: int, root: Path):
-    located = default_manifest().locate(name, root)
+    located = locate(name, root)
     if not located.complete:
         pytest.skip(f"{name} is not under the data root")
     return load_domain(name, size, root), located.source.name
@@ -75,7 +75,7 @@ def test_digits(real_data, name):
 @pytest.mark.parametrize("name", [*DATASETS["office10"], *DATASETS["pacs"]])
 def test_folder_sets_have_the_published_counts_and_parts(real_data, name):
     domain, source = load(name, 32, real_data)
-    collection = default_manifest().collection(name)
+    collection = collection_of(name)
     assert tuple(np.bincount(domain.labels)) == collection.domains[name].counts
     assert (np.diff(domain.labels) >= 0).all()  # sorted by class
     assert domain.classes == collection.classes

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedrepro.data.manifest import default_manifest
+from fedrepro.data.manifest import collection_of
 from fedrepro.data.splits import Split, limit_test, make_split
 from tests.data.made import one_line
 
@@ -53,7 +53,7 @@ PRINTED = {
 @pytest.mark.parametrize("rule", PRINTED)
 def test_splits_have_the_sizes_the_papers_print(rule):
     for name, printed in PRINTED[rule].items():
-        counts = default_manifest().collection(name).domains[name].counts
+        counts = collection_of(name).domains[name].counts
         assert counts is not None
         split = make_split(domain(counts, name), rule, 0)
         assert len(split.test) == printed and is_partition(split, sum(counts))

@@ -16,19 +16,25 @@ from fedrepro import cli
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
 from fedrepro.data.domains import DOMAINS, GENERATED, domain_names
-from fedrepro.data.manifest import Collection, default_manifest, file_hash, parse_manifest
+from fedrepro.data.manifest import (
+    COLLECTIONS,
+    Collection,
+    collection_of,
+    file_hash,
+    locate,
+    parse_manifest,
+)
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
 from tests.data.conftest import TinyMnist
 from tests.data.made import one_line, put
 
 IMAGES = "train-images-idx3-ubyte.gz"
-MANIFEST = default_manifest()
 
 
 def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
     kinds = {True: set[str](), False: set[str]()}
-    for collection in MANIFEST.collections.values():
+    for collection in COLLECTIONS.values():
         kinds[collection.weights] |= set(collection.domains)
         assert collection.licence and collection.citation and collection.manual
         for name, domain in collection.domains.items():
@@ -41,14 +47,14 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
     assert set(SIZES) == set(DATASETS)
     for names in DATASETS.values():  # of one data set
         official = [name for name in names if name not in GENERATED]
-        assert len({MANIFEST.collection(name).classes_of(name) for name in official}) <= 1
+        assert len({collection_of(name).classes_of(name) for name in official}) <= 1
     with pytest.raises(ValidationError, match="licence"):
         parse_manifest("[mnist]\n")
 
 
 def test_domainnets_classes_and_published_sizes():
     """FedBN's ten classes, or the first of all; ADCOL, Table 3: a fifth of each domain is test."""
-    net = MANIFEST.collections["domainnet"]
+    net = COLLECTIONS["domainnet"]
     assert net.classes_of("real-10") == (
         *("bird", "feather", "headphones", "ice_cream", "teapot"),
         *("tiger", "whale", "windmill", "wine_glass", "zebra"),
@@ -71,7 +77,7 @@ def found(root: Path, domain: str, *files: str) -> str:
     for name in files:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).mkdir() if name.endswith("/") else (root / name).touch()
-    located = MANIFEST.locate(domain, root)
+    located = locate(domain, root)
     return located.source.name if located.complete else f"{located.missing[0].role} missing"
 
 
@@ -85,9 +91,9 @@ def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_pa
     # some split lists without the others are a cut set
     assert found(tmp_path, "photo", "pacs.tar") == "128-pixel tar"
     assert found(tmp_path, "photo", "photo_train_kfold.txt") == "crossval-list missing"
-    assert not MANIFEST.locate("svhn", tmp_path).source.subset
+    assert not locate("svhn", tmp_path).source.subset
     found(tmp_path, "svhn", "digits/svhn/test_32x32_first10000.mat")
-    source = MANIFEST.locate("svhn", tmp_path).source
+    source = locate("svhn", tmp_path).source
     assert source.cut == (8000, 8010) and "first 10,000" in source.deviations[0]
     assert source.subset
 
@@ -292,8 +298,8 @@ def test_a_download_that_broke_off_goes_on(server, mirrored, tmp_path, monkeypat
 
 
 def test_a_failed_download_is_one_line_and_the_others_go_on(mirrored, tmp_path, monkeypatch):
-    usps = at_mirror(MANIFEST.collections["usps"], "http://127.0.0.1:9")
-    monkeypatch.setitem(MANIFEST.collections, "usps", usps)
+    usps = at_mirror(COLLECTIONS["usps"], "http://127.0.0.1:9")
+    monkeypatch.setitem(COLLECTIONS, "usps", usps)
     words = ["data", "fetch", "usps", "mnist", "mini-font", "--root", str(tmp_path)]
     result = CliRunner().invoke(cli.app, words)
     assert result.exit_code == 1

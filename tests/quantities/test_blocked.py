@@ -12,7 +12,7 @@ from PIL import Image
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.data.manifest import default_manifest
+from fedrepro.data.manifest import COLLECTIONS
 from fedrepro.quantities import counts
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.report.verdicts import beside
@@ -25,7 +25,7 @@ SHORT = {"rounds": 2, "local_epochs": 1, "data.validation": 10, "model": "tiny-c
 def domainnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six folders of the release, ten classes of five pictures of noise, and one class too many."""
     root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    net = default_manifest().collections["domainnet"]
+    net = COLLECTIONS["domainnet"]
     for name in NAMES:
         for label in (*net.classes_of(f"{name}-10"), "airplane"):
             folder = root / "DomainNet" / name / label
@@ -73,7 +73,7 @@ def test_domainnet_from_pictures_to_the_table(domainnet: Path, tmp_path: Path) -
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Six archives of the release: five pictures of one class each, domain i's all of grey 50 i."""
     root = tmp_path_factory.mktemp("data")
-    classes = default_manifest().collections["domainnet"].classes_of("clipart-10")
+    classes = COLLECTIONS["domainnet"].classes_of("clipart-10")
     (root / "DomainNet").mkdir()
     for i, name in enumerate(NAMES):
         buffer = io.BytesIO()
@@ -86,7 +86,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_label_shares_of_domainnets_clients(plain: Path, tmp_path: Path) -> None:
     given = asked("domainnet", plain, tmp_path, **{"data.allocation.per_client": "all"})
-    classes = default_manifest().collections["domainnet"].classes_of("clipart-10")
+    classes = COLLECTIONS["domainnet"].classes_of("clipart-10")
     rows = given.cells("figure-3-domainnet")
     found = {(row["method"], row["column"]): row["value"] for row in rows}
     owners = list(dict.fromkeys(client for client, _ in found))

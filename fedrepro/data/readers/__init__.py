@@ -5,14 +5,11 @@ Each module in this folder registers its readers by name. A new data set needs a
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
+from fedrepro.base.places import modules_of
 from fedrepro.data.readers.common import READERS, Decoded, ReadSpec
 
 READER_VERSION = 1  # raised whenever the arrays read from the same files change
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+modules_of(__name__)
 
 __all__ = ["READERS", "READER_VERSION", "Decoded", "ReadSpec"]
