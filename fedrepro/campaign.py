@@ -1,5 +1,4 @@
-"""Long runs in order of priority, in parallel processes with one thread each. They can be stopped
-and resumed at any time.
+"""Long runs by priority, in processes with one thread each, stopped and resumed at any time.
 
 A list names the runs. A worker (`python -m fedrepro.campaign`) trains one run and writes its
 progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it.

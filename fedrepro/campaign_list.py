@@ -29,8 +29,7 @@ class Entry(BaseModel):
     """Rows of one experiment, for some seeds: all rows of a seed, then those of the next seed.
 
     methods: rows by label; None: all. changes: as in `Study`. pflop: a run's floating point
-    operations in 1e15; `--list` shows it until some run has read the data and it can be counted.
-    note: for readers.
+    operations in 1e15, shown until some run has read the data and it is counted. note: for readers.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -67,8 +67,7 @@ def _say(line: str) -> None:
 
 
 def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
-    """Names separated by commas, or by semicolons if there is one; None stays None. A known name
-    may contain commas."""
+    """Names separated by semicolons if there is one, else commas, which known names may contain."""
     if words is None:
         return None
     found = []

@@ -128,8 +128,7 @@ def plan(
 
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
     """`<paper>-<dataset>-<scale>-seed<N>.ipynb`. The name also has the experiment if it is not all,
-    chosen methods, and changed settings, so that a part or another protocol is not confused with
-    the whole."""
+    chosen methods, and changed settings: a part or another protocol is not the whole."""
     parts = [paper]
     if parameters["experiment"] != "all":
         parts.append(parameters["experiment"])

@@ -24,8 +24,7 @@ _ATTEMPTS = 8  # two schemas are missing today; a newer release may need a few m
 @functools.cache
 def load_torchvision() -> ModuleType:
     """torchvision, imported. ``ops`` and ``io`` do not work without the native library.
-    ImportError: torchvision is not installed, or fails for another reason than missing
-    schemas."""
+    ImportError: torchvision is not installed, or fails for another reason."""
     for _ in range(_ATTEMPTS):
         try:
             module = importlib.import_module("torchvision")

@@ -13,8 +13,7 @@ class FedReproError(Exception):
 
 
 class Diverged(FedReproError):
-    """The loss of a run is not finite in a round, counted from 1. The rounds before it are
-    kept."""
+    """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept."""
 
     def __init__(self, message: str, seed: int, round: int) -> None:
         super().__init__(message)

@@ -1,5 +1,4 @@
-"""Files that are either complete or absent: written under a temporary name, then renamed; and
-their checksums."""
+"""Files that are complete or absent, written under a temporary name; and their checksums."""
 
 import hashlib
 import json

@@ -1,5 +1,4 @@
-"""Paths: the checkout, if there is one, the folder of runs, files of methods, and the modules of
-a package."""
+"""Paths: the checkout, if there is one, the folder of runs; and the modules of a package."""
 
 import importlib
 import pkgutil

@@ -5,15 +5,8 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedrepro.base.errors import FedReproError, first_mistake
 
@@ -24,14 +17,13 @@ Status = Literal["stated", "code", "inferred", "decided"]
 
 class _Spec(BaseModel):
     """Settings. Run ids hash their dump. A setting that was added after the first recorded runs
-    is not in ``always``, and is dumped only if it differs from its default. So the ids of
-    earlier runs stay the same."""
+    is not in ``always``, and is dumped only if it differs from its default: old ids stay."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     always: ClassVar[frozenset[str]] = frozenset()
 
-    @model_serializer(mode="wrap")
-    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    @pydantic.model_serializer(mode="wrap")
+    def _dump(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         def departs(name: str) -> bool:
             default = type(self).model_fields[name].get_default(call_default_factory=True)
             return bool(getattr(self, name) != default)
@@ -62,14 +54,14 @@ class OptimizerSpec(_Spec):
     cosine: int | None = Field(None, ge=1)
     kept: bool = False
 
-    @model_validator(mode="before")
+    @pydantic.model_validator(mode="before")
     @classmethod
     def _own_decay(cls, raw: Any) -> Any:
         if isinstance(raw, dict) and raw.get("kind") == "adamw":
             return {"weight_decay": 0.01, **raw}
         return raw
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.kind == "adamw" and self.momentum:
             raise ValueError("adamw has its own moments; leave momentum at 0")
@@ -181,7 +173,7 @@ class DataSpec(Augmentation):
     normalise: Literal["half", "none", "imagenet", "clip"] = "half"
     encoder: str | None = None
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _embedded(self) -> Self:
         if self.encoder is not None and self.augmentation != Augmentation():
             raise ValueError("embeddings cannot be augmented; leave crop, flip, rotate, erase out")
@@ -249,7 +241,7 @@ class Protocol(_Spec):
     precision: Literal["float32", "float64", "tf32", "bf16"] = "float32"
     scale: Scale = "paper"
 
-    @model_validator(mode="after")
+    @pydantic.model_validator(mode="after")
     def _known_end(self) -> Self:
         if self.tested_at is not None and self.early_stop is not None:
             raise ValueError("tested_at needs a known last round; leave it out with early_stop")

@@ -28,8 +28,7 @@ def lanes(network: int) -> int:
     """The number of networks of `network` bytes to train at once: one per core if memory allows.
 
     On two free cores this makes a recorded round 1.5 to 1.7 times as fast. In a sweep that uses
-    all cores, each process has one thread and trains one network at a time. Results do not
-    depend on it.
+    all cores, each process trains one network at a time. Results do not depend on it.
     """
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
     return max(1, min(free_threads(), fitting))

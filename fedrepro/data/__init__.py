@@ -1,5 +1,4 @@
-"""Data sets: official files (or the generator) -> uint8 arrays in a cache -> clients. Also the
-weights of frozen encoders."""
+"""Data sets: official files (or the generator) -> uint8 arrays in a cache -> clients."""
 
 from fedrepro.data.domains import DATASETS, ENCODERS, load_domain
 from fedrepro.data.status import fetch, prepare, status

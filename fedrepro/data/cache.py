@@ -54,8 +54,7 @@ def data_root(root: Path | str | None = None, create: bool = False) -> Path:
 
 
 def cache_root() -> Path:
-    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared). It is
-    created if absent."""
+    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
     path = _folder(os.environ.get(CACHE) or f"{DEFAULT}/prepared", "cache", CACHE)
     return files.make_folder(path, f"give a folder you may write to with {CACHE}")
 

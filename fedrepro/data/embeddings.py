@@ -68,8 +68,7 @@ def embedder(name: str, root: Path | None = None) -> Embedder:
 
 
 def _pixels(name: str, root: Path | None, device: torch.device) -> Embedder:
-    """An encoder without learning: the picture itself, averaged down. It tests the code quickly
-    and without a file."""
+    """The picture itself, averaged down: tests the code quickly and without a file."""
     clauses = f"no encoder: {PIXELS}x{PIXELS} pixels take the embedding's place", NO_TEXT
     images = nn.Sequential(nn.AdaptiveAvgPool2d(PIXELS), nn.Flatten())
     return Embedder(name, 3 * PIXELS**2, f"pixels-{PIXELS}", images, clauses)
@@ -101,8 +100,7 @@ def _mobilenet(name: str, root: Path | None, device: torch.device) -> Embedder:
 
     Its BatchNorm is folded into its weights and its statistics are not the data's, so it runs in
     evaluation mode only. It was trained with TensorFlow's padding: its five 3x3 convolutions of
-    stride 2 are padded by one at the bottom and on the right only. Else up to three in ten
-    predictions change.
+    stride 2 are padded at the bottom and on the right only, else up to 3 in 10 predictions change.
     """
     tensors, hash, deviations = load_weights(name, root)
     network = load_torchvision().models.mobilenet_v2(weights=None)

@@ -132,8 +132,7 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
 
     Splits and clients depend on ``spec.split_seed``, so every run of a protocol has the same
     data for any seed. Under label skew all domains become one domain ``pooled``, for clients,
-    validation and test. FedReproError: unknown data set, missing or broken files, impossible
-    clients.
+    validation and test. FedReproError: unknown data set, broken files, impossible clients.
     """
     arrays, splits, partition = divided(spec, root)
     size, texts = spec.size, dict[str, Tensor]()

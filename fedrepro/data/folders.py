@@ -136,8 +136,7 @@ def _look(root: Path) -> Tree:
 
 def _entries(root: Path) -> Iterator[tuple[str, ...]]:
     """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files, and
-    other files next to the class folders, are ignored; anything else in a wrong place is an
-    error."""
+    other files next to the class folders, are ignored; anything else is an error."""
     try:
         paths = sorted(islice(root.rglob("*"), common.MAX_MEMBERS + 1))
     except OSError as error:

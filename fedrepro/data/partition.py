@@ -45,8 +45,7 @@ class ClientShare:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Clients in order; per domain the validation images that no client has (absent if there are
-    none) and the test images."""
+    """Clients in order; per domain the validation images that no client has, if any, and tests."""
 
     clients: tuple[ClientShare, ...]
     validation: dict[str, Pieces]
@@ -55,8 +54,7 @@ class Partition:
 
     @property
     def hash(self) -> str:
-        """sha256 over rule, clients, validation, and tests if they are mixed; unmixed tests are
-        hashed with the split."""
+        """sha256 over rule, clients, validation, and tests if mixed (else the split has them)."""
         digest = hashlib.sha256(self.rule.encode())
         for client in self.clients:
             digest.update(f"|{client.name}|{client.domain}".encode())
@@ -93,8 +91,7 @@ def make_partition(
     validation: int | float,
     shared: Mapping[str, Indices] | None = None,
 ) -> Partition:
-    """Divide the training images of all splits among clients, no image twice except with
-    ``cut_tests``.
+    """Divide all splits' training images among clients, none twice except with ``cut_tests``.
 
     labels: per domain, of all its images. validation: as in DataSpec. shared: for domains with
     images of the same objects, the object of each image, for ``disjoint``.
@@ -367,8 +364,7 @@ def every_class(
 
     label, owner: of the image at each position; an owner >= ``clients`` means no client. A client
     without a class gives an image of a class that it has twice, and gets an image that no client
-    has, or whose owner comes later or has another one (RethinkFL's sampler, which may also take
-    a kept image)."""
+    has, or whose owner comes later or has another one (RethinkFL's sampler may take any)."""
     order, label, classes = np.arange(len(label)), label.copy(), int(label.max()) + 1
     for client in range(clients):
         for k in np.unique(label):

@@ -146,8 +146,7 @@ def prepare(
     """Turn files into array files; yields one line per finished domain and size. Sizes: those
     given, else the papers' (``SIZES``). An encoder's file is used unchanged.
 
-    With no names, every domain whose files are present is prepared; a named one that is missing
-    is an error.
+    With no names, all domains with files are prepared; a named one that is missing is an error.
     """
     names, sizes = list(names), list(sizes)
     domain_names(names)

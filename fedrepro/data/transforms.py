@@ -156,8 +156,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
 
 
 def normalise(images: Tensor, how: str, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Pixel values 0..255 (b, 3, H, W) -> (value / 255 - mean) / std, in ``dtype``; embeddings
-    (b, d) do not change."""
+    """Pixels 0..255 (b, 3, H, W) -> (value / 255 - mean) / std, in ``dtype``; embeddings stay."""
     if images.ndim == 2:
         return images.to(dtype)
     wide = torch.promote_types(dtype, torch.float32)  # bf16 would round 1/255 steps away
@@ -167,7 +166,6 @@ def normalise(images: Tensor, how: str, dtype: torch.dtype = torch.float32) -> T
 
 @lru_cache
 def _constants(how: str, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation (3, 1, 1). They are cached, because the host waits for the
-    device when it sends them."""
+    """Mean and deviation (3, 1, 1), cached, because the host waits when it sends them."""
     mean, std = (torch.tensor(v, dtype=dtype, device=device) for v in _NORMALISE[how])
     return mean[:, None, None], std[:, None, None]

@@ -23,8 +23,7 @@ MODELS = {build.__name__.replace("_", "-"): build for build in _BUILDERS}
 
 
 def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
-    """A fresh network for images (b, 3, size, size), or embeddings (b, size), and ``classes``
-    classes.
+    """A fresh network of ``classes`` classes for images (b, 3, size, size) or embeddings (b, size).
 
     Initial values come from torch's global generator; build inside ``rng.seeded_modules``.
     FedReproError: unknown name, unknown or wrong argument.

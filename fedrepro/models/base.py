@@ -1,5 +1,4 @@
-"""The common structure of all networks, their tensors (for sharing rules and byte counts), and
-fully connected parts."""
+"""What networks share: three parts, their tensors by name and kind, fully connected layers."""
 
 import copy
 from typing import Literal, NamedTuple, cast, get_args

@@ -1,5 +1,4 @@
-"""Convolutional networks: plain ones, and residual ones built from torchvision's classes without
-weights."""
+"""Convolutional networks: plain ones, and residual ones built from torchvision's classes."""
 
 from typing import Any, cast
 
@@ -22,8 +21,7 @@ def _conv(
 ) -> list[nn.Module]:
     """A convolution with BatchNorm, ReLU and, optionally, max-pooling.
 
-    It pools before the ReLU: values and gradients are the same bit for bit, and the ReLU has less
-    work.
+    It pools before the ReLU: the same values and gradients bit for bit with less work.
     """
     return [
         nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2),
@@ -35,8 +33,7 @@ def _conv(
 
 def digit_cnn(classes: int, size: int) -> FLModel:
     """The digit CNN of FedBN, ADCOL's local model in Table 20: three 5x5 convolutions, and 6,272
-    values at 28x28 into two hidden layers. z (b, 512) is the input of the last linear layer; there
-    is no projection head."""
+    values at 28x28 into two hidden layers. z (b, 512) is the last linear layer's input; no head."""
     _at_least("digit-cnn", size, 4)
     encoder = nn.Sequential(
         *_conv(3, 64, 5, pool=2),
@@ -91,8 +88,7 @@ def pfl_cnn(classes: int, size: int) -> FLModel:
 
 
 def tiny_cnn(classes: int, size: int) -> FLModel:
-    """The network of scale ``smoke``: it tests the code in seconds; its accuracy means nothing. z
-    (b, 16)."""
+    """The network of scale ``smoke`` tests the code; its accuracy means nothing. z (b, 16)."""
     _at_least("tiny-cnn", size, 8)
     side = max(1, -(-size // 2) // 4)
     encoder = nn.Sequential(*_conv(3, 8, 5, 2, pool=4), nn.Flatten(), *bn_linear(8 * side**2, 32))
@@ -160,8 +156,7 @@ def resnet18(classes: int, size: int) -> FLModel:
 
 def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
     """ResNet-10 for one CPU core, the network of scale ``reduced`` for methods that need features
-    as ResNets have them: z (b, 8 width) is the average of the last map after its ReLU, so never
-    negative."""
+    as ResNets have them: z (b, 8 width), the mean of the last map after its ReLU, so never < 0."""
     block = load_torchvision().models.resnet.BasicBlock
     stem = [nn.Conv2d(3, width, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(width)]
     pool = [nn.MaxPool2d(3, stride=2, padding=1)] if size >= BIG_IMAGE else []
@@ -178,8 +173,7 @@ def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
 def _small_image_resnet(classes: int, blocks: int) -> FLModel:
     """Basic-block ResNet for 32x32 images: a stem of stride 1, no max-pool. z (b, 512) is the
     average of the last map after its ReLU. The family's class also has an MLP without any loss; it
-    is left out. Initial values are PyTorch's layer defaults, as there, not torchvision's Kaiming
-    ones."""
+    is left out. Initial values are PyTorch's layer defaults, as there, not torchvision's."""
     resnet = load_torchvision().models.resnet
     encoder = resnet.ResNet(resnet.BasicBlock, [blocks] * 4)
     encoder.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)

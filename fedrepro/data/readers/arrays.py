@@ -100,8 +100,7 @@ def usps_h5(spec: ReadSpec) -> Iterator[Block]:
 def svhn(spec: ReadSpec) -> Iterator[Block]:
     """Cropped-digits .mat files, train and test or test alone: X uint8 (32, 32, 3, n), y (n, 1).
 
-    SVHN writes the digit 0 as 10; SynthDigits files have either 0 or 10. A file with both is
-    ambiguous and refused.
+    SVHN writes the digit 0 as 10; SynthDigits files have either. A file with both is refused.
     """
     from scipy.io import loadmat
 
