@@ -107,13 +107,9 @@ def _folder_status(name: str) -> list[DomainStatus]:
     images = sum(counts.values())
     held = f"{len(counts)} domains, {len(tree.classes)} classes ({classes}), {images:,} images"
     whole = DomainStatus(name, True, tree.root, "folder", "unknown", images, licence, held)
-    return [
-        whole,
-        *(
-            replace(whole, domain=domain, path=tree.root / domain, images=count, note="")
-            for domain, count in counts.items()
-        ),
-    ]
+    row = replace(whole, note="")
+    parts = [replace(row, domain=d, path=tree.root / d, images=n) for d, n in counts.items()]
+    return [whole, *parts]
 
 
 def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus:
