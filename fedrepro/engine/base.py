@@ -21,13 +21,7 @@ from fedrepro.base.errors import Diverged
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
-from fedrepro.data.transforms import (
-    augment,
-    draw,
-    epoch_batches,
-    normalise,
-    slices,
-)
+from fedrepro.data.transforms import augment, draw, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, Method, Phase, Shots
 from fedrepro.methods.messages import Message, architecture, norms, run_with
 from fedrepro.models import FLModel, Output, TensorInfo, layout
