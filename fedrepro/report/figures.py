@@ -32,13 +32,15 @@ def curves(
     x: Literal["round", "bytes"] = "round",
     y: str = "avg",
     ylabel: str | None = None,
+    printed: Mapping[str, float] | None = None,
 ) -> Picture:
     """Test accuracy during training: one line per label, the mean over seeds, in a band from the
     lowest to the highest seed. A mean ends where its first seed ends.
 
     frame: from `Study.curves`: label, seed, round, avg, bytes and domains. x="bytes": one client's
     traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is a
-    horizontal line at its last accuracy.
+    horizontal line at its last accuracy. printed: the paper's final accuracy of some labels, drawn
+    as a thin dotted line in the label's colour.
     """
     if x not in ("round", "bytes"):
         raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
@@ -48,6 +50,8 @@ def curves(
     lines = interactive.means(frame, x, y).groupby("label", sort=False)
     for index, (label, rows) in enumerate(lines):
         _curve(ax, rows, styles[str(label)], index % 3)
+        if (final := (printed or {}).get(str(label))) is not None:
+            ax.axhline(final, color=styles[str(label)]["color"], linestyle=":", linewidth=1)
     if x == "bytes":
         shared.logarithmic_x(ax)
     else:
@@ -56,7 +60,7 @@ def curves(
     ylabel = ylabel or (ACCURACY if y == "avg" else f"test accuracy on {y} (%)")
     shared.label_axes(ax, where, ylabel, grid="both")
     shared.legend_above(figure, ax)
-    figure.drawn_live = interactive.curves(frame, x, y, ylabel)
+    figure.drawn_live = interactive.curves(frame, x, y, ylabel, printed)
     return figure
 
 

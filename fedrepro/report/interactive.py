@@ -9,7 +9,7 @@ and plotly's script is five times as large as Vega's.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -82,10 +82,14 @@ def _extremes(values: pd.Series, what: str) -> str:
     return f"{what}, {highest}, lowest {values.idxmin()} with {values.min():.2f}"
 
 
-def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
+def curves(
+    frame: pd.DataFrame, x: str, y: str, ylabel: str, printed: Mapping[str, float] | None = None
+) -> Spec:
     """Means over seeds in a band from the lowest to the highest seed, by round or by traffic. A
-    method that sends nothing is a horizontal line."""
+    method that sends nothing is a horizontal line; a printed accuracy is a thin one."""
     rows = means(frame, x, y)
+    if printed:
+        rows["printed"] = rows.label.map(printed)
     labels = [str(label) for label in rows.label.unique()]
     said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
     told = _told(*rows.columns.drop(["low", "high"]), low="lowest seed", high="highest seed")
@@ -116,6 +120,18 @@ def curves(frame: pd.DataFrame, x: str, y: str, ylabel: str) -> Spec:
             "encoding": line | {"x": {"value": 0}, "x2": {"value": "width"}, "tooltip": told},
         }
         layers = [{"transform": [{"filter": "datum.MB > 0"}], "layer": layers}, level]
+    if printed:
+        final = {"op": "min", "field": "printed", "as": "printed"}
+        level = {"y": _number("printed", ylabel), "x": {"value": 0}, "x2": {"value": "width"}}
+        thin = {"type": "rule", "strokeWidth": 1, "strokeDash": [1, 3]}
+        layers.append(
+            {
+                "transform": [{"aggregate": [final], "groupby": ["label"]}],
+                "mark": thin,
+                "encoding": level
+                | {"stroke": line["stroke"], "tooltip": _told("label", "printed")},
+            }
+        )
     pick = _pick("Highlight", labels)
     return _spec(rows, said, height=340, params=pick, layer=layers, encoding={"x": along})
 

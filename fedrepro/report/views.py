@@ -199,9 +199,14 @@ def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Htm
 def curves(
     found: Results, experiment: str, dataset: str, x: Literal["round", "bytes"] = "round"
 ) -> Shown:
-    """Accuracy during training, over rounds or bytes."""
-    frame = found.of_one_scale(dataset, experiment).curves(experiment)
-    return _drawn(found, experiment, dataset, frame, partial(figures.curves, x=x))
+    """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
+    here = found.of_one_scale(dataset, experiment)
+    printed: dict[str, float] = {}
+    if x == "round" and all(study.scale == "paper" for study, _ in here.studies):
+        cells = verdicts.beside(here, experiment).query("column == 'avg'").dropna(subset="ours")
+        printed = cells.set_index("method").published.dropna().to_dict()
+    draw = partial(figures.curves, x=x, printed=printed)
+    return _drawn(found, experiment, dataset, here.curves(experiment), draw)
 
 
 def _drawn(found: Results, experiment: str, dataset: str, rows: Any, draw: Draw) -> Shown:

@@ -37,6 +37,15 @@ def test_curves_hold_mean_band_and_seeds() -> None:
     assert rows.loc["ADCOL"].index.max() == 4  # where its shortest seed ends
 
 
+def test_a_printed_accuracy_is_a_line_of_its_own() -> None:
+    picture = figures.curves(curve_frame(("SOLO", "FedAvg")), printed={"FedAvg": 57.1})
+    assert [line.get_ydata() for line in picture.axes[0].lines if len(line.get_xdata()) == 2] == [
+        [57.1, 57.1]
+    ]
+    rows = data(filed(picture))
+    assert rows.groupby("label").printed.max().dropna().to_dict() == {"FedAvg": 57.1}
+
+
 def test_curves_over_traffic_leave_one_row_of_what_sends_nothing() -> None:
     frame = curve_frame(("SOLO", "FedAvg"))
     rows = data(interactive.curves(frame, "bytes", "avg", "accuracy")).groupby("label")
