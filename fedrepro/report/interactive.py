@@ -121,19 +121,20 @@ def curves(
         }
         layers = [{"transform": [{"filter": "datum.MB > 0"}], "layer": layers}, level]
     if printed:
-        final = {"op": "min", "field": "printed", "as": "printed"}
-        level = {"y": _number("printed", ylabel), "x": {"value": 0}, "x2": {"value": "width"}}
-        thin = {"type": "rule", "strokeWidth": 1, "strokeDash": [1, 3]}
-        layers.append(
-            {
-                "transform": [{"aggregate": [final], "groupby": ["label"]}],
-                "mark": thin,
-                "encoding": level
-                | {"stroke": line["stroke"], "tooltip": _told("label", "printed")},
-            }
-        )
+        layers.append(_printed(ylabel, line["stroke"]))
     pick = _pick("Highlight", labels)
     return _spec(rows, said, height=340, params=pick, layer=layers, encoding={"x": along})
+
+
+def _printed(ylabel: str, stroke: Spec) -> Spec:
+    """A thin level line for each label with a printed accuracy."""
+    level = {"y": _number("printed", ylabel), "x": {"value": 0}, "x2": {"value": "width"}}
+    final = {"op": "min", "field": "printed", "as": "printed"}
+    return {
+        "transform": [{"aggregate": [final], "groupby": ["label"]}],
+        "mark": {"type": "rule", "strokeWidth": 1, "strokeDash": [1, 3]},
+        "encoding": level | {"stroke": stroke, "tooltip": _told("label", "printed")},
+    }
 
 
 def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:

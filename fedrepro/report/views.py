@@ -201,8 +201,10 @@ def curves(
 ) -> Shown:
     """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
     here = found.of_one_scale(dataset, experiment)
+    named = found.paper.experiment(experiment).table or experiment
     printed: dict[str, float] = {}
-    if x == "round" and all(study.scale == "paper" for study, _ in here.studies):
+    tables = {table.id for table in found.paper.tables}
+    if named in tables and x == "round" and {s.scale for s, _ in here.studies} == {"paper"}:
         cells = verdicts.beside(here, experiment).query("column == 'avg'").dropna(subset="ours")
         printed = cells.set_index("method").published.dropna().to_dict()
     draw = partial(figures.curves, x=x, printed=printed)

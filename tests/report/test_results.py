@@ -260,6 +260,13 @@ def test_views_of_the_recorded_runs():
     assert [r["value"] for r in rows if (r["method"], r["column"]) == ("MOON", "avg")] == [value]
 
 
+def test_curves_at_scale_paper_show_what_is_printed():
+    picture = views.curves(recorded("adcol").where(scale="paper"), "table-4", "office10")
+    levels = [line.get_ydata()[0] for line in picture.axes[0].lines if len(line.get_xdata()) == 2]
+    assert levels[:2] == [58.8, 56.2]  # SOLO and FedAvg
+    assert views.curves(recorded("adcol").where(scale="smoke"), "figure-5", "office10") is not None
+
+
 def test_rows_of_earlier_settings_are_named():
     found = recorded("adcol").where(dataset="office10", scale="reduced", seed=0)
     assert found.past("table-4") == {}
