@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.base.places import RUNS
-from fedrepro.base.progress import Progress, Tracker, progress
+from fedrepro.base.progress import Progress, Tracker
+from fedrepro.base.progress import progress as default_progress
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study, study
@@ -115,6 +116,7 @@ def compare(
     scale: str = "smoke",
     paper: str = "common",
     changes: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
     **where: Any,
 ) -> pd.DataFrame:
     """Accuracy in percent after the last round: one row per method, means over the seeds.
@@ -123,7 +125,7 @@ def compare(
     interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`.
     """
     protocol = study(paper, dataset, scale, changes=changes or {}).protocol()
-    shown, rows = progress(own=True), {}
+    shown, rows = progress or default_progress(own=True), {}
     shown.plan({f"{method} {seed}": protocol.rounds for method in methods for seed in seeds})
     where |= {"scale": scale, "paper": paper, "changes": changes, "progress": shown}
     for method in methods:
