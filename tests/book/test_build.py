@@ -285,6 +285,22 @@ def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
     assert alt is not None and words.startswith(alt[1])  # drawn from the same records
 
 
+def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numbers(
+    site: Path,
+) -> None:
+    """README leads to it also where no book is built."""
+
+    def shown(page: Path) -> list[str]:
+        cells = json.loads(page.read_text("utf-8"))["cells"]
+        html = ["".join(o["data"]["text/html"]) for c in cells for o in c.get("outputs", ())]
+        return re.findall(r'<span (?:id|class)="([^"]+)"', " ".join(html))  # claims and answers
+
+    kept = sorted((REPOSITORY / pages.RESULTS).glob("*.ipynb"))
+    (claims,) = [page for page in kept if '"output_type"' in page.read_text("utf-8")]
+    assert claims.stem == Path(CLAIMS).stem
+    assert shown(claims) == shown(site.parent / "site" / pages.RESULTS / claims.name) != []
+
+
 def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> None:
     results = site / "book" / "results"
     places = re.findall(r'<span id="([^"]+)"', (results / CLAIMS).read_text("utf-8"))
