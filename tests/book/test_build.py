@@ -292,8 +292,9 @@ def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numb
 
     def shown(page: Path) -> list[str]:
         cells = json.loads(page.read_text("utf-8"))["cells"]
-        html = ["".join(o["data"]["text/html"]) for c in cells for o in c.get("outputs", ())]
-        return re.findall(r'<span (?:id|class)="([^"]+)"', " ".join(html))  # claims and answers
+        data = [o.get("data", {}) for cell in cells for o in cell.get("outputs", ())]
+        html = " ".join("".join(one.get("text/html", "")) for one in data)
+        return re.findall(r'<span (?:id|class)="([^"]+)"', html)  # claims and answers
 
     kept = sorted((REPOSITORY / pages.RESULTS).glob("*.ipynb"))
     (claims,) = [page for page in kept if '"output_type"' in page.read_text("utf-8")]
