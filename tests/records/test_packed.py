@@ -7,7 +7,7 @@ import pytest
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
-from fedrepro.records.packed import Pack, PackedRecord, check, pack, unpack
+from fedrepro.records.packed import Pack, PackedRecord, check, light, pack, unpack
 from tests import toys
 from tests.records.conftest import obtain, spec
 
@@ -21,17 +21,19 @@ def run(root: Path, seed: int, probe: Probe | None = None) -> Record:
 
 def facts(record: Record) -> tuple[object, ...]:
     predictions = {name: values.tolist() for name, values in record.predictions.items()}
-    curve = record.curve.to_dict()
+    curve = light(record.curve).to_dict()
     return record.config, record.environment, record.data, predictions, curve
 
 
 def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     whole, drawn = run(tmp_path, 0, PROBE), run(tmp_path, 1)
-    before = facts(whole)
+    before, whole_curve = facts(whole), whole.curve
     assert pack(tmp_path, [drawn.run_id]) == 2
     assert not list(tmp_path.glob("*/done")) and not whole.folder.exists()
     found = run(tmp_path, 0, PROBE)
     assert found.run_id == whole.run_id and facts(found) == before
+    gap = (found.curve.value - whole_curve.value).abs().groupby(whole_curve.measure).max()
+    assert gap.pop("seconds") <= 0.0005 and gap.pop("term") < 1e-6 and not gap.any()
     assert found.measured("size") == {"clients": 3} and found.probes == ["size"]
     assert {r.run_id for r in toys.records(tmp_path)} == {whole.run_id, drawn.run_id}
     points = run(tmp_path, 1).points
