@@ -204,7 +204,14 @@ def _of_run(result: Result, column: str) -> Row:
     """Whether the column is from a stand-in or a subset, and its deviations."""
     data = result.record.data
     domains = [column] if column in data["domains"] else data["domains"]
-    caveats = [clause for domain in domains for clause in data["deviations"].get(domain, [])]
+    said = {domain: data["deviations"].get(domain, []) for domain in data["domains"]}
+    plain = {domain: [c.removeprefix(f"{domain}: ") for c in said[domain]] for domain in said}
+    every = set.intersection(*map(set, plain.values()))  # what holds of all domains is said once
+    caveats = [
+        short if short in every else clause
+        for domain in domains
+        for short, clause in zip(plain[domain], said[domain], strict=True)
+    ]
     standin = any(domain in data["standins"] for domain in domains)
     cut = any(domain in data["subsets"] for domain in domains)
     return {"standin": standin, "subset": cut, "caveats": list(dict.fromkeys(caveats))}
