@@ -267,6 +267,16 @@ def test_curves_at_scale_paper_show_what_is_printed():
     assert views.curves(recorded("adcol").where(scale="smoke"), "figure-5", "office10") is not None
 
 
+def test_a_caveat_of_all_domains_is_said_once():
+    rows = recorded("mpft").where(dataset="pacs", seed=0).cells("table-1-pacs")
+    caveats = rows[0]["caveats"]
+    assert "MobileNetV2: released 8-bit weights, dequantised" in caveats
+    assert not [clause for clause in caveats if clause.startswith(("photo: ", "sketch: "))]
+    first = recorded("adcol").where(dataset="digits5-standin", scale="reduced", seed=0)
+    (mean,) = [r for r in first.cells("table-1") if (r["method"], r["column"]) == ("SOLO", "avg")]
+    assert any(clause.startswith("USPS: ") for clause in mean["caveats"])
+
+
 def test_rows_of_earlier_settings_are_named():
     found = recorded("adcol").where(dataset="office10", scale="reduced", seed=0)
     assert found.past("table-4") == {}
