@@ -191,12 +191,13 @@ def add_recorded(copy: Path, say: Report) -> None:
     them. Smoke runs are not results and are left out; a notebook that is not listed is removed."""
     found, whole = [], dict(_finished(copy / RECORDED, say))
     for file in sorted((copy / RECORDED).rglob("*.ipynb")):
-        given = _parameters(whole[file]) if file in whole else {"scale": "smoke"}
-        if given["scale"] == "smoke":
+        notebook = whole.get(file)
+        if notebook is None or _parameters(notebook)["scale"] == "smoke":
             file.unlink()
             continue
-        whole[file].metadata |= {"orphan": True, "nosearch": True}
-        nbformat.write(whole[file], file)
+        given = _parameters(notebook)
+        notebook.metadata |= {"orphan": True, "nosearch": True}
+        nbformat.write(notebook, file)
         place = file.relative_to(copy).as_posix()
         order = (file.name.partition("-")[0], given["dataset"], given["scale"], given["seed"])
         found.append((order, place, f"- [{_title(file, given)}](/{place})\n"))
@@ -258,7 +259,8 @@ def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None
     chapters, scales = [], set()
     for file, notebook in _finished(folder, say):
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
-        scales.add(scale := _parameters(notebook)["scale"])
+        scale = _parameters(notebook)["scale"]
+        scales.add(scale)
         _mark_own(notebook, name, scale)
         (copy / OWN).mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, copy / OWN / f"{name}.ipynb")

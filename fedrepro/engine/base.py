@@ -23,8 +23,9 @@ from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, draw, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, Method, Phase, Shots
-from fedrepro.methods.messages import Message, architecture, norms, run_with
+from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output, TensorInfo, layout
+from fedrepro.models.base import architecture, norms, run_with
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 

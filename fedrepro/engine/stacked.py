@@ -24,8 +24,9 @@ from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.messages import Message, norms
+from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output
+from fedrepro.models.base import norms
 
 Named = Mapping[str, Tensor]
 Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of `Batch`

@@ -6,16 +6,13 @@ which every method needs, are not counted. Values that a client has itself are n
 its own ``memory``, and a ``schedule``, values that follow from the round's number.
 """
 
-import copy
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import register_pytree_node, tree_leaves
 
-Module = TypeVar("Module", bound=nn.Module)
+from fedrepro.models.base import architecture, run_with
 
 
 class Network:
@@ -47,28 +44,6 @@ def _filled(tensors: Iterable[Any], context: tuple[nn.Module, bool]) -> Network:
 register_pytree_node(
     Network, lambda sent: ([sent.tensors], (sent._skeleton, sent._skeleton.training)), _filled
 )
-
-
-def norms(module: nn.Module) -> list[_BatchNorm]:
-    return [m for m in module.modules() if isinstance(m, _BatchNorm)]
-
-
-def architecture(module: Module, training: bool) -> Module:
-    """A copy in a mode, to be run with other tensors, also under vmap. It has no batch counters,
-    which vmap cannot write. If it uses batch statistics it has no running ones either: they are
-    never read, and clients that share it cannot all write them."""
-    module = copy.deepcopy(module).train(training).requires_grad_(False)
-    for layer in norms(module):
-        layer.num_batches_tracked = None
-        if training:
-            layer.running_mean = layer.running_var = None
-    return module
-
-
-def run_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
-    """The output of an `architecture` for x, with those of the tensors that it has."""
-    used = {name: value for name, value in tensors.items() if name in module.state_dict()}
-    return functional_call(module, used, (x,), strict=True)
 
 
 OWN = ("memory", "schedule")  # kinds that a loss receives but that are not sent

@@ -1,15 +1,19 @@
-"""What networks share: three parts, their tensors by name and kind, fully connected layers."""
+"""What networks share: three parts, their tensors by name and kind, fully connected layers;
+and how a network runs with other tensors than its own."""
 
 import copy
-from typing import Literal, NamedTuple, cast, get_args
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedrepro.base.errors import FedReproError
 
+Module = TypeVar("Module", bound=nn.Module)
 Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors added by a method
 
 
@@ -157,3 +161,25 @@ def adapter(classes: int, size: int, reduction: int = 4) -> FLModel:
         raise FedReproError(f"adapter: reduction = {reduction} leaves none of {size} values")
     encoder = Residual(size, size // reduction)
     return FLModel(encoder, nn.Identity(), FrozenHead(size, classes), size)
+
+
+def norms(module: nn.Module) -> list[_BatchNorm]:
+    return [m for m in module.modules() if isinstance(m, _BatchNorm)]
+
+
+def architecture(module: Module, training: bool) -> Module:
+    """A copy in a mode, to be run with other tensors, also under vmap. It has no batch counters,
+    which vmap cannot write. If it uses batch statistics it has no running ones either: they are
+    never read, and clients that share it cannot all write them."""
+    module = copy.deepcopy(module).train(training).requires_grad_(False)
+    for layer in norms(module):
+        layer.num_batches_tracked = None
+        if training:
+            layer.running_mean = layer.running_var = None
+    return module
+
+
+def run_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
+    """The output of an `architecture` for x, with those of the tensors that it has."""
+    used = {name: value for name, value in tensors.items() if name in module.state_dict()}
+    return functional_call(module, used, (x,), strict=True)

@@ -52,24 +52,24 @@ class Arm:
 
     def trials(self, tuning: Tuning) -> Iterator[tuple[str, Arm, Arm]]:
         """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
-        scale = self.protocol.scale
-        rounds = tuning.rounds.get(scale, self.protocol.rounds)
-        for value in tuning.values[scale]:
+        for value in tuning.values[self.protocol.scale]:
             if self.tuned or tuning.setting is None:
                 arm = replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
             else:
                 arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
-            yield str(value), arm, replace(arm, protocol=arm.protocol.changed(rounds=rounds))
+            yield str(value), arm, arm._trial(tuning)
 
     def constants(self, tuning: Tuning, first: str) -> Iterator[tuple[str, Arm, Arm]]:
         """The same for the values of the arm's constant. first: the value it has from `trials`."""
-        rounds = tuning.rounds.get(self.protocol.scale, self.protocol.rounds)
         tried = self.constant if self.protocol.scale in tuning.constants else {}
         for name, values in tried.items():
             for value in values:
                 arm = replace(self, fields=self.fields | {name: value})
-                run = replace(arm, protocol=arm.protocol.changed(rounds=rounds))
-                yield f"{first}, {name} {value}", arm, run
+                yield f"{first}, {name} {value}", arm, arm._trial(tuning)
+
+    def _trial(self, tuning: Tuning) -> Arm:
+        rounds = tuning.rounds.get(self.protocol.scale, self.protocol.rounds)
+        return replace(self, protocol=self.protocol.changed(rounds=rounds))
 
 
 class Paper(BaseModel):

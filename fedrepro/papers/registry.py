@@ -95,6 +95,6 @@ def _own(protocol: str) -> dict[str, Any]:
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         return dict(yaml.load(path.read_text(encoding="utf-8"), _LOADER))
-    except (yaml.YAMLError, ValueError, OSError) as error:
+    except (yaml.YAMLError, TypeError, ValueError, OSError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None

@@ -3,7 +3,7 @@
 The numbers of the command line and of the notebooks are computed here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
@@ -89,22 +89,28 @@ class Study(Question):
         tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}
-        tried: dict[str, Arm] = {}
-        trials: dict[str, Record] = {}
-        best, diverged = "", None
-        for constant in (False, True):
-            runs = tried[best].constants(tuning, best) if constant else arm.trials(tuning)
-            for value, chosen, run in runs:
-                try:
-                    named = f"{arm.label}, {value}"
-                    trials[value] = self._record(run, seed=tuning.seed, name=named)
-                    tried[value] = chosen
-                except Diverged as error:
-                    diverged = error
-            if diverged is not None and not trials:
-                raise diverged
-            best = metrics.best_value({v: metrics.validated(r.curve) for v, r in trials.items()})
-        return tried[best], trials
+        tried: dict[str, tuple[Arm, Record]] = {}
+        first = self._best(arm, arm.trials(tuning), tuning.seed, tried)
+        best = self._best(arm, tried[first][0].constants(tuning, first), tuning.seed, tried)
+        return tried[best][0], {value: run for value, (_, run) in tried.items()}
+
+    def _best(
+        self,
+        arm: Arm,
+        trials: Iterable[tuple[str, Arm, Arm]],
+        seed: int,
+        tried: dict[str, tuple[Arm, Record]],
+    ) -> str:
+        """Add further trials to those tried. Returns the best value of all."""
+        diverged: Diverged | None = None
+        for value, chosen, run in trials:
+            try:
+                tried[value] = chosen, self._record(run, seed=seed, name=f"{arm.label}, {value}")
+            except Diverged as error:
+                diverged = error
+        if diverged is not None and not tried:
+            raise diverged
+        return metrics.best_value({v: metrics.validated(r.curve) for v, (_, r) in tried.items()})
 
     def _record(
         self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""

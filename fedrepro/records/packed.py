@@ -177,7 +177,7 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 def light(curve: pd.DataFrame) -> pd.DataFrame:
     """A curve without digits that say nothing, a fifth smaller: seconds to the millisecond, loss
-    terms in the float32 they were computed in. All that is judged stays exact."""
+    terms as float32. Accuracies, losses and bytes stay exact."""
     found = curve.value.mask(curve.measure == "seconds", curve.value.round(3))
     terms = curve.value.astype(np.float32).astype(float)
     return curve.assign(value=found.mask(curve.measure == "term", terms))

@@ -148,11 +148,9 @@ def place(
     if own not in {row["method"] for row in rows if row["value"] is not None}:
         return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
-    named = found.paper.experiment(experiment).table
-    table = found.paper.table(named) if named else None
-    cells = {m: table.cell(m, column) for m in ours.index} if table else {}
-    printed = pd.Series({m: c.value for m, c in cells.items() if c is not None and c.value})
-    unit = table.unit_of(column) if table and len(printed) else "percent"
+    named, printed = found.paper.experiment(experiment).table, _printed(found, experiment, column)
+    printed = printed[printed.index.isin(ours.index)]
+    unit = found.paper.table(named).unit_of(column) if named and len(printed) else "percent"
 
     def stands(values: pd.Series) -> str:
         rank = values.round(9).rank(ascending=False)[own]
@@ -165,8 +163,17 @@ def place(
     if other and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
-        parts.append(f"in the paper {own} is {stands(printed.astype(float))}")
+        parts.append(f"in the paper {own} is {stands(printed)}")
     return "; ".join(parts) + "."
+
+
+def _printed(found: Results, experiment: str, column: str) -> pd.Series:
+    """The printed numbers of one column by row; empty where the experiment has no table."""
+    named = found.paper.experiment(experiment).table
+    table = found.paper.table(named) if named else None
+    cells = {m: table.cell(m, column) for m in table.methods} if table else {}
+    values = {m: c.value for m, c in cells.items() if c is not None and c.value is not None}
+    return pd.Series(values, dtype=float)
 
 
 def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
@@ -201,13 +208,9 @@ def curves(
 ) -> Shown:
     """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
     here = found.of_one_scale(dataset, experiment)
-    named = found.paper.experiment(experiment).table or experiment
-    printed: dict[str, float] = {}
-    tables = {table.id for table in found.paper.tables}
-    if named in tables and x == "round" and {s.scale for s, _ in here.studies} == {"paper"}:
-        cells = verdicts.beside(here, experiment).query("column == 'avg'").dropna(subset="ours")
-        printed = cells.set_index("method").published.dropna().to_dict()
-    draw = partial(figures.curves, x=x, printed=printed)
+    draw = partial(figures.curves, x=x)
+    if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
+        draw = partial(figures.curves, x=x, printed=_printed(found, experiment, "avg").to_dict())
     return _drawn(found, experiment, dataset, here.curves(experiment), draw)
 
 

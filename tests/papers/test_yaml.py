@@ -141,6 +141,10 @@ def test_a_setting_that_is_none_is_one_line(tmp_path: Path) -> None:
 def test_missing_files_and_names_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(FedReproError, match="not readable YAML"):
         read_paper(tmp_path / "adcol.yaml")
+    for text in ("", "- a list"):
+        (tmp_path / "adcol.yaml").write_text(text)
+        with pytest.raises(FedReproError, match="not readable YAML"):
+            read_paper(tmp_path / "adcol.yaml")
     with pytest.raises(FedReproError, match="choose from fedapc, fedpall"):
         papers.load("fedavg")
 

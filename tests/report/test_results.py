@@ -22,6 +22,7 @@ from fedrepro.records import Store
 from fedrepro.report import execution, results, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
+from fedrepro.report.tables import Html
 from tests.report.made import Made
 
 PAGES = FOLDER.parent / "results"
@@ -264,7 +265,8 @@ def test_curves_at_scale_paper_show_what_is_printed():
     picture = views.curves(recorded("adcol").where(scale="paper"), "table-4", "office10")
     levels = [line.get_ydata()[0] for line in picture.axes[0].lines if len(line.get_xdata()) == 2]
     assert levels[:2] == [58.8, 56.2]  # SOLO and FedAvg
-    assert views.curves(recorded("adcol").where(scale="smoke"), "figure-5", "office10") is not None
+    empty = views.curves(recorded("adcol").where(scale="smoke"), "figure-5", "office10")
+    assert isinstance(empty, Html) and empty.html == views.nothing().html
 
 
 def test_a_caveat_of_all_domains_is_said_once():
