@@ -216,7 +216,7 @@ def run(
     names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
     where = scale, seed, only, changed, device, engine
     asked = [papers.Question(loaded, name, *where) for name in names]
-    todo = [(a, name) for a in asked for name in a.chosen(experiment) if a.has_work(name)]
+    todo = [(a, name) for a in asked for name in a.chosen(experiment)]
     if not todo:
         raise FedReproError(
             f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"

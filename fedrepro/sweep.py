@@ -112,7 +112,7 @@ def plan(
         for dataset in datasets or default_datasets(paper, experiment, scale):
             for seed in dict.fromkeys(seeds):
                 asked = Question(paper, dataset, scale, seed, methods, changes or {}, device)
-                if not any(asked.has_work(one) for one in asked.chosen(experiment)):
+                if not asked.chosen(experiment):
                     raise FedReproError(
                         f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
                         f"methods; see `fedrepro experiments --paper {name}`"

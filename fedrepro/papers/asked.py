@@ -71,11 +71,11 @@ class Question:
 
     def chosen(self, experiment: str) -> list[str]:
         """Ids behind an experiment's name; `all` stands for all that run on this data set at this
-        scale without being named."""
+        scale without being named. Those of which `only` leaves no row are left out."""
         ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
         if experiment == "all":
             ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
-        return ids
+        return [n for n in ids if self.arms(n) or not self.paper.arm_specs(n)]
 
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
@@ -94,10 +94,6 @@ class Question:
             return []
         labels = {spec.label for spec in specs}
         return [m for m in self.only or () if m in self._methods and m not in held | labels]
-
-    def has_work(self, experiment: str) -> bool:
-        """Whether `only` leaves anything of an experiment."""
-        return bool(self.arms(experiment)) or not self.paper.arm_specs(experiment)
 
 
 def known_methods(asked: Sequence[str]) -> set[str]:
