@@ -146,8 +146,7 @@ def main_claims(page: str, pictures: str) -> str:
             counted = ", counted" * all(d.exact for d in lead.part.differences)
             found = (lead.part.scale + counted, lead.where, *lead.shown)
         rows.append((paper.short, one.claim.main, answer, *found))
-    caption = leads.drawn().caption
-    return f"{markdown(head, rows)}\n![{caption}]({pictures}/{PICTURE})\n"
+    return f"{markdown(head, rows)}\n![{leads.caption()}]({pictures}/{PICTURE})\n"
 
 
 def glue_main() -> None:

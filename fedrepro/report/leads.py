@@ -76,14 +76,22 @@ def main() -> list[tuple[Paper, Answer]]:
     return [(paper, one) for paper, one in found if one.claim.main]
 
 
-def drawn() -> Picture:
-    """Every lead that has an interval, data sets under their claim. Hollow: rising curves, or rows
-    of earlier settings."""
-    rows: list[tuple[str, Lead | None]] = []
+Rows = list[tuple[str, Lead | None]]  # a claim, then its data sets with their leads
+
+
+def _rows() -> Rows:
+    """Every lead that has an interval, data sets under their claim."""
+    rows: Rows = []
     for paper, one in main():
         if own := [lead for lead in leads(paper, one.parts) if lead.interval]:
             rows.append((f"{paper.short}: {one.claim.main}", None))
             rows += [(lead.where, lead) for lead in own]
+    return rows
+
+
+def drawn() -> Picture:
+    """The leads. Hollow: rising curves, or rows of earlier settings."""
+    rows = _rows()
     figure, axes = picture(1.1 + 0.23 * len(rows))
     ax = axes[0, 0]
     for place, (name, lead) in enumerate(rows):
@@ -102,17 +110,20 @@ def drawn() -> Picture:
     ax.plot([], [], "o", color=OURS, mfc="white", label="still rising, or earlier settings")
     ax.plot([], [], "D", color=PAPER, markersize=8, label="printed")
     ax.axvline(0, color=PAPER, linewidth=1)
-    ax.set_yticks(*zip(*((n, r[0]) for n, r in enumerate(rows) if r[1]), strict=True))
+    places = [place for place, (_, lead) in enumerate(rows) if lead]
+    ax.set_yticks(places, [rows[place][0] for place in places])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(rows) - 0.5, -0.7)
     label_axes(ax, "lead over the rival, in points", grid="x")
     handles = ax.get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=SMALL, frameon=False)
-    figure.caption = _said([lead for _, lead in rows if lead is not None])
+    figure.caption = caption(rows)
     return figure
 
 
-def _said(found: Sequence[Lead]) -> str:
+def caption(rows: Rows | None = None) -> str:
+    """The picture in words, without drawing it."""
+    found = [lead for _, lead in (_rows() if rows is None else rows) if lead is not None]
     intervals = [lead.interval for lead in found if lead.interval]
     above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
     return (

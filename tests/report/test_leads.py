@@ -52,3 +52,9 @@ def test_the_picture_has_every_lead_that_has_an_interval() -> None:
     assert names == ["PACS", "Office-Caltech-10"]
     said = "above 0 in 1, below 0 in 0, not told from 0 in 1; in 0 the curves still rise"
     assert said in drawn.caption and len(drawn.png()) > 5000
+
+
+def test_without_records_the_picture_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leads, "main", lambda: [(PAPER, Answer("mpft", ROUND))])
+    assert ", 0 rows" in leads.drawn().caption
+    assert "| not run |" in claim_views.main_claims("here", "folder")
