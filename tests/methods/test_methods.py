@@ -135,19 +135,31 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
         assert not torch.allclose(z, other, atol=0.1)
 
 
-@pytest.mark.parametrize("name", ["FedBN", "PartialFed"])
-def test_what_is_sent_and_what_is_kept(name):
-    """FedBN sends all but BatchNorm, shortcuts' too; PartialFed sends all and loads a part."""
-    run = training(name, model="resnet10" if name == "FedBN" else "tiny-cnn")
-    downs, ups = record_messages(run)
+def test_what_partialfed_sends_and_keeps():
+    """It sends all and loads a part."""
+    run = training("PartialFed", model="tiny-cnn")
     everything = {n for n, info in run.layout.items() if not info.is_counter}
-    bn = {n for n in everything if run.layout[n].is_bn}
-    head = {n for n in everything if run.layout[n].part == "predictor"}
-    sent, kept = (everything - bn, bn) if name == "FedBN" else (everything, bn | head)
+    own = {n for n in everything if run.layout[n].is_bn or run.layout[n].part == "predictor"}
+    check_sent(run, sent=everything, kept=own)
+
+
+@pytest.mark.parametrize("shortcut_bn", ["local", "average"])
+def test_fedbn_keeps_batch_norm(shortcut_bn):
+    """All of it; as FedPall's code has it, all but the shortcuts'."""
+    run = training("FedBN", model="resnet10", shortcut_bn=shortcut_bn)
+    everything = {n for n, info in run.layout.items() if not info.is_counter}
+    kept = {n for n in everything if run.layout[n].is_bn}
+    assert any("downsample" in n for n in kept)
+    if shortcut_bn == "average":
+        kept = {n for n in kept if ".bn" in n}  # the names by which the code selects
+    check_sent(run, sent=everything - kept, kept=kept)
+
+
+def check_sent(run, sent, kept):
+    downs, ups = record_messages(run)
     for client, down, up in zip(run.clients, downs, ups, strict=True):
         assert set(down["model"]) == sent == set(up.message["model"])
         assert set(client.kept) == kept
-    assert any("shortcut" in n or "downsample" in n for n in bn) or name != "FedBN"
     assert run.evaluated == ("personal",)
 
 
