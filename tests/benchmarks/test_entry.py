@@ -12,6 +12,7 @@ REFUSED = [
     ("at_once", "--threads 1", ""),
     ("cross_device", "--peers nobody", ""),
     ("drift", "--domains nowhere", ""),
+    ("end_to_end", "nowhere", "name a clone"),
     ("gpu", "--device cuda", ""),
     ("growth", "--values 3 5", "belong to one axis"),
     ("growth", "--axis clients --values 7", "two or more"),

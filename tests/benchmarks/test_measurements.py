@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 import torch
 
@@ -12,7 +13,7 @@ from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.server import Server
 from tests import toys
-from tests.benchmarks.conftest import script
+from tests.benchmarks.conftest import FOLDER, script
 
 NAMES = ("growth", "phases", "at_once", "precision", "peak")
 growth, phases, at_once, precision, peak = map(script, NAMES)
@@ -143,3 +144,10 @@ def test_each_part_of_a_step_has_its_share_of_the_best_rate(tmp_path, capsys, mo
     shares = [float(row[3].rstrip("%")) for row in rows[1:] if row[3] != "-"]
     assert max(shares) == 100 and len(shares) == 3
     assert text in capsys.readouterr().out
+
+
+def test_fedbn_is_its_authors_code_until_rounding_errors_grow():
+    """What the page of the papers' own protocol says of the stored rounds."""
+    stored = pd.read_json(FOLDER.parent / "book" / "records" / "end-to-end-fedbn.json", dtype=False)
+    theirs, moved = (stored[f"{what} - ours"].astype(float) for what in ("theirs", "ours moved"))
+    assert theirs[0] == 0 and theirs[1] < 1e-4 < 1 < moved[0]
