@@ -176,11 +176,14 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve without digits that say nothing, a fifth smaller: seconds to the millisecond, loss
-    terms as float32. Accuracies, losses and bytes stay exact."""
-    found = curve.value.mask(curve.measure == "seconds", curve.value.round(3))
-    terms = curve.value.astype(np.float32).astype(float)
-    return curve.assign(value=found.mask(curve.measure == "term", terms))
+    """A curve without digits that say nothing, a third smaller: seconds to the millisecond, losses
+    to four significant digits. Exact: accuracies, bytes, and validation losses, because a round
+    may be chosen by them."""
+    value = curve.value
+    losses = (curve.measure == "term") | ((curve.measure == "loss") & (curve.split == "test"))
+    scale = 10 ** (3 - np.floor(np.log10(value.abs().where(value != 0, 1.0))))
+    short = value.mask(losses, (value * scale).round() / scale)
+    return curve.assign(value=short.mask(curve.measure == "seconds", value.round(3)))
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
