@@ -77,6 +77,11 @@ def facts(run: str) -> dict[str, Any]:
     return found
 
 
+def protocol(run: str) -> dict[str, Any]:
+    found: dict[str, Any] = index()[1][index()[0][run]["config"]["protocol"]]
+    return found
+
+
 @cache
 def tested(run: str) -> dict[str, int]:
     counts = pd.DataFrame(facts(run)["counts"])
@@ -173,10 +178,14 @@ def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, d
 
 
 def gain(runs: list[str]) -> float:
-    """Points that the last quarter of the rounds adds, by the slope of the last half."""
+    """Points that the last quarter of the rounds adds, by the slope of the last half; none where
+    the protocol's own rule ended the run."""
     gains = []
     for run in runs:
         mean = by_round(run).mean(axis=1)
+        if mean.index[-1] < protocol(run)["rounds"]:
+            gains.append(0.0)
+            continue
         late = mean.iloc[len(mean) // 2 :]
         slope = stats.linregress(late.index, late).slope if len(mean) > 3 else 0.0
         gains.append(slope * len(mean) / 4)
@@ -263,7 +272,8 @@ def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:
                 continue
             seeds = sum(((o - o.mean()) ** 2).sum() for o in every) / freedom / len(d)
             total = seeds + drawn
-            known = total**2 * freedom / seeds**2 if seeds else math.inf
+            fewer = freedom / (1 + (len(every) - 1) / 4)  # the differences share a row
+            known = total**2 * fewer / seeds**2 if seeds else math.inf
             t = (d.mean() - margin) / math.sqrt(total)
             ps.append((float(stats.t.sf(t, known)), float(stats.t.cdf(t, known))))
         found.append(ps)
@@ -279,8 +289,9 @@ def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
             seen = {row["method"]: row["value"] for row in rows}
             others = [test["above"]] if "above" in test else [seen[other] for other in test["than"]]
             sign = -1 if test.get("lower") else 1
-            above = [sign * (seen[test["better"]] - other) > 0 for other in others]
-            found += [(0.0, 1.0) if one else (1.0, 0.0) for one in above]
+            gaps = [sign * (seen[test["better"]] - other) for other in others]
+            over = [gap - test.get("margin", 0.0) for gap in gaps]
+            found += [(float(gap <= 0), float(gap >= 0)) for gap in over]
     return found
 
 

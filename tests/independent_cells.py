@@ -20,6 +20,7 @@ from tests.independent import (
     image_variance,
     index,
     paper,
+    protocol,
     rows_of,
     scored,
     tested,
@@ -170,20 +171,18 @@ def tested_cell(
     """d, half of its 90 and 95 % intervals, the tolerance and p; None where no spread is known."""
     kind, table, dataset = experiment["kind"], tables(name)[place[0]], place[1]
     here = rows_of(name, experiment["id"], dataset, "paper")
-    runs = list(here[label].values())
-    ours = [scores(run, kind, rule(name))[column] for run in runs]
-    reporting, spread, freedom = paper(name)["reporting"], 0.0, 0
-    for rows in ({0: here[label]}, here, rows_of(name, experiment["id"], dataset, "reduced")):
-        seen = [
-            [scores(r, kind, rule(name))[column] for r in row.values()] for row in rows.values()
-        ]
-        freedom = sum(len(row) - 1 for row in seen)
-        if freedom:
-            spread = sum(np.var(row, ddof=1) * (len(row) - 1) for row in seen if len(row) > 1)
-            spread = float(spread) / freedom
-            break
+    runs, ours = list(here[label].values()), numbers(here[label], kind, rule(name), column)
+    reporting, seen = paper(name)["reporting"], [ours]
+    if len(ours) == 1:  # the spread of other rows; with few of them, those at scale reduced too
+        few = rows_of(name, experiment["id"], dataset, "reduced")
+        seen = [numbers(row, kind, rule(name), column) for row in here.values()]
+        if sum(len(row) - 1 for row in seen) < 4:
+            seen += [numbers(row, kind, rule(name), column) for row in few.values()]
+    freedom = sum(len(row) - 1 for row in seen)
     if not freedom:
         return None
+    spread = sum(np.var(row, ddof=1) * (len(row) - 1) for row in seen if len(row) > 1)
+    spread = float(spread) / freedom
     mean, _, std = printed(name, table["id"], *place[2:]).partition("±")
     trials = table.get("trials", reporting["trials"]["value"])
     usable = reporting.get("std_usable", {"value": True})["value"]
@@ -203,6 +202,11 @@ def tested_cell(
     return d, halves[0], halves[1], max(delta, image) if delta else 0.0, p
 
 
+def numbers(runs: dict[int, str], kind: str, rule: str, column: str) -> list[float]:
+    """A row's numbers in a column, one per seed."""
+    return [scores(run, kind, rule)[column] for run in runs.values()]
+
+
 def of_images(
     name: str, place: Place, column: str, runs: list[str], unit: str
 ) -> tuple[float, float]:
@@ -210,7 +214,7 @@ def of_images(
     whole, sizes = KINDS["accuracy"] if unit == "percent" else 1.0, tested(runs[0])
     domains = [column] if column in sizes else list(sizes)
     image = whole / min(sizes[d] for d in domains) / len(domains)
-    data = index()[1][index()[0][runs[0]]["config"]["protocol"]]["data"]
+    data = protocol(runs[0])["data"]
     if data["split"] not in DRAWN and data.get("test_limit") is None:
         return 0.0, image
     theirs = 0.0
