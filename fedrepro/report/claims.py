@@ -61,6 +61,11 @@ class Difference(metrics.Estimate):
         gap = self.mean - self.margin
         return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
 
+    def times(self, factor: float) -> "Difference":
+        """The same in another unit."""
+        names = ("mean", "error", "margin") + ("printed",) * (self.printed is not None)
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
+
     @property
     def exact(self) -> bool:
         """Whether it is counted, so that it does not depend on chance."""
@@ -277,7 +282,7 @@ def answers(
         parts = []
         for part in _estimated(paper, compared, images):
             rows = {name: part.row(name) for name in part.names}
-            facts = {
+            facts: dict[str, Any] = {
                 "rising": tuple(name for name, row in rows.items() if row in rising),
                 "past": tuple(name for name, row in rows.items() if row in old),
                 "hours": sum(map(hours, rows.values())),
@@ -321,7 +326,7 @@ def _estimated(paper: Paper, parts: Sequence[Part], images: Images) -> Iterator[
                 spread = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool) / freedom
                 drawn = images(part, one)
                 error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
-                sizes = {"spread": spread, "pairs": len(pool), "images": drawn}
+                sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
                 one = replace(one, error=error, freedom=both, **sizes)
             known.append(one)
         yield replace(part, differences=tuple(known))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 
 from fedrepro import papers
 from fedrepro.papers import Claim
-from fedrepro.report import claim_views, leads
+from fedrepro.report import claim_views
 from fedrepro.report.claims import Answer, Difference, Part
 
 PAPER = papers.load("mpft")
@@ -19,8 +20,9 @@ COST = next(claim for claim in PAPER.claims if claim.id == "cost")
 def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -> Part:
     test = next(test for test in claim.tests if "subset" not in test.experiment)
     freedom = 4.0 if error else math.inf
-    least = Difference(lead, error, freedom, "FedAvg", "x", margin=0.0, printed=None)
-    return Part(test, dataset, "reduced", 3, (least,))
+    gaps = pd.Series([lead] * 3)
+    least = Difference(lead, error, freedom, "FedAvg", "x", "", gaps, margin=0.0, printed=None)
+    return Part(test, dataset, "reduced", (least,))
 
 
 @pytest.fixture
@@ -30,7 +32,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
         Answer("mpft", ROUND, (part("pacs", 0.05), part("office10", -0.02))),
         Answer("mpft", COST, (part("pacs", 126, 0, COST),)),
     ]
-    monkeypatch.setattr(leads, "main", lambda: [(PAPER, one) for one in found])
+    monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, one) for one in found])
 
 
 @pytest.mark.usefixtures("claims")
@@ -47,7 +49,7 @@ def test_a_main_claim_is_one_row_of_its_least_support() -> None:
 
 @pytest.mark.usefixtures("claims")
 def test_the_picture_has_every_lead_that_has_an_interval() -> None:
-    drawn = leads.drawn()
+    drawn = claim_views.drawn()
     names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
     assert names == ["PACS", "Office-Caltech-10"]
     said = "above 0 in 1, below 0 in 0, not told from 0 in 1; in 0 the curves still rise"
@@ -55,6 +57,6 @@ def test_the_picture_has_every_lead_that_has_an_interval() -> None:
 
 
 def test_without_records_the_picture_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leads, "main", lambda: [(PAPER, Answer("mpft", ROUND))])
-    assert ", 0 rows" in leads.drawn().caption
+    monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, Answer("mpft", ROUND))])
+    assert ", 0 rows" in claim_views.drawn().caption
     assert "| not run |" in claim_views.main_claims("here", "folder")
