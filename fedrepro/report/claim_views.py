@@ -20,12 +20,11 @@ from fedrepro import papers
 from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
-from fedrepro.report import run_page, views
+from fedrepro.report import views
 from fedrepro.report.claims import LEVEL, Answer, Difference, Part, Word, answered, of_recorded
 from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, picture
 from fedrepro.report.results import FLAT, Results, kept
-from fedrepro.report.sections import MINUS
-from fedrepro.report.tables import Html, badge, prose, styled
+from fedrepro.report.tables import MINUS, Html, badge, prose, styled
 from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
@@ -185,8 +184,8 @@ def _on(dataset: str) -> str:
 
 
 @cache
-def _runs(paper: str, experiment: str) -> dict[run_page.Cell, str]:
-    return run_page.links(kept(paper), experiment)
+def _runs(paper: str, experiment: str) -> dict[tuple[str, str, str, str], str]:
+    return kept(paper).links(experiment)
 
 
 def _figures(one: Answer) -> Iterator[str]:

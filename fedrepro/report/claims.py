@@ -392,7 +392,7 @@ def _printed(paper: Paper, test: Comparison, other: str, column: str) -> float |
     table = paper.experiment(test.experiment).table
     if table is None or test.against:
         return None
-    shown = paper.column(table, column)
-    cells = [paper.table(table).cell(name, shown or column) for name in (test.better, other)]
-    values = [cell.value for cell in cells if cell is not None and cell.value is not None]
-    return (-1 if test.lower else 1) * (values[0] - values[1]) if len(values) == 2 else None
+    values = paper.table(table).values(paper.column(table, column) or column)
+    if test.better not in values or other not in values:
+        return None
+    return (-1 if test.lower else 1) * (values[test.better] - values[other])

@@ -8,8 +8,8 @@ from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.environment import describe_build
-from fedrepro.report import run_page, score_rules
-from fedrepro.report.results import Results, recorded
+from fedrepro.report import score_rules
+from fedrepro.report.results import Results, recorded, run_link
 from fedrepro.report.tables import Html, styled
 from fedrepro.report.text import dataset_name
 from fedrepro.report.verdicts import beside
@@ -95,7 +95,7 @@ def every_run(found: Results) -> Html:
         return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
     frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
-    links = {run: f'<a href="{run_page.link(run)}">{run}</a>' for run in rows}
+    links = {run: f'<a href="{run_link(run)}">{run}</a>' for run in rows}
     shown = frame.rename(index=links, columns=score_rules.NAMES)
     return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
 

@@ -1,6 +1,7 @@
 """The common protocol's page: methods of all papers in one order, with intervals that hold for all
 ranks at once, and its agreement with the papers' printed orders."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
@@ -17,7 +18,6 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
-from fedrepro.report import run_page
 from fedrepro.report.picture import COLOURS, Picture, label_axes, picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, styled
@@ -85,14 +85,13 @@ def _tukey(methods: int, freedom: int) -> float:
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
     """A printed column by method, for the rows that are one method."""
     experiment = next(e for e in paper.experiments if e.table == table)
-    arms = [arm for arm in paper.arm_specs(experiment.id) if not arm.alternative]
-    methods = [arm.method for arm in arms]
-    cells = {a.method: paper.table(table).cell(a.label, column) for a in arms}
-    return {
-        method: cell.value
-        for method, cell in cells.items()
-        if cell is not None and cell.value is not None and methods.count(method) == 1
-    }
+    labels: dict[str, list[str]] = defaultdict(list)
+    for arm in paper.arm_specs(experiment.id):
+        if not arm.alternative:
+            labels[arm.method].append(arm.label)
+    values = paper.table(table).values(column)
+    single = {method: own[0] for method, own in labels.items() if len(own) == 1}
+    return {method: values[label] for method, label in single.items() if label in values}
 
 
 def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) -> pd.DataFrame:
@@ -128,8 +127,6 @@ def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame,
     """Accuracy in percent: method, seed, column (a domain), value. Second: the methods with a
     diverged seed, which are left out."""
     frame = pd.DataFrame(found.of_one_scale(dataset, experiment).cells(experiment))
-    if frame.empty:
-        raise FedReproError(f"no notebook of the common protocol has {experiment} on {dataset}")
     frame = frame[frame.column != "avg"][["method", "seed", "column", "value"]]
     diverged = list(frame[frame.value.isna()].method.unique())
     return frame[~frame.method.isin(diverged)], diverged
@@ -166,7 +163,7 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
     """The same as a page shows it: each accuracy leads to the runs it is the mean of."""
     frame = table(found, experiment, dataset)
     here = found.of_one_scale(dataset, experiment)
-    pages = {cell[2:]: page for cell, page in run_page.links(here, experiment).items()}
+    pages = {cell[2:]: page for cell, page in here.links(experiment).items()}
     shown = frame.astype(object)
     for name in frame:
         column = "avg" if name == MEAN else name

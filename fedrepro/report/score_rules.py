@@ -7,8 +7,7 @@ import pandas as pd
 
 from fedrepro.federated import metrics
 from fedrepro.report.results import Results
-from fedrepro.report.sections import spread
-from fedrepro.report.tables import folded, styled
+from fedrepro.report.tables import folded, spread, styled
 
 NAMES = {
     "last": "last round",

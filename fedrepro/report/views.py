@@ -15,11 +15,10 @@ from fedrepro.federated import metrics
 from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
 from fedrepro.records.embedding import tsne
-from fedrepro.report import figures, images, run_page, score_rules, verdicts
+from fedrepro.report import figures, images, score_rules, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
-from fedrepro.report.sections import number, sections
-from fedrepro.report.tables import Html, beside_table, folded, prose
+from fedrepro.report.tables import Html, beside_table, folded, number, prose, sections
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
@@ -86,7 +85,7 @@ def table(found: Results, experiment: str) -> Html:
     spec = paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = verdicts.beside(found, experiment)
-    shown = beside_table(rows, caption, run_page.links(found, experiment))
+    shown = beside_table(rows, caption, found.links(experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
         return replace(none := nothing(shown.html), html=first + none.html)
@@ -148,7 +147,8 @@ def place(
     if own not in {row["method"] for row in rows if row["value"] is not None}:
         return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
-    named, printed = found.paper.experiment(experiment).table, _printed(found, experiment, column)
+    named = found.paper.experiment(experiment).table
+    printed = pd.Series(_printed(found, experiment, column), dtype=float)
     printed = printed[printed.index.isin(ours.index)]
     unit = found.paper.table(named).unit_of(column) if named and len(printed) else "percent"
 
@@ -167,13 +167,10 @@ def place(
     return "; ".join(parts) + "."
 
 
-def _printed(found: Results, experiment: str, column: str) -> pd.Series:
+def _printed(found: Results, experiment: str, column: str) -> dict[str, float]:
     """The printed numbers of one column by row; empty where the experiment has no table."""
     named = found.paper.experiment(experiment).table
-    table = found.paper.table(named) if named else None
-    cells = {m: table.cell(m, column) for m in table.methods} if table else {}
-    values = {m: c.value for m, c in cells.items() if c is not None and c.value is not None}
-    return pd.Series(values, dtype=float)
+    return found.paper.table(named).values(column) if named else {}
 
 
 def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
@@ -210,7 +207,7 @@ def curves(
     here = found.of_one_scale(dataset, experiment)
     draw = partial(figures.curves, x=x)
     if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
-        draw = partial(figures.curves, x=x, printed=_printed(found, experiment, "avg").to_dict())
+        draw = partial(figures.curves, x=x, printed=_printed(found, experiment, "avg"))
     return _drawn(found, experiment, dataset, here.curves(experiment), draw)
 
 
@@ -259,11 +256,10 @@ def in_and_out(
 def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
     """Mean accuracy over a grid of two settings; printed: the table with the paper's values for
     some of them on the experiment's first data set."""
-    frame, paper = _values(found, experiment, dataset), found.paper
-    cells = {row.method: row.cells[0].value for row in paper.table(printed).rows}
-    own = dataset == paper.experiment(experiment).datasets[0]
-    known = {label: value for label, value in cells.items() if value is not None and own}
-    return _drawn(found, experiment, dataset, frame, partial(figures.heat_map, printed=known))
+    table = found.paper.table(printed)
+    own = dataset == found.paper.experiment(experiment).datasets[0]
+    draw = partial(figures.heat_map, printed=table.values(table.columns[0]) if own else None)
+    return _drawn(found, experiment, dataset, _values(found, experiment, dataset), draw)
 
 
 def by_domain(

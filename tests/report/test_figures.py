@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,6 @@ from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
 from fedrepro import papers
-from fedrepro.base.errors import FedReproError
 from fedrepro.data.federation import Samples
 from fedrepro.report import figures, images, verdicts
 from fedrepro.report.picture import Picture
@@ -230,37 +227,6 @@ def test_order_joins_the_ranks() -> None:
     assert found == {"ADCOL": [1.0, 2.0], "FedBN": [2.0, 1.0], "SOLO": [3.0, 3.0]}
     assert len({line.get_linestyle() for line in ax.lines}) == 3
     assert "0.33" in ax.get_title() and ticks(ax.xaxis) == ["paper", "ours (reduced)"]
-    with pytest.raises(FedReproError, match="choose from avg"):
-        figures.order(verdicts.order(frame), column="MNIST")
-
-
-SWEEP = partial(figures.sweep, xlabel="x")
-DRAWN = [figures.curves, SWEEP, images.embedding, figures.traffic, figures.beside, figures.order]
-
-
-@pytest.mark.parametrize("draw", DRAWN)
-@pytest.mark.parametrize("frame", [pd.DataFrame(), pd.DataFrame({"label": ["FedAvg"]})])
-def test_nothing_to_draw_is_one_clear_line(
-    draw: Callable[[pd.DataFrame], Picture], frame: pd.DataFrame
-) -> None:
-    with pytest.raises(FedReproError, match=r"is empty|lacks") as caught:
-        draw(frame)
-    assert "\n" not in str(caught.value)
-
-
-def test_wrong_choices_are_refused() -> None:
-    with pytest.raises(FedReproError, match="'round' or 'bytes'"):
-        figures.curves(curve_frame(), x="time")  # type: ignore[arg-type]
-    with pytest.raises(FedReproError, match="'domain' or 'class'"):
-        images.embedding(points(), by="label")  # type: ignore[arg-type]
-    with pytest.raises(FedReproError, match="per_class"):
-        images.sample_grid(toys.federation(), per_class=0)
-    mixed = pd.concat([curve_frame(), curve_frame().assign(dataset="office10")])
-    with pytest.raises(FedReproError, match="digits5, office10"):
-        figures.curves(mixed)
-    scales = [built("table-1", {("SOLO", "mnist"): [1.0]}, scale=s) for s in ("paper", "reduced")]
-    with pytest.raises(FedReproError, match="give the cells of one"):
-        figures.beside(pd.concat(scales))
 
 
 def test_a_heat_map_has_the_mean_of_the_seeds_in_each_place() -> None:
