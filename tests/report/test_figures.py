@@ -1,8 +1,9 @@
-"""The figures hold what they were given: series, labels, ticks and numbers."""
+"""The figures and their interactive forms hold what they were given: series, ticks, numbers."""
 
 from __future__ import annotations
 
 import io
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,9 @@ from PIL import Image
 
 from fedrepro import papers
 from fedrepro.data.federation import Samples
-from fedrepro.report import figures, images, verdicts
-from fedrepro.report.picture import Picture
+from fedrepro.pages import VEGA_LITE
+from fedrepro.report import figures, images, results, verdicts, views
+from fedrepro.report.picture import LIVE, Picture
 from tests import toys
 from tests.report.test_tables import rows as table_rows
 
@@ -70,6 +72,21 @@ def ticks(axis: Any) -> list[str]:
     return words(axis.get_ticklabels())
 
 
+def data(picture: Picture) -> pd.DataFrame:
+    """The numbers of the interactive form."""
+    assert picture.drawn_live
+    return pd.read_csv(io.StringIO(picture.drawn_live["data"]["values"]))
+
+
+def filed(picture: Picture) -> dict[str, Any]:
+    """What a picture's file holds, once Vega-Lite's own compiler has read it."""
+    compiler = pytest.importorskip("vl_convert", reason="the extra `book` brings it")
+    text = Image.open(io.BytesIO(picture.png())).info[LIVE]
+    assert compiler.vegalite_to_vega(text, vl_version=VEGA_LITE)["marks"]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
 def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
     figure = figures.curves(curve_frame())
     data, _ = DisplayFormatter().format(figure)
@@ -93,9 +110,14 @@ def test_curves_are_means_in_a_band_over_seeds() -> None:
     assert found["FedAvg"].get_linestyle() != found["ADCOL"].get_linestyle()
     assert found["FedAvg"].get_marker() != found["ADCOL"].get_marker()
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("communication round", figures.ACCURACY)
-    frame = curve_frame()  # a mean ends with its shortest seed
-    frame = frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] <= 4)]
-    assert list(lines(figures.curves(frame))["ADCOL"].get_xdata()) == [1, 2, 3, 4]
+    frame = curve_frame(seeds=3)  # a mean ends with its shortest seed
+    figure = figures.curves(
+        frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] < 5)]
+    )
+    assert list(lines(figure)["ADCOL"].get_xdata()) == [1, 2, 3, 4]
+    rows = data(figure).set_index(["label", "round"])
+    assert rows.loc["FedAvg", 10].to_dict() == {"mean": 11, "low": 10, "high": 12, "seeds": 3}
+    assert rows.loc["ADCOL"].index.max() == 4
 
 
 def test_a_method_has_one_look_in_all_figures() -> None:
@@ -108,11 +130,12 @@ def test_a_method_has_one_look_in_all_figures() -> None:
 
 def test_curves_over_traffic_are_logarithmic_in_megabytes() -> None:
     figure = figures.curves(curve_frame(("SOLO", "FedAvg")), x="bytes")
-    ax = figure.axes[0]
-    assert ax.get_xscale() == "log" and "(MB)" in ax.get_xlabel()
+    assert figure.axes[0].get_xscale() == "log" and "(MB)" in figure.axes[0].get_xlabel()
     found = lines(figure)
     assert list(found["FedAvg"].get_xdata()) == pytest.approx([2.0 * r for r in range(1, 11)])
     assert list(found["SOLO (sends nothing)"].get_ydata()) == [10.5, 10.5]
+    rows = data(figure).groupby("label")
+    assert rows.get_group("SOLO")[["round", "MB", "mean"]].to_numpy().tolist() == [[10, 0, 10.5]]
 
 
 def test_sweep_keeps_the_order_given() -> None:
@@ -265,3 +288,52 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     assert ticks(ax.xaxis) == list(domains)
     assert ax.get_ylim() == (40.0, 100.0)
     assert figure.png()
+
+
+# The interactive forms, which the files hold.
+
+
+def test_radar_and_embedding_hold_each_value() -> None:
+    values = {(m, d): 60.0 + 7 * i + j for i, m in enumerate("ab") for j, d in enumerate("xyz")}
+    cells = [{"method": m, "column": d, "seed": 1, "value": v} for (m, d), v in values.items()]
+    radar = figures.radar(cells)
+    found = data(radar).set_index(["label", "domain"])
+    assert found.value.to_dict() == values and found.spoke.tolist() == [0, 0, 1, 1, 2, 2]
+    assert "highest b on z with 69.00, lowest a on x with 60.00" in filed(radar)["description"]
+    plane = images.embedding(points(), "class")
+    given = points()[["label", "domain", "cls", "x", "y"]].astype({"cls": int})
+    pd.testing.assert_frame_equal(data(plane), given.reset_index(drop=True), check_dtype=False)
+    assert "12 points in 3 panels: 6 of 0, 6 of 1" in filed(plane)["description"]
+
+
+def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
+    picture = figures.curves(curve_frame(), printed={"FedAvg": 57.1})
+    picture.caption = "A caption < & “quoted”"
+    info = Image.open(io.BytesIO(picture.png())).info
+    spec = filed(picture)
+    assert spec["description"] == info["Description"]
+    assert "A caption < &" in spec["description"]
+    assert "highest ADCOL with 20.50, lowest FedAvg with 10.50" in spec["description"]
+    assert spec["description"].endswith("series: FedAvg, ADCOL")
+    rows = data(picture)
+    assert len(rows) == 20
+    assert rows.groupby("label").printed.max().dropna().to_dict() == {"FedAvg": 57.1}
+
+
+@pytest.mark.slow
+def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy() -> None:
+    found = results.recorded("fedapc")
+    asked = found.of_one_scale("digits4-standin", "table-1-digits")
+    cells = pd.DataFrame(asked.cells("table-1-digits")).groupby(["method", "column"]).value.mean()
+    picture = views.confusion(found, "table-1-digits", "digits4-standin")
+    assert isinstance(picture, Picture)
+    rows = data(picture)
+    assert filed(picture) and rows.method.iloc[0] == "FedAPC" and rows.method.nunique() == 4
+    whole = rows.groupby(["method", "domain", "cls"]).percent.sum()
+    assert whole.to_numpy() == pytest.approx(100, abs=1e-3)
+    for (method, domain), part in rows.groupby(["method", "domain"]):
+        right = part.images[part.cls == part.predicted].sum() / part.images.sum()
+        assert 100 * right == pytest.approx(cells[method, domain], abs=1e-3)
+    some = views.confusion(results.recorded("fedpall"), "table-1-pacs", "pacs")
+    assert isinstance(some, Picture)
+    assert set(data(some).method) == {"ADCOL", "MOON", "RUCR"}  # the rest kept none
