@@ -22,7 +22,7 @@ from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report import views
 from fedrepro.report.claims import LEVEL, Answer, Difference, Part, Word, answered, of_recorded
-from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, picture
+from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
 from fedrepro.report.results import FLAT, Results, kept
 from fedrepro.report.tables import MINUS, Html, badge, prose, styled
 from fedrepro.report.text import dataset_name, markdown
@@ -123,8 +123,7 @@ def _said(part: Part, several: bool) -> str:
     least, said = part.weakest, part.why
     if least is not None and least.printed is not None and "printed" not in said:
         said += f"; printed {least.printed:+.3g}"
-    word = f'<span class="verdict verdict-{part.verdict}">{part.verdict}</span> '
-    return word * several + escape(said)
+    return f"{badge(part.verdict)} " * several + escape(said)
 
 
 def _commands(one: Answer) -> str:
@@ -265,12 +264,9 @@ def main() -> list[tuple[Paper, Answer]]:
     return [(paper, one) for paper, one in found if one.claim.main]
 
 
-Rows = list[tuple[str, Lead | None]]  # a claim, then its data sets with their leads
-
-
-def _rows() -> Rows:
-    """Every lead that has an interval, data sets under their claim."""
-    rows: Rows = []
+def _rows() -> list[tuple[str, Lead | None]]:
+    """Every claim, and under it its data sets with their leads that have an interval."""
+    rows: list[tuple[str, Lead | None]] = []
     for paper, one in main():
         if own := [lead for lead in leads(paper, one.parts) if lead.least.interval]:
             rows.append((f"{paper.short}: {one.claim.main}", None))
@@ -281,8 +277,7 @@ def _rows() -> Rows:
 def drawn() -> Picture:
     """The leads. Hollow: rising curves, or rows of earlier settings."""
     rows = _rows()
-    figure, axes = picture(1.1 + 0.23 * len(rows))
-    ax = axes[0, 0]
+    figure, ax = single(1.1 + 0.23 * len(rows))
     for place, (name, lead) in enumerate(rows):
         if lead is None:
             at = blended_transform_factory(figure.transFigure, ax.transData)
@@ -307,13 +302,13 @@ def drawn() -> Picture:
     label_axes(ax, "lead over the rival, in points", grid="x")
     handles = ax.get_legend_handles_labels()
     figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=SMALL, frameon=False)
-    figure.caption = caption(rows)
+    figure.caption = caption()
     return figure
 
 
-def caption(rows: Rows | None = None) -> str:
-    """The picture in words, without drawing it."""
-    found = [lead for _, lead in (_rows() if rows is None else rows) if lead is not None]
+def caption() -> str:
+    """The picture in words."""
+    found = [lead for _, lead in _rows() if lead is not None]
     intervals = [lead.least.between() for lead in found]
     above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
     return (

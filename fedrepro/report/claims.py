@@ -238,7 +238,7 @@ def answered(found: Results) -> list[Answer]:
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
     rows: dict[Row, list[Record]] = {}
-    for study, experiment, result in found.named_runs(*names):
+    for study, experiment, result in found.runs(*names):
         for name in {result.label, result.arm.row or result.label}:
             row = experiment, study.dataset, study.scale, name
             rows.setdefault(row, []).append(result.record)

@@ -25,7 +25,7 @@ def whole_protocol() -> pd.DataFrame | Html:
         for name in (n for n in found.experiments if found.runs(n)):
             for dataset in found.datasets(name):
                 here = found.where(dataset=dataset)
-                ran = {result.label for _, result in here.runs(name)}
+                ran = {result.label for *_, result in here.runs(name)}
                 cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
@@ -41,7 +41,7 @@ def whole_protocol() -> pd.DataFrame | Html:
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
-    return {(study.paper.name, r.record.run_id): (study, r) for study, r in found.runs()}
+    return {(study.paper.name, r.record.run_id): (study, r) for study, _, r in found.runs()}
 
 
 def executions(found: Results) -> pd.DataFrame | Html:

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
+from fedrepro.quantities.base import wide
 from fedrepro.report import interactive
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture
@@ -39,8 +40,8 @@ def curves(
     horizontal line at its last accuracy. printed: the paper's final accuracy of some labels, drawn
     as a thin dotted line in the label's colour.
     """
-    figure, axes = shared.picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
-    ax, styles = axes[0, 0], shared.looks(frame.label)
+    figure, ax = shared.single(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
+    styles = shared.looks(frame.label)
     means = interactive.means(frame, x, y)
     for index, (label, rows) in enumerate(means.groupby("label", sort=False)):
         _curve(ax, rows, styles[str(label)], index % 3)
@@ -84,31 +85,19 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
 
     frame: label, seed, value.
     """
-    from seaborn import pointplot, scatterplot
+    from seaborn import scatterplot
 
-    figure, axes = shared.picture(3.6)
-    ax = axes[0, 0]
+    figure, ax = shared.single(3.6)
     cut = frame.label.astype(str).str.rpartition(", ")
     frame = frame.assign(line=cut[0], place=cut[2]).astype({"value": float})
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
     styles = {lines[0]: {"color": shared.OURS, "marker": "o", "linestyle": "-"}}
     if len(lines) > 1:
         styles = shared.looks(lines)
-    pointplot(
-        frame.assign(line=frame.line if len(lines) > 1 else "mean ± std over seeds"),
-        x="place",
-        y="value",
-        hue="line",
-        palette=[styles[line]["color"] for line in lines],
-        markers=[styles[line]["marker"] for line in lines],
-        linestyles=[styles[line]["linestyle"] for line in lines],
-        errorbar="sd",
-        capsize=0.05,
-        linewidth=1.4,
-        err_kws={"linewidth": 1.4},
-        markersize=7,
-        ax=ax,
-    )
+    named = frame.assign(line=frame.line if len(lines) > 1 else "mean ± std over seeds")
+    dashes = {"linestyles": [styles[line]["linestyle"] for line in lines], "linewidth": 1.4}
+    bars = {"errorbar": "sd", "capsize": 0.05, "markersize": 7}
+    _points(ax, named, "place", "line", [styles[line] for line in lines], **bars, **dashes)
     places = frame.place.map(names.index) + 0.12
     scatterplot(x=places, y=frame.value, color=shared.PAPER, alpha=0.7, s=16, ax=ax)
     ax.get_legend().remove()
@@ -119,6 +108,19 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     shared.label_axes(ax, xlabel, ylabel, grid="y")
     shared.legend_above(figure, ax, 2 if len(lines) < 3 else 4)
     return figure
+
+
+def _points(
+    ax: Any, frame: pd.DataFrame, x: str, hue: str, styles: Sequence[Mapping[str, Any]], **how: Any
+) -> None:
+    """Means of the column value with their bars, a series for each of `hue`."""
+    from seaborn import pointplot
+
+    looks = {
+        "palette": [one["color"] for one in styles],
+        "markers": [one["marker"] for one in styles],
+    }
+    pointplot(frame, x=x, y="value", hue=hue, err_kws={"linewidth": 1.4}, **looks, **how, ax=ax)
 
 
 def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) -> Picture:
@@ -142,7 +144,7 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
     places = places.assign(value=means.to_numpy(), text=texts)
     table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
     shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
-    figure, axes = shared.picture(1.2 + 0.75 * len(table))
+    figure, ax = shared.single(1.2 + 0.75 * len(table))
     heatmap(
         table.rename(index="{:g}".format, columns="{:g}".format),
         annot=shown,
@@ -150,10 +152,10 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
         annot_kws={"size": shared.SMALL},
         cmap="cividis",
         cbar_kws={"label": ACCURACY},
-        ax=axes[0, 0],
+        ax=ax,
     )
-    axes[0, 0].tick_params(axis="y", labelrotation=0)
-    shared.label_axes(axes[0, 0], across, down)
+    ax.tick_params(axis="y", labelrotation=0)
+    shared.label_axes(ax, across, down)
     return figure
 
 
@@ -163,26 +165,13 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
 
     cells: rows with method, column, seed and value, as `Study.cells` gives them.
     """
-    from seaborn import pointplot
-
     frame = pd.DataFrame(cells)
     columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
-    figure, axes = shared.picture(3.4 + 0.2 * len(labels) / 2)
-    ax, styles = axes[0, 0], shared.looks(labels)
-    pointplot(
-        frame,
-        x="column",
-        y="value",
-        hue="method",
-        palette=[styles[label]["color"] for label in labels],
-        markers=[styles[label]["marker"] for label in labels],
-        linestyle="none",
-        dodge=0.6 * (1 - 1 / len(labels)) or False,
-        errorbar=("pi", 100),
-        err_kws={"linewidth": 1.4},
-        markersize=6,
-        ax=ax,
-    )
+    figure, ax = shared.single(3.4 + 0.2 * len(labels) / 2)
+    styles = shared.looks(labels)
+    apart = {"dodge": 0.6 * (1 - 1 / len(labels)) or False, "linestyle": "none"}
+    bars = {"errorbar": ("pi", 100), "markersize": 6}
+    _points(ax, frame, "column", "method", list(styles.values()), **bars, **apart)
     ax.get_legend().remove()
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
@@ -192,31 +181,32 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     return figure
 
 
-def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
+def radar(cells: Sequence[dict[str, Any]]) -> Picture:
     """Variants as closed lines around a centre: one spoke per domain, the mean over seeds. The
     spokes begin at the whole ten below the lowest value, so that lengths are no proportions.
 
     cells: rows with method, column, seed and value in percent, as `Study.cells` gives them; their
     mean over domains (`avg`) is left out. FedReproError below three domains.
     """
-    frame = pd.DataFrame(cells)
-    wide = frame[frame.column != "avg"].pivot_table(
-        index="method", columns="column", values="value", sort=False
-    )
-    if wide.shape[1] < 3:
-        raise FedReproError(f"a radar chart needs three domains, not {wide.shape[1]}; draw bars")
-    angles = np.linspace(0, 2 * np.pi, wide.shape[1], endpoint=False)
-    figure, axes = shared.picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
-    ax = axes[0, 0]
-    for (label, row), style in zip(wide.iterrows(), shared.looks(wide.index).values(), strict=True):
+    return _radar(wide(cells).drop(columns="avg", errors="ignore"))
+
+
+def _radar(table: pd.DataFrame) -> Picture:
+    """table: percent, methods downwards and domains across."""
+    if table.shape[1] < 3:
+        raise FedReproError(f"a radar chart needs three domains, not {table.shape[1]}; draw bars")
+    angles = np.linspace(0, 2 * np.pi, table.shape[1], endpoint=False)
+    figure, ax = shared.single(4.4 + 0.2 * len(table) / 2, subplot_kw={"projection": "polar"})
+    styles = shared.looks(table.index).values()
+    for (label, row), style in zip(table.iterrows(), styles, strict=True):
         ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
-    ax.set_xticks(angles, wide.columns)
+    ax.set_xticks(angles, table.columns)
     ax.tick_params(axis="x", pad=16)  # names are next to the circle, not on it
-    ax.set_ylim(low := np.floor(wide.min().min() / 10) * 10, 100)
-    ax.set_rlabel_position(180 / wide.shape[1])
+    ax.set_ylim(low := np.floor(table.min().min() / 10) * 10, 100)
+    ax.set_rlabel_position(180 / table.shape[1])
     ax.grid(color=shared.GRID)
     shared.legend_above(figure, ax, 2, title="test accuracy (%)")
-    figure.drawn_live = interactive.radar(wide, low)
+    figure.drawn_live = interactive.radar(table, low)
     return figure
 
 
@@ -227,14 +217,9 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
     if found is None or table not in found.domains:
         raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
     kept = found.domains[table]
-    return radar(
-        [
-            {"method": row, "column": column, "seed": 1, "value": value}
-            for row, values in kept.rows.items()
-            if row not in without and (not rows or row in rows)
-            for column, value in zip(kept.columns, values, strict=True)
-        ]
-    )
+    frame = pd.DataFrame.from_dict(kept.rows, orient="index", columns=list(kept.columns))
+    chosen = [r for r in kept.rows if r not in without and (not rows or r in rows)]
+    return _radar(frame.loc[chosen])
 
 
 def traffic(frame: pd.DataFrame) -> Picture:
@@ -250,8 +235,8 @@ def traffic(frame: pd.DataFrame) -> Picture:
     unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
     payloads = list(dict.fromkeys(str(kind).partition("/")[2] for kind in table.columns))
     height = 1.3 + 0.42 * len(table) + 0.22 * math.ceil(table.shape[1] / 2)
-    figure, axes = shared.picture(height)
-    ax, rows = axes[0, 0], np.arange(len(table))
+    figure, ax = shared.single(height)
+    rows = np.arange(len(table))
     for kind in table.columns:
         way, _, payload = str(kind).partition("/")
         place, up = payloads.index(payload), way == "up"
@@ -321,8 +306,7 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
     ranks: a frame of `verdicts.order`, of one table, data set and scale.
     """
     rows = ranks[ranks.column == column]
-    figure, axes = shared.picture(1.3 + 0.36 * len(rows))
-    ax = axes[0, 0]
+    figure, ax = shared.single(1.3 + 0.36 * len(rows))
     for row in rows.itertuples():
         pair = [row.rank_published, row.rank_ours]
         line, colour = ("-", shared.COLOURS[0]) if pair[1] < pair[0] else ("--", shared.COLOURS[1])

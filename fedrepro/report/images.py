@@ -39,8 +39,7 @@ def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
             for row, image in enumerate(chosen[:per_class], index * per_class):
                 y, x = row * step, column * step
                 sheet[y : y + size, x : x + size] = pixels[image].transpose(1, 2, 0)
-    figure, axes = shared.picture(0.55 + 0.7 * _long(classes) + 3.9 * rows / len(classes))
-    ax = axes[0, 0]
+    figure, ax = shared.single(0.55 + 0.7 * _long(classes) + 3.9 * rows / len(classes))
     ax.imshow(sheet, interpolation="nearest" if size < 48 else "antialiased")
     middle = size / 2 - 0.5
     ax.set_xticks([step * i + middle for i in range(len(classes))], classes)
@@ -195,8 +194,7 @@ def plane(points: pd.DataFrame) -> Picture:
     star = "mean of prototypes"
     domains = list(dict.fromkeys(points[points.role != star].domain))
     classes = list(dict.fromkeys(points.cls))
-    figure, axes = shared.picture(5.2 + 0.25 * (len(domains) + len(classes)) / 3)
-    ax = axes[0, 0]
+    figure, ax = shared.single(5.2 + 0.25 * (len(domains) + len(classes)) / 3)
     for (role, domain, name), part in points.groupby(["role", "domain", "cls"], sort=False):
         size, alpha, edge = ROLES[role]
         ax.scatter(

@@ -50,7 +50,7 @@ def _data(found: Results) -> Iterator[Row]:
         if caveat := paper.dataset(dataset).caveat:
             yield f"data set {dataset}", "–", "–", caveat, "decided"
     clauses: dict[str, dict[str, None]] = {}  # and the domains they are of
-    for _, result in found.runs():
+    for *_, result in found.runs():
         for domain, said in result.record.data["deviations"].items():
             for clause in said:
                 clauses.setdefault(clause.removeprefix(f"{domain}: "), {})[domain] = None

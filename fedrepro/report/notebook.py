@@ -85,7 +85,7 @@ def runs(found: Results) -> pd.DataFrame:
     """Train or read every run. One row per run: its folder, rounds, last mean accuracy, time. Above
     it one line for each diverged run."""
     rows: dict[str, dict[str, Any]] = {}
-    for _, result in found.runs():
+    for *_, result in found.runs():
         curve = result.record.curve
         rows[result.record.run_id] = rows.get(result.record.run_id) or {
             "run": result.label,
@@ -138,7 +138,7 @@ def show(*things: Any) -> None:
 def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture | Html:
     """The values that the servers of an experiment logged under a name, over rounds."""
     frames = []
-    for one, result in found.runs(experiment):
+    for one, _, result in found.runs(experiment):
         curve = result.record.curve
         rows = curve[(curve.measure == "server") & (curve.subject == term)]
         frame = rows[["round", "value"]].rename(columns={"value": term})

@@ -124,6 +124,12 @@ def picture(
         return figure, figure.subplots(rows, cols, squeeze=False, **shared)
 
 
+def single(height: float, **shared: Any) -> tuple[Picture, Any]:
+    """A picture of one panel, and its axes."""
+    figure, axes = picture(height, **shared)
+    return figure, axes[0, 0]
+
+
 def panels(
     count: int, height: float, more: float, cols: int = 0, **shared: Any
 ) -> tuple[Picture, npt.NDArray[Any]]:

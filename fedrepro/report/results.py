@@ -179,12 +179,8 @@ class Results:
         """Rows as from `Study.cells`."""
         return [row for study in self.holding(experiment) for row in study.cells(experiment)]
 
-    def runs(self, *experiments: str) -> list[tuple[Study, Result]]:
-        """The runs of some experiments (default: all), with their studies."""
-        return [(study, result) for study, _, result in self.named_runs(*experiments)]
-
-    def named_runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
-        """The same, with the experiment's name between study and run."""
+    def runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
+        """The runs of some experiments (default: all), with their study and experiment."""
         return [
             (study, name, result)
             for study, names in self.studies
@@ -198,7 +194,7 @@ class Results:
         """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
         by experiment, data set, scale and row."""
         gains: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
-        for study, name, result in self.named_runs(*experiments):
+        for study, name, result in self.runs(*experiments):
             row = name, study.dataset, study.scale, result.label
             gains[row].append(metrics.late_gain(result.record.curve))
         return {row: fmean(gained) for row, gained in gains.items()}
@@ -214,7 +210,7 @@ class Results:
     def past(self, experiment: str) -> dict[str, list[str]]:
         """The rows trained with earlier settings than the paper's file has today, by data set."""
         rows: dict[str, dict[str, None]] = defaultdict(dict)
-        for study, result in self.runs(experiment):
+        for study, _, result in self.runs(experiment):
             if result.past:
                 rows[study.dataset][result.label] = None
         return {dataset: list(labels) for dataset, labels in rows.items()}

@@ -14,7 +14,7 @@ from pandas.io.formats.style import Styler
 
 from fedrepro import papers
 from fedrepro.report.text import aligned
-from fedrepro.report.verdicts import COLUMNS, order
+from fedrepro.report.verdicts import order
 
 Links = Mapping[tuple[str, str, str, str], str]
 FILED = "authors’ file"
@@ -34,6 +34,10 @@ AXES = {
     "hours": "time (hours)",
     "ratio": "time, as a ratio",
     "factor": "factor (times)",
+}
+NOT_RUN = {
+    **dict.fromkeys(("ours", "ours_std", "difference", "low", "high")),
+    **{"seeds": 0, "verdict": "not run", "why": "no run of ours", "standin": False, "caveats": ()},
 }
 _DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
 _STATEMENTS = {
@@ -173,32 +177,33 @@ def _letter(index: int) -> str:
 
 
 def sections(frame: pd.DataFrame) -> list[Section]:
-    """One section per (data set, scale) with runs; one with only printed cells if there is none."""
-    ran = frame.dropna(subset="scale").groupby(["dataset", "scale"], sort=False)
-    found = [_section(_completed(frame, own), scale) for (_, scale), own in ran]
-    return found or [_section(frame, "")]
-
-
-def _completed(frame: pd.DataFrame, ran: pd.DataFrame) -> pd.DataFrame:
-    """A section's own cells, then the printed cells it did not run, as *not run*."""
-    have = set(zip(ran.method, ran.column, strict=True))
-    absent = [key not in have for key in zip(frame.method, frame.column, strict=True)]
-    rest = frame[absent].drop_duplicates(["method", "column"])
-    blank = dict.fromkeys(("ours", "ours_std", "difference", "low", "high"))
-    blank |= {"seeds": 0, "verdict": "not run", "why": "no run of ours", "earlier": "not run"}
-    blank |= {"standin": False}
-    rest = rest[rest.published.notna()].astype(object).assign(**blank)
-    rest["caveats"] = [()] * len(rest)
-    return pd.DataFrame([*ran.to_dict("records"), *rest.to_dict("records")], columns=list(COLUMNS))
-
-
-def _section(frame: pd.DataFrame, scale: str) -> Section:
+    """One section per (data set, scale) with runs, each with the printed cells it did not run; one
+    with only printed cells if there is none."""
     rows: list[dict[str, Any]] = frame.to_dict("records")
+    found = []
+    for place in dict.fromkeys(_place(row) for row in rows if row["seeds"]):
+        own = [row for row in rows if _place(row) == place]
+        ran = {(row["method"], row["column"]) for row in own}
+        rest: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in rows:
+            key = row["method"], row["column"]
+            if key not in ran and pd.notna(row["published"]):
+                rest.setdefault(key, row | NOT_RUN)
+        found.append(_section([*own, *rest.values()], place[1]))
+    return found or [_section(rows, "")]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["dataset"], row["scale"]
+
+
+def _section(rows: list[dict[str, Any]], scale: str) -> Section:
     # In the paper's order, then what it does not print; an average last.
-    table, present = papers.load(rows[0]["paper"]).table(rows[0]["table"]), set(frame.column)
-    methods = dict.fromkeys([*table.methods, *frame.method])
-    order = dict.fromkeys([*table.columns, *frame.column])
-    columns = [c for c in order if c in present and c != "avg"] + ["avg"] * ("avg" in present)
+    table = papers.load(rows[0]["paper"]).table(rows[0]["table"])
+    methods = dict.fromkeys([*table.methods, *(row["method"] for row in rows)])
+    present = dict.fromkeys(row["column"] for row in rows)
+    order = [c for c in dict.fromkeys([*table.columns, *present]) if c in present]
+    columns = sorted(order, key="avg".__eq__)
     printed = {row["column"] for row in rows if pd.notna(row["published"])}
     ran = {row["column"] for row in rows if row["seeds"]}
     # Other domains than the paper's: its own columns would be empty.

@@ -1,8 +1,5 @@
-"""The rules that compare a published cell with re-run seeds.
-
-The book prints ``rules_markdown()`` on its page "how to read a verdict"; ``judged`` applies the
-same rules. This module does not train, read a run folder or know a method.
-"""
+"""The rules that compare a published cell with re-run seeds, as the book prints them, and their
+application."""
 
 import math
 from collections import defaultdict
@@ -90,11 +87,9 @@ def rules_markdown() -> str:
 def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
 
-    rows: one mapping per (method, column, seed), from `Study.cells` with dataset, seed and scale
-    added; method is the printed row's name, the column a domain, ``avg`` or a printed column, the
-    value in the column's unit (None or NaN if there is none). Rows whose ``table``
-    names another table are left out. For an experiment with ``relative_to`` values are ratios to
-    that row, and so are the published ones here.
+    rows: from `Study.cells`, one per (method, column, seed), the value in the column's unit, None
+    or NaN if there is none; those whose ``table`` names another table are left out. For an
+    experiment with ``relative_to`` values are ratios to that row, and so are the published ones.
 
     Published cells without a run of ours come last with verdict *not run*; our rows without a
     printed cell keep their numbers with verdict *no verdict*. standin: the column is a stand-in, or

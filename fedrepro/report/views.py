@@ -65,7 +65,7 @@ def overview(found: Results) -> pd.DataFrame | Html:
     rows = [
         {"name": dataset_name(study.dataset), "scale": study.scale, "seed": study.seed, "run": run}
         for study, names in found.studies
-        for run in {r.record.run_id for _, r in Results([(study, names)]).runs()} or [None]
+        for run in {r.record.run_id for *_, r in Results([(study, names)]).runs()} or [None]
     ]
     grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"])
     seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
@@ -139,9 +139,9 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """A sentence on a row's rank in one column by its mean over seeds, the first row, whether that
-    lead is clear (over the second, or over the row if it is not first; a t-test paired over seeds),
-    the rank in the paper, and another row's value."""
+    """A sentence on a row's rank in one column by its mean over seeds, the first row, whether its
+    lead is clear (over the second, or over the row if that is not first; a t-test paired over
+    seeds), the rank in the paper, and another row's value."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     rows = [row for row in rows if row["column"] == column]
     if own not in {row["method"] for row in rows if row["value"] is not None}:
@@ -274,7 +274,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
     """The traffic of the whole run, all clients together, by kind of message."""
     rows = [
         {"label": result.label, "seed": study.seed, "kind": kind, "bytes": float(sent)}
-        for study, result in found.of_one_scale(dataset, experiment).runs(experiment)
+        for study, _, result in found.of_one_scale(dataset, experiment).runs(experiment)
         for kind, sent in metrics.traffic(result.record.curve).sum().items()
     ]
     return _drawn(found, experiment, dataset, pd.DataFrame(rows), figures.traffic)
@@ -304,8 +304,8 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
 def confusion(found: Results, experiment: str, dataset: str) -> Shown:
     """Confusion of the classes of test images, the paper's own method first."""
     runs = found.of_one_scale(dataset, experiment).runs(experiment)
-    runs.sort(key=lambda run: run[1].label != found.paper.short)
-    rows = noise.confusion([(one.label, one.record) for _, one in runs], found.paper.rule)
+    runs.sort(key=lambda run: run[2].label != found.paper.short)
+    rows = noise.confusion([(one.label, one.record) for *_, one in runs], found.paper.rule)
     return _drawn(found, experiment, dataset, rows, images.confusion)
 
 
@@ -328,7 +328,7 @@ def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     runs.sort(key=lambda pair: pair[0].scale == "paper")
     if not runs:
         return nothing()
-    frame, rows = pd.DataFrame(runs[0][1].record.data["counts"]), ["domain", "split"]
+    frame, rows = pd.DataFrame(runs[0][2].record.data["counts"]), ["domain", "split"]
     table = frame.pivot_table("images", rows, "class", aggfunc="sum", sort=False)
     return table.rename_axis(columns=None)
 

@@ -83,7 +83,7 @@ def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(show
 def test_each_number_leads_to_the_runs_of_its_seeds() -> None:
     found = results.recorded("fedapc").where(dataset="office10")
     links = found.links("table-1-office10")
-    runs = [r.record.run_id for _, r in found.runs("table-1-office10") if r.label == "MOON"]
+    runs = [r.record.run_id for *_, r in found.runs("table-1-office10") if r.label == "MOON"]
     moon = "-".join(run[:SHORT] for run in runs)
     assert len(runs) > 1
     assert links["office10", "reduced", "MOON", "avg"] == f"../../run.html#run-{moon}"
@@ -93,7 +93,7 @@ def test_each_number_leads_to_the_runs_of_its_seeds() -> None:
 def test_a_ratio_leads_to_the_runs_of_all_arms() -> None:
     found = results.recorded("adcol").where(dataset="office10", seed=0)
     links = found.links("prose-relative-gain")
-    runs = {r.record.run_id[:SHORT] for _, r in found.runs("prose-relative-gain")}
+    runs = {r.record.run_id[:SHORT] for *_, r in found.runs("prose-relative-gain")}
     (to,) = links.values()
     assert set(to.partition("#run-")[2].split("-")) == runs and len(runs) > 1
 

@@ -172,8 +172,11 @@ def test_embedding_has_a_panel_an_arm(by: Any, groups: list[str]) -> None:
     assert [ax.get_title() for ax in shown] == ["SOLO", "FedAvg", "ADCOL"]
     assert [str(c.get_label()) for c in shown[0].collections] == groups
     assert [len(c.get_offsets()) for c in shown[0].collections] == [2, 2]
-    free = figure.axes[-1].get_legend()
-    assert free is not None and words(free.get_texts()) == groups
+    assert words(figure.axes[-1].get_legend().get_texts()) == groups
+    given = points()[["label", "domain", "cls", "x", "y"]].astype({"cls": int})
+    pd.testing.assert_frame_equal(data(figure), given.reset_index(drop=True), check_dtype=False)
+    said = "12 points in 3 panels: 6 of {}, 6 of {}".format(*groups)
+    assert said in filed(figure)["description"]
 
 
 def test_sample_grid_draws_each_class_of_each_client() -> None:
@@ -182,12 +185,10 @@ def test_sample_grid_draws_each_class_of_each_client() -> None:
     only = first.train.labels != 1  # the first client has no image of the second class
     cut = Samples(first.train.images[only], first.train.labels[only])
     federation = replace(federation, clients=(replace(first, train=cut), *federation.clients[1:]))
-    figure = images.sample_grid(federation, per_class=2)
-    ax = figure.axes[0]
+    ax = images.sample_grid(federation, per_class=2).axes[0]
     assert ticks(ax.xaxis) == ["a", "b", "c"]
     assert ticks(ax.yaxis) == ["domain0", "domain1", "domain2"]
-    sheet = np.asarray(ax.images[0].get_array())
-    step = toys.SIZE + 2
+    sheet, step = np.asarray(ax.images[0].get_array()), toys.SIZE + 2
     assert sheet.shape == (6 * step - 2, 3 * step - 2, 3)
     assert (sheet[: toys.SIZE, step : step + toys.SIZE] == 255).all()
     shown = sheet[2 * step : 2 * step + toys.SIZE, 2 * step : 2 * step + toys.SIZE]
@@ -285,25 +286,12 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     ax = figure.axes[0]
     found = {name: list(line.get_ydata()) for name, line in lines(figure).items()}
     assert found == {name: [*three, three[0]] for name, three in means.items()}
-    assert ticks(ax.xaxis) == list(domains)
-    assert ax.get_ylim() == (40.0, 100.0)
-    assert figure.png()
-
-
-# The interactive forms, which the files hold.
-
-
-def test_radar_and_embedding_hold_each_value() -> None:
-    values = {(m, d): 60.0 + 7 * i + j for i, m in enumerate("ab") for j, d in enumerate("xyz")}
-    cells = [{"method": m, "column": d, "seed": 1, "value": v} for (m, d), v in values.items()]
-    radar = figures.radar(cells)
-    found = data(radar).set_index(["label", "domain"])
-    assert found.value.to_dict() == values and found.spoke.tolist() == [0, 0, 1, 1, 2, 2]
-    assert "highest b on z with 69.00, lowest a on x with 60.00" in filed(radar)["description"]
-    plane = images.embedding(points(), "class")
-    given = points()[["label", "domain", "cls", "x", "y"]].astype({"cls": int})
-    pd.testing.assert_frame_equal(data(plane), given.reset_index(drop=True), check_dtype=False)
-    assert "12 points in 3 panels: 6 of 0, 6 of 1" in filed(plane)["description"]
+    assert ticks(ax.xaxis) == list(domains) and ax.get_ylim() == (40.0, 100.0)
+    rows = data(figure).set_index(["label", "domain"])
+    assert rows.value.to_dict() == {key: sum(pair) / 2 for key, pair in values.items()}
+    assert rows.spoke.tolist() == [0, 0, 1, 1, 2, 2]
+    said = "highest B on sketch with 91.00, lowest B on photo with 42.00"
+    assert said in filed(figure)["description"]
 
 
 def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
