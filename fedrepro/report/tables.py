@@ -203,7 +203,7 @@ def _section(rows: list[dict[str, Any]], scale: str) -> Section:
     methods = dict.fromkeys([*table.methods, *(row["method"] for row in rows)])
     present = dict.fromkeys(row["column"] for row in rows)
     order = [c for c in dict.fromkeys([*table.columns, *present]) if c in present]
-    columns = sorted(order, key="avg".__eq__)
+    columns = sorted(order, key=lambda column: column == "avg")
     printed = {row["column"] for row in rows if pd.notna(row["published"])}
     ran = {row["column"] for row in rows if row["seeds"]}
     # Other domains than the paper's: its own columns would be empty.
