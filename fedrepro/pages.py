@@ -155,8 +155,7 @@ def _copy_files(root: Path, patterns: Sequence[str], out: Path) -> None:
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
     """Write MathJax, the verdict rules from the code that applies them, the recorded runs, and one
     page per method if the table of contents has a part for them."""
-    from fedrepro.report.method_pages import write_pages
-    from fedrepro.report.run_page import write_scripts
+    from fedrepro.report.book import write_pages, write_scripts
     from fedrepro.report.verdicts import rules_markdown
 
     package = find_spec("sphinx-mathjax-offline")

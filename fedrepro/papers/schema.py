@@ -81,6 +81,11 @@ class Table(_Spec):
                 return row.cells[self.columns.index(column)]
         return None
 
+    def values(self, column: str) -> dict[str, float]:
+        """The printed numbers of a column by row."""
+        cells = {method: self.cell(method, column) for method in self.methods}
+        return {m: c.value for m, c in cells.items() if c is not None and c.value is not None}
+
     def unit_of(self, column: str) -> str:
         return self.units.get(column, self.unit)
 

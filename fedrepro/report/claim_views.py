@@ -1,21 +1,30 @@
-"""The claims' answers for pages and the README."""
+"""The claims' answers for pages and the README, with a picture of the main ones.
+
+``python -m fedrepro.report.claim_views book/_static/main-claims.png`` writes README's.
+"""
 
 import re
+import sys
 from base64 import b64encode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
+from pathlib import Path
 
 import nbformat
 import pandas as pd
+from matplotlib.transforms import blended_transform_factory
 
 from fedrepro import papers
 from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Paper
-from fedrepro.report import leads, run_page, views
-from fedrepro.report.claims import LEVEL, Answer, Part, Word, answered, of_recorded
+from fedrepro.quantities.base import get
+from fedrepro.report import views
+from fedrepro.report.claims import LEVEL, Answer, Difference, Part, Word, answered, of_recorded
+from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
 from fedrepro.report.results import FLAT, Results, kept
-from fedrepro.report.tables import Html, badge, prose, styled
+from fedrepro.report.tables import MINUS, Html, badge, prose, styled
 from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
@@ -114,8 +123,7 @@ def _said(part: Part, several: bool) -> str:
     least, said = part.weakest, part.why
     if least is not None and least.printed is not None and "printed" not in said:
         said += f"; printed {least.printed:+.3g}"
-    word = f'<span class="verdict verdict-{part.verdict}">{part.verdict}</span> '
-    return word * several + escape(said)
+    return f"{badge(part.verdict)} " * several + escape(said)
 
 
 def _commands(one: Answer) -> str:
@@ -130,32 +138,6 @@ def _commands(one: Answer) -> str:
         return ""
     again = "<br>".join(f"<code>{escape(line)}</code>" for line in dict.fromkeys(lines))
     return f"<details><summary>Run it again</summary>{again}</details>"
-
-
-def main_claims(page: str, pictures: str) -> str:
-    """The papers' main claims in Markdown: one row each, for the data set that supports it least,
-    and the picture of all. page: the address of the page of all claims; pictures: the folder of the
-    picture."""
-    head = ("paper", "claim", "answer", "scale", "least support on", "printed", "ours")
-    rows = []
-    for paper, one in leads.main():
-        answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
-        lead = max(leads.leads(paper, one.parts), key=lambda lead: lead.least.p, default=None)
-        found = ("", "", "", "not run")
-        if lead is not None:
-            counted = ", counted" * all(d.exact for d in lead.part.differences)
-            found = (lead.part.scale + counted, lead.where, *lead.shown)
-        rows.append((paper.short, one.claim.main, answer, *found))
-    return f"{markdown(head, rows)}\n![{leads.caption()}]({pictures}/{PICTURE})\n"
-
-
-def glue_main() -> None:
-    """Glue table and picture for the book's first page, so that claims are answered once per
-    build."""
-    import scrapbook
-
-    scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
-    scrapbook.glue("picture", b64encode(leads.drawn().png()).decode())
 
 
 # From a claim to what is behind it: the printed table beside ours, the figures, and the runs.
@@ -201,8 +183,8 @@ def _on(dataset: str) -> str:
 
 
 @cache
-def _runs(paper: str, experiment: str) -> dict[run_page.Cell, str]:
-    return run_page.links(kept(paper), experiment)
+def _runs(paper: str, experiment: str) -> dict[tuple[str, str, str, str], str]:
+    return kept(paper).links(experiment)
 
 
 def _figures(one: Answer) -> Iterator[str]:
@@ -230,3 +212,139 @@ def _sources(paper: str) -> dict[str, str]:
         f"{file.stem}.html": "\n".join(c.source for c in nbformat.read(file, as_version=4).cells)
         for file in files
     }
+
+
+# The main claims: of each data set, the lead that supports the claim least.
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Of a claim's row over another on one data set. least: in points, if it is an accuracy."""
+
+    where: str
+    part: Part
+    least: Difference
+    unit: str
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The printed lead and ours as texts: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``."""
+        lower, least = self.part.test.lower, self.least
+
+        def signed(value: float) -> str:
+            return f"{value:{'' if lower else '+'}.1f}".replace("-", MINUS)
+
+        ours = signed(least.mean)
+        if least.interval is not None:
+            ours += " [{}, {}]".format(*map(signed, least.interval))
+        ours += self.unit + f" {'less than' if lower else 'over'} {least.other}"
+        ours += "; still rising" * bool(self.part.rising)
+        ours += "; earlier settings" * bool(self.part.past)
+        return "" if least.printed is None else signed(least.printed) + self.unit, ours
+
+
+def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
+    """One for each data set that a claim was run on."""
+    found: dict[str, Lead] = {}
+    for part in parts:
+        least = part.weakest
+        if least is None or (part.dataset in found and found[part.dataset].least.p >= least.p):
+            continue
+        spec = paper.experiment(part.test.experiment)
+        whole = get(spec.kind).whole
+        least = least.times(100 / whole) if whole else least
+        unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
+        found[part.dataset] = Lead(dataset_name(part.dataset), part, least, unit)
+    return list(found.values())
+
+
+def main() -> list[tuple[Paper, Answer]]:
+    """Every main claim of every paper, answered."""
+    found = [(papers.load(name), one) for name in papers.list() for one in of_recorded(name)]
+    return [(paper, one) for paper, one in found if one.claim.main]
+
+
+def _rows() -> list[tuple[str, Lead | None]]:
+    """Every claim, and under it its data sets with their leads that have an interval."""
+    rows: list[tuple[str, Lead | None]] = []
+    for paper, one in main():
+        if own := [lead for lead in leads(paper, one.parts) if lead.least.interval]:
+            rows.append((f"{paper.short}: {one.claim.main}", None))
+            rows += [(lead.where, lead) for lead in own]
+    return rows
+
+
+def drawn() -> Picture:
+    """The leads. Hollow: rising curves, or rows of earlier settings."""
+    rows = _rows()
+    figure, ax = single(1.1 + 0.23 * len(rows))
+    for place, (name, lead) in enumerate(rows):
+        if lead is None:
+            at = blended_transform_factory(figure.transFigure, ax.transData)
+            text = ax.text(0.015, place, name, transform=at, va="center", size=SMALL, zorder=3)
+            text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
+            text.set_in_layout(False)
+            continue
+        least = lead.least
+        if least.printed is not None:
+            ax.plot(least.printed, place, "D", color=PAPER, markersize=8)
+        ax.hlines(place, *least.between(), color=OURS, linewidth=2)
+        settled = not (lead.part.rising or lead.part.past)
+        ax.plot(least.mean, place, "o", color=OURS, mfc=OURS if settled else "white")
+    ax.plot([], [], "o-", color=OURS, label="ours, 95 %")
+    ax.plot([], [], "o", color=OURS, mfc="white", label="still rising, or earlier settings")
+    ax.plot([], [], "D", color=PAPER, markersize=8, label="printed")
+    ax.axvline(0, color=PAPER, linewidth=1)
+    places = [place for place, (_, lead) in enumerate(rows) if lead]
+    ax.set_yticks(places, [rows[place][0] for place in places])
+    ax.tick_params(axis="y", length=0)
+    ax.set_ylim(len(rows) - 0.5, -0.7)
+    label_axes(ax, "lead over the rival, in points", grid="x")
+    handles = ax.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside upper center", ncols=3, fontsize=SMALL, frameon=False)
+    figure.caption = caption()
+    return figure
+
+
+def caption() -> str:
+    """The picture in words."""
+    found = [lead for _, lead in _rows() if lead is not None]
+    intervals = [lead.least.between() for lead in found]
+    above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
+    return (
+        f"Main claims on their data sets, {len(found)} rows: our lead over the rival that supports "
+        f"the claim least, with its 95 % interval, beside the printed lead, in points. Ours is "
+        f"above 0 in {above}, below 0 in {below}, not told from 0 in "
+        f"{len(found) - above - below}; in {sum(bool(lead.part.rising) for lead in found)} the "
+        "curves still rise"
+    )
+
+
+def main_claims(page: str, pictures: str) -> str:
+    """The papers' main claims in Markdown: one row each, for the data set that supports it least,
+    and the picture of all. page: the address of the page of all claims; pictures: the folder of the
+    picture."""
+    head = ("paper", "claim", "answer", "scale", "least support on", "printed", "ours")
+    rows = []
+    for paper, one in main():
+        answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
+        lead = max(leads(paper, one.parts), key=lambda lead: lead.least.p, default=None)
+        found = ("", "", "", "not run")
+        if lead is not None:
+            counted = ", counted" * all(d.exact for d in lead.part.differences)
+            found = (lead.part.scale + counted, lead.where, *lead.shown)
+        rows.append((paper.short, one.claim.main, answer, *found))
+    return f"{markdown(head, rows)}\n![{caption()}]({pictures}/{PICTURE})\n"
+
+
+def glue_main() -> None:
+    """Glue table and picture for the book's first page, so that claims are answered once per
+    build."""
+    import scrapbook
+
+    scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
+    scrapbook.glue("picture", b64encode(drawn().png()).decode())
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(drawn().png())

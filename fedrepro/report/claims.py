@@ -6,9 +6,10 @@ pooled over the comparisons of the claim on a data set. To it comes the variance
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count
 from typing import Any, Literal
 
@@ -21,21 +22,25 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.comparison import Pair, Spread, paired, pooled
 from fedrepro.report.results import FLAT, Results, kept
 
 Word = Literal["holds", "contradicted", "open"]
 LEVEL = 0.05
 POWER = 0.8
 SCALES = ("paper", "reduced")  # smoke answers nothing
+Row = tuple[str, str, str, str]  # experiment, data set, scale, name
 
 
 @dataclass(frozen=True)
 class Difference(metrics.Estimate):
-    """A row minus another, in one column: mean over seeds, and the margin."""
+    """A test's better row minus another, in one column: the mean over seeds. gaps: by seed; unit:
+    differences of one unit have one spread; margin: the least that counts; printed: the same
+    difference of printed numbers."""
 
     other: str
     column: str
+    unit: str
+    gaps: pd.Series = field(compare=False)
     margin: float
     printed: float | None
     spread: float = 0.0  # variance of the paired differences over seeds,
@@ -55,6 +60,11 @@ class Difference(metrics.Estimate):
     def _t(self) -> float:
         gap = self.mean - self.margin
         return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
+
+    def times(self, factor: float) -> "Difference":
+        """The same in another unit."""
+        names = ("mean", "error", "margin") + ("printed",) * (self.printed is not None)
+        return replace(self, **{name: factor * getattr(self, name) for name in names})
 
     @property
     def exact(self) -> bool:
@@ -94,14 +104,29 @@ class Part:
     trained with earlier settings; both leave the part open."""
 
     test: Comparison
-    dataset: str
-    scale: str
-    seeds: int
-    differences: tuple[Difference, ...]
+    dataset: str = ""
+    scale: str = ""
+    differences: tuple[Difference, ...] = ()
     rising: tuple[str, ...] = ()
     past: tuple[str, ...] = ()
     hours: float = 0.0
     verdict: Word = "open"
+
+    @property
+    def seeds(self) -> int:
+        return min((len(one.gaps) for one in self.differences), default=0)
+
+    def row(self, name: str) -> Row:
+        """Where the runs of a compared row are."""
+        test = self.test
+        used = test.experiment if name == test.better else test.against or test.experiment
+        return used, self.dataset, self.scale, name
+
+    @property
+    def names(self) -> list[str]:
+        """The compared rows."""
+        others = [one.other for one in self.differences]
+        return list(dict.fromkeys([self.test.better, *others])) if others else []
 
     @property
     def weakest(self) -> Difference | None:
@@ -198,9 +223,7 @@ class Answer:
         }
 
 
-Row = tuple[str, str, str, str]  # experiment, data set, scale, name
-Images = Callable[[Comparison, str, str, str, str], float]
-Hours = Callable[[str, str, str, str], float]
+Images = Callable[[Part, Difference], float]
 
 
 @cache
@@ -210,39 +233,29 @@ def of_recorded(name: str) -> list[Answer]:
 
 
 def answered(found: Results) -> list[Answer]:
-    """The answers to every claim of one paper, from recorded runs."""
+    """The same from other records."""
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
     rows: dict[Row, list[Record]] = {}
-    for study, experiment, result in found.named_runs(*names):
+    for study, experiment, result in found.runs(*names):
         for name in {result.label, result.arm.row or result.label}:
             row = experiment, study.dataset, study.scale, name
             rows.setdefault(row, []).append(result.record)
-    images = _images(found.paper, rows)
-    return answers(found.paper, cells, found.late_gains(*names), images, partial(_hours, rows))
+    noise = Noise(found.paper.rule)
 
-
-def _hours(rows: Mapping[Row, Sequence[Record]], *row: Any) -> float:
-    """Mean hours of a row's run over its seeds."""
-    spent = [float(metrics.seconds(record.curve).sum()) / 3600 for record in rows.get(row, ())]
-    return sum(spent) / len(spent) if spent else 0.0
-
-
-def _images(paper: Paper, rows: Mapping[Row, Sequence[Record]]) -> Images:
-    """The variance of a difference over test images; rows: the runs behind each row."""
-    noise = Noise(paper.rule)
-
-    def variance(test: Comparison, dataset: str, scale: str, other: str, column: str) -> float:
-        whole = get(paper.experiment(test.experiment).kind).whole
+    def images(part: Part, one: Difference) -> float:
+        whole = get(found.paper.experiment(part.test.experiment).kind).whole
         if not whole:
             return 0.0
-        compared = [rows[test.experiment, dataset, scale, test.better]]
-        if test.above is None:
-            compared.append(rows[test.against or test.experiment, dataset, scale, other])
-        return whole**2 * noise.variance(compared, column)
+        names = [part.test.better, *([] if part.test.above is not None else [one.other])]
+        return whole**2 * noise.variance([rows[part.row(n)] for n in names], one.column)
 
-    return variance
+    def hours(row: Row) -> float:
+        spent = [float(metrics.seconds(r.curve).sum()) / 3600 for r in rows.get(row, ())]
+        return sum(spent) / len(spent) if spent else 0.0
+
+    return answers(found.paper, cells, found.late_gains(*names), images, hours)
 
 
 def answers(
@@ -250,20 +263,33 @@ def answers(
     cells: pd.DataFrame,
     gains: Mapping[Row, float] | None = None,
     images: Images = lambda *_: 0.0,
-    hours: Hours = lambda *_: 0.0,
+    hours: Callable[[Row], float] = lambda _: 0.0,
 ) -> list[Answer]:
     """The answers to every claim of a paper, from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
-    gains: `Results.late_gains`. images: variance over test images of the difference of a test's
-    better row to another, from the test, data set, scale, other row and column. hours: of one run
-    of a row, from experiment, data set, scale and row.
+    gains: `Results.late_gains`. images: variance of a difference over test images. hours: of one
+    run of a row.
     """
-    seen = cells, gains or {}, images, hours
-    return [
-        Answer(paper.name, claim, tuple(_judged(_parts(paper, claim, *seen))))
-        for claim in paper.claims
-    ]
+    rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
+    old: set[Any] = set()
+    if "past" in cells:
+        places = cells.loc[cells.past.eq(True), ["table", "dataset", "scale", "method"]]
+        old = set(places.itertuples(index=False, name=None))
+    found = []
+    for claim in paper.claims:
+        compared = [part for test in claim.tests for part in _compared(paper, test, cells)]
+        parts = []
+        for part in _estimated(paper, compared, images):
+            rows = {name: part.row(name) for name in part.names}
+            facts: dict[str, Any] = {
+                "rising": tuple(name for name, row in rows.items() if row in rising),
+                "past": tuple(name for name, row in rows.items() if row in old),
+                "hours": sum(map(hours, rows.values())),
+            }
+            parts.append(replace(part, **facts))
+        found.append(Answer(paper.name, claim, tuple(_judged(parts))))
+    return found
 
 
 def _judged(parts: list[Part]) -> Iterator[Part]:
@@ -281,74 +307,92 @@ def _judged(parts: list[Part]) -> Iterator[Part]:
         yield replace(part, verdict=word)
 
 
-Compared = tuple[Comparison, str, str, list[Pair]]  # a test, data set, scale and its pairs
+def _estimated(paper: Paper, parts: Sequence[Part], images: Images) -> Iterator[Part]:
+    """The parts of a claim with the errors of their differences. The spread over seeds is that of
+    all the claim's differences of a unit on a data set at a scale; what is counted has no error."""
+    pools: dict[tuple[str, str, str], list[pd.Series]] = defaultdict(list)
+    for part in parts:
+        for one in part.differences:
+            pools[part.dataset, part.scale, one.unit].append(one.gaps)
+    for part in parts:
+        counted = get(paper.experiment(part.test.experiment).kind).counted
+        known = []
+        for one in part.differences:
+            pool = pools[part.dataset, part.scale, one.unit]
+            freedom = sum(len(gaps) - 1 for gaps in pool)
+            if counted:
+                one = replace(one, freedom=math.inf)
+            elif freedom:
+                spread = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool) / freedom
+                drawn = images(part, one)
+                error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
+                sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
+                one = replace(one, error=error, freedom=both, **sizes)
+            known.append(one)
+        yield replace(part, differences=tuple(known))
 
 
-def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Compared]:
-    """A test's pairs on each data set that holds its rows, at the largest scale that does."""
+def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
+    """A test on each data set that holds its rows, at the largest scale that does."""
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
     found = []
     for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
         if test.dataset and paper.dataset(dataset).protocol != test.dataset:
             continue
         for scale in SCALES[: 1 if test.paper_only else None]:
-            pairs = paired(paper, test, rows[(rows.dataset == dataset) & (rows.scale == scale)])
-            if pairs:
-                found.append((test, dataset, scale, pairs))
+            own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
+            if differences := tuple(_differences(paper, test, own)):
+                found.append(Part(test, dataset, scale, differences))
                 break
-    return found or [(test, "", "", [])]
+    return found or [Part(test)]
 
 
-def _parts(
-    paper: Paper,
-    claim: Claim,
-    cells: pd.DataFrame,
-    gains: Mapping[Row, float],
-    images: Images,
-    hours: Hours,
-) -> list[Part]:
-    """The tests of a claim, each on its data sets. The spread is that of all the claim's pairs of a
-    unit on a data set at a scale."""
-    every = [part for test in claim.tests for part in _compared(paper, test, cells)]
-    pools: dict[tuple[str, str, str], list[Pair]] = {}
-    for _, dataset, scale, pairs in every:
-        for pair in pairs:
-            pools.setdefault((dataset, scale, pair.unit), []).append(pair)
-    spreads = {key: pooled(pairs) for key, pairs in pools.items()}
-    earlier = set[tuple[Any, ...]]()
-    if "past" in cells:
-        old = cells.loc[cells.past.eq(True), ["table", "dataset", "scale", "method"]]
-        earlier = set(old.itertuples(index=False, name=None))
-    parts = []
-    for test, dataset, scale, pairs in every:
-        rows = {test.better: test.experiment} if pairs else {}
-        rows |= {pair.other: test.against or test.experiment for pair in pairs}
-        rising = tuple(
-            name
-            for name, used in rows.items()
-            if gains.get((used, dataset, scale, name), 0.0) >= FLAT and scale != "paper"
-        )
-        past = tuple(n for n, used in rows.items() if (used, dataset, scale, n) in earlier)
-        drawn = partial(images, test, dataset, scale)
-        differences = tuple(
-            _difference(paper, test, pair, spreads[dataset, scale, pair.unit], drawn)
-            for pair in pairs
-        )
-        seeds = min((len(pair.gaps) for pair in pairs), default=0)
-        spent = sum(hours(used, dataset, scale, name) for name, used in rows.items())
-        parts.append(Part(test, dataset, scale, seeds, differences, rising, past, spent))
-    return parts
+def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator[Difference]:
+    """A test's differences in the cells of one data set and scale; none where a row is missing."""
+    better = _by_seed(rows, test.experiment, test.better)
+    others = {
+        name: _by_seed(rows, test.against or test.experiment, name) for name in _others(paper, test)
+    }
+    if better.empty or any(other.empty for other in others.values()):
+        return
+    sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
+    columns = [str(column) for column in better if column != "avg"]
+    if test.by not in ("each", "only"):
+        names = (test.by,) if isinstance(test.by, str) else test.by
+        columns = [name for name in names if name in better][:1]
+    for column in columns:
+        gaps = {name: better[column] - o[column] for name, o in others.items() if column in o}
+        if test.above is not None:
+            gaps = {f"{test.above:g}": better[column] - test.above}
+        for name, by_seed in gaps.items():
+            own = sign * by_seed.dropna()
+            unit = f"{whole:g}" if whole else column
+            facts = name, column, unit, own, test.margin, _printed(paper, test, name, column)
+            if len(own):
+                yield Difference(float(own.mean()), 0.0, 0.0, *facts)
 
 
-def _difference(
-    paper: Paper, test: Comparison, pair: Pair, own: Spread, images: Callable[[str, str], float]
-) -> Difference:
-    """One pair with its error. What is counted has none."""
-    counted = get(paper.experiment(test.experiment).kind).counted
-    error, known, sizes = 0.0, math.inf if counted else 0.0, (0.0, 1, 0.0)
-    if own.freedom and not counted:
-        drawn = images(pair.other, pair.column)
-        error, known = combined((own.variance / len(pair.gaps), own.freedom), (drawn, math.inf))
-        sizes = own.variance, own.pairs, drawn
-    lead = pair.other, pair.column, test.margin, pair.printed
-    return Difference(float(pair.gaps.mean()), error, known, *lead, *sizes)
+def _others(paper: Paper, test: Comparison) -> Sequence[str]:
+    if test.above is not None:
+        return ()
+    if test.than != "all":
+        return test.than
+    specs = paper.arm_specs(test.against or test.experiment)
+    return [s.label for s in specs if s.label != test.better and not s.alternative]
+
+
+def _by_seed(rows: pd.DataFrame, table: str, name: str) -> pd.DataFrame:
+    """A row's values: one line per seed, a column per column."""
+    own = rows[(rows.table == table) & (rows.method == name) & rows.value.notna()]
+    return own.astype({"value": float}).pivot_table("value", "seed", "column")
+
+
+def _printed(paper: Paper, test: Comparison, other: str, column: str) -> float | None:
+    """The printed difference of the same two rows, where both are printed."""
+    table = paper.experiment(test.experiment).table
+    if table is None or test.against:
+        return None
+    values = paper.table(table).values(paper.column(table, column) or column)
+    if test.better not in values or other not in values:
+        return None
+    return (-1 if test.lower else 1) * (values[test.better] - values[other])

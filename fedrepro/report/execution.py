@@ -8,8 +8,8 @@ from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.environment import describe_build
-from fedrepro.report import run_page, score_rules
-from fedrepro.report.results import Results, recorded
+from fedrepro.report import score_rules
+from fedrepro.report.results import Results, recorded, run_link
 from fedrepro.report.tables import Html, styled
 from fedrepro.report.text import dataset_name
 from fedrepro.report.verdicts import beside
@@ -25,7 +25,7 @@ def whole_protocol() -> pd.DataFrame | Html:
         for name in (n for n in found.experiments if found.runs(n)):
             for dataset in found.datasets(name):
                 here = found.where(dataset=dataset)
-                ran = {result.label for _, result in here.runs(name)}
+                ran = {result.label for *_, result in here.runs(name)}
                 cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
@@ -41,7 +41,7 @@ def whole_protocol() -> pd.DataFrame | Html:
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
-    return {(study.paper.name, r.record.run_id): (study, r) for study, r in found.runs()}
+    return {(study.paper.name, r.record.run_id): (study, r) for study, _, r in found.runs()}
 
 
 def executions(found: Results) -> pd.DataFrame | Html:
@@ -95,7 +95,7 @@ def every_run(found: Results) -> Html:
         return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
     frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
-    links = {run: f'<a href="{run_page.link(run)}">{run}</a>' for run in rows}
+    links = {run: f'<a href="{run_link(run)}">{run}</a>' for run in rows}
     shown = frame.rename(index=links, columns=score_rules.NAMES)
     return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
 

@@ -1,7 +1,6 @@
 """The figures of runs, drawn from saved arrays and frames.
 
-Every function returns a `Picture`, which a notebook shows once as a cell's last expression. An
-empty frame, or one without the needed columns, is a `FedReproError`.
+Every function returns a `Picture`, which a notebook shows once as a cell's last expression.
 """
 
 import math
@@ -15,15 +14,14 @@ from matplotlib.ticker import MaxNLocator
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
+from fedrepro.quantities.base import wide
 from fedrepro.report import interactive
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture
-from fedrepro.report.sections import AXES, Section, number, sections
-from fedrepro.report.verdicts import ORDER_COLUMNS
+from fedrepro.report.tables import AXES, Section, number, sections
 
 ACCURACY = "mean test accuracy (%)"
 PAIR = r"^(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)$"
-CELLS = ("method", "column", "seed", "value")  # of the rows that `Study.cells` gives
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -42,13 +40,10 @@ def curves(
     horizontal line at its last accuracy. printed: the paper's final accuracy of some labels, drawn
     as a thin dotted line in the label's colour.
     """
-    if x not in ("round", "bytes"):
-        raise FedReproError(f"x = {x!r}: draw curves over 'round' or 'bytes'")
-    frame = shared.checked(frame, list(dict.fromkeys(("label", "seed", "round", x, y))), "curves")
-    figure, axes = shared.picture(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
-    ax, styles = axes[0, 0], shared.looks(frame.label)
-    lines = interactive.means(frame, x, y).groupby("label", sort=False)
-    for index, (label, rows) in enumerate(lines):
+    figure, ax = shared.single(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
+    styles = shared.looks(frame.label)
+    means = interactive.means(frame, x, y)
+    for index, (label, rows) in enumerate(means.groupby("label", sort=False)):
         _curve(ax, rows, styles[str(label)], index % 3)
         if (final := (printed or {}).get(str(label))) is not None:
             ax.axhline(final, color=styles[str(label)]["color"], linestyle=":", linewidth=1)
@@ -60,7 +55,7 @@ def curves(
     ylabel = ylabel or (ACCURACY if y == "avg" else f"test accuracy on {y} (%)")
     shared.label_axes(ax, where, ylabel, grid="both")
     shared.legend_above(figure, ax)
-    figure.drawn_live = interactive.curves(frame, x, y, ylabel, printed)
+    figure.drawn_live = interactive.curves(means, ylabel, printed)
     return figure
 
 
@@ -90,32 +85,19 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
 
     frame: label, seed, value.
     """
-    from seaborn import pointplot, scatterplot
+    from seaborn import scatterplot
 
-    frame = shared.checked(frame, ("label", "seed", "value"), "sweep").astype({"value": float})
-    figure, axes = shared.picture(3.6)
-    ax = axes[0, 0]
-    cut = [label.rpartition(", ") for label in frame.label.astype(str)]
-    frame = frame.assign(line=[part[0] for part in cut], place=[part[2] for part in cut])
+    figure, ax = shared.single(3.6)
+    cut = frame.label.astype(str).str.rpartition(", ")
+    frame = frame.assign(line=cut[0], place=cut[2]).astype({"value": float})
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
     styles = {lines[0]: {"color": shared.OURS, "marker": "o", "linestyle": "-"}}
     if len(lines) > 1:
         styles = shared.looks(lines)
-    pointplot(
-        frame.assign(line=frame.line if len(lines) > 1 else "mean ± std over seeds"),
-        x="place",
-        y="value",
-        hue="line",
-        palette=[styles[line]["color"] for line in lines],
-        markers=[styles[line]["marker"] for line in lines],
-        linestyles=[styles[line]["linestyle"] for line in lines],
-        errorbar="sd",
-        capsize=0.05,
-        linewidth=1.4,
-        err_kws={"linewidth": 1.4},
-        markersize=7,
-        ax=ax,
-    )
+    named = frame.assign(line=frame.line if len(lines) > 1 else "mean ± std over seeds")
+    dashes = {"linestyles": [styles[line]["linestyle"] for line in lines], "linewidth": 1.4}
+    bars = {"errorbar": "sd", "capsize": 0.05, "markersize": 7}
+    _points(ax, named, "place", "line", [styles[line] for line in lines], **bars, **dashes)
     places = frame.place.map(names.index) + 0.12
     scatterplot(x=places, y=frame.value, color=shared.PAPER, alpha=0.7, s=16, ax=ax)
     ax.get_legend().remove()
@@ -128,20 +110,30 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     return figure
 
 
+def _points(
+    ax: Any, frame: pd.DataFrame, x: str, hue: str, styles: Sequence[Mapping[str, Any]], **how: Any
+) -> None:
+    """Means of the column value with their bars, a series for each of `hue`."""
+    from seaborn import pointplot
+
+    looks = {
+        "palette": [one["color"] for one in styles],
+        "markers": [one["marker"] for one in styles],
+    }
+    pointplot(frame, x=x, y="value", hue=hue, err_kws={"linewidth": 1.4}, **looks, **how, ax=ax)
+
+
 def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) -> Picture:
     """Mean accuracy over a grid of two settings, as means over seeds.
 
     frame: label, seed, value, the labels of the form ``mu=0.1, delta=0.2``; the first setting goes
     upwards. printed: the paper's numbers by label, in a second line. A place without a run is
-    white. FedReproError: an empty frame, a label of another form.
+    white.
     """
     from seaborn import heatmap
 
-    frame = shared.checked(frame, ("label", "seed", "value"), "grid of two settings")
     means = frame.groupby("label").value.mean()
     found = means.index.str.extract(PAIR)
-    if found.isna().any(axis=None) or len(found[[0, 2]].drop_duplicates()) != 1:
-        raise FedReproError("labels of a grid read 'mu=0.1, delta=0.2', all of the same two names")
     texts = [
         number(mean, "percent")
         + (f"\n(paper {number((printed or {})[k], 'percent')})" if k in (printed or {}) else "")
@@ -152,7 +144,7 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
     places = places.assign(value=means.to_numpy(), text=texts)
     table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
     shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
-    figure, axes = shared.picture(1.2 + 0.75 * len(table))
+    figure, ax = shared.single(1.2 + 0.75 * len(table))
     heatmap(
         table.rename(index="{:g}".format, columns="{:g}".format),
         annot=shown,
@@ -160,10 +152,10 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
         annot_kws={"size": shared.SMALL},
         cmap="cividis",
         cbar_kws={"label": ACCURACY},
-        ax=axes[0, 0],
+        ax=ax,
     )
-    axes[0, 0].tick_params(axis="y", labelrotation=0)
-    shared.label_axes(axes[0, 0], across, down)
+    ax.tick_params(axis="y", labelrotation=0)
+    shared.label_axes(ax, across, down)
     return figure
 
 
@@ -173,26 +165,13 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
 
     cells: rows with method, column, seed and value, as `Study.cells` gives them.
     """
-    from seaborn import pointplot
-
-    frame = shared.checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
+    frame = pd.DataFrame(cells)
     columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
-    figure, axes = shared.picture(3.4 + 0.2 * len(labels) / 2)
-    ax, styles = axes[0, 0], shared.looks(labels)
-    pointplot(
-        frame,
-        x="column",
-        y="value",
-        hue="method",
-        palette=[styles[label]["color"] for label in labels],
-        markers=[styles[label]["marker"] for label in labels],
-        linestyle="none",
-        dodge=0.6 * (1 - 1 / len(labels)) or False,
-        errorbar=("pi", 100),
-        err_kws={"linewidth": 1.4},
-        markersize=6,
-        ax=ax,
-    )
+    figure, ax = shared.single(3.4 + 0.2 * len(labels) / 2)
+    styles = shared.looks(labels)
+    apart = {"dodge": 0.6 * (1 - 1 / len(labels)) or False, "linestyle": "none"}
+    bars = {"errorbar": ("pi", 100), "markersize": 6}
+    _points(ax, frame, "column", "method", list(styles.values()), **bars, **apart)
     ax.get_legend().remove()
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
@@ -202,31 +181,32 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     return figure
 
 
-def radar(cells: Sequence[Mapping[str, Any]]) -> Picture:
+def radar(cells: Sequence[dict[str, Any]]) -> Picture:
     """Variants as closed lines around a centre: one spoke per domain, the mean over seeds. The
     spokes begin at the whole ten below the lowest value, so that lengths are no proportions.
 
     cells: rows with method, column, seed and value in percent, as `Study.cells` gives them; their
     mean over domains (`avg`) is left out. FedReproError below three domains.
     """
-    frame = shared.checked(pd.DataFrame(cells), CELLS, "accuracies by domain")
-    wide = frame[frame.column != "avg"].pivot_table(
-        index="method", columns="column", values="value", sort=False
-    )
-    if wide.shape[1] < 3:
-        raise FedReproError(f"a radar chart needs three domains, not {wide.shape[1]}; draw bars")
-    angles = np.linspace(0, 2 * np.pi, wide.shape[1], endpoint=False)
-    figure, axes = shared.picture(4.4 + 0.2 * len(wide) / 2, subplot_kw={"projection": "polar"})
-    ax = axes[0, 0]
-    for (label, row), style in zip(wide.iterrows(), shared.looks(wide.index).values(), strict=True):
+    return _radar(wide(cells).drop(columns="avg", errors="ignore"))
+
+
+def _radar(table: pd.DataFrame) -> Picture:
+    """table: percent, methods downwards and domains across."""
+    if table.shape[1] < 3:
+        raise FedReproError(f"a radar chart needs three domains, not {table.shape[1]}; draw bars")
+    angles = np.linspace(0, 2 * np.pi, table.shape[1], endpoint=False)
+    figure, ax = shared.single(4.4 + 0.2 * len(table) / 2, subplot_kw={"projection": "polar"})
+    styles = shared.looks(table.index).values()
+    for (label, row), style in zip(table.iterrows(), styles, strict=True):
         ax.plot([*angles, angles[0]], [*row, row.iloc[0]], label=str(label), **style)
-    ax.set_xticks(angles, wide.columns)
+    ax.set_xticks(angles, table.columns)
     ax.tick_params(axis="x", pad=16)  # names are next to the circle, not on it
-    ax.set_ylim(low := np.floor(wide.min().min() / 10) * 10, 100)
-    ax.set_rlabel_position(180 / wide.shape[1])
+    ax.set_ylim(low := np.floor(table.min().min() / 10) * 10, 100)
+    ax.set_rlabel_position(180 / table.shape[1])
     ax.grid(color=shared.GRID)
     shared.legend_above(figure, ax, 2, title="test accuracy (%)")
-    figure.drawn_live = interactive.radar(wide, low)
+    figure.drawn_live = interactive.radar(table, low)
     return figure
 
 
@@ -237,14 +217,9 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
     if found is None or table not in found.domains:
         raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
     kept = found.domains[table]
-    return radar(
-        [
-            {"method": row, "column": column, "seed": 1, "value": value}
-            for row, values in kept.rows.items()
-            if row not in without and (not rows or row in rows)
-            for column, value in zip(kept.columns, values, strict=True)
-        ]
-    )
+    frame = pd.DataFrame.from_dict(kept.rows, orient="index", columns=list(kept.columns))
+    chosen = [r for r in kept.rows if r not in without and (not rows or r in rows)]
+    return _radar(frame.loc[chosen])
 
 
 def traffic(frame: pd.DataFrame) -> Picture:
@@ -254,15 +229,14 @@ def traffic(frame: pd.DataFrame) -> Picture:
     frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed if there are
     several (their mean is drawn).
     """
-    frame = shared.checked(frame, ("label", "kind", "bytes"), "traffic")
     table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
     table = table[sorted(table.columns)].fillna(0.0)
     largest = float(table.sum(axis=1).max())
     unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
     payloads = list(dict.fromkeys(str(kind).partition("/")[2] for kind in table.columns))
     height = 1.3 + 0.42 * len(table) + 0.22 * math.ceil(table.shape[1] / 2)
-    figure, axes = shared.picture(height)
-    ax, rows = axes[0, 0], np.arange(len(table))
+    figure, ax = shared.single(height)
+    rows = np.arange(len(table))
     for kind in table.columns:
         way, _, payload = str(kind).partition("/")
         place, up = payloads.index(payload), way == "up"
@@ -286,15 +260,10 @@ def traffic(frame: pd.DataFrame) -> Picture:
 
 
 def beside(table: pd.DataFrame) -> Picture:
-    """A figure of a frame of `verdicts.build_table`: one panel per column, methods downwards, the
-    printed mean and deviation above ours. A stand-in column says so in its title.
-
-    FedReproError: an empty frame, or runs on several data sets or scales.
-    """
-    section, *others = sections(table)
-    if others:
-        names = ", ".join(f"{s.dataset} at scale {s.scale}" for s in (section, *others))
-        raise FedReproError(f"runs of {names} in one figure; give the cells of one")
+    """A figure of a frame of `verdicts.build_table`, of one data set and scale: one panel per
+    column, methods downwards, the printed mean and deviation above ours. A stand-in column says so
+    in its title."""
+    (section,) = sections(table)
     height = 0.85 + 0.27 * len(section.methods)
     figure, axes = shared.panels(len(section.columns), height, 0.9, sharey=True)
     units = {section.unit(column) for column in section.columns}
@@ -336,15 +305,8 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
 
     ranks: a frame of `verdicts.order`, of one table, data set and scale.
     """
-    ranks = shared.checked(ranks, ORDER_COLUMNS, "order of methods")
     rows = ranks[ranks.column == column]
-    if rows.empty:
-        known = ", ".join(dict.fromkeys(ranks.column))
-        raise FedReproError(f"no ranks in column {column!r}; choose from {known}")
-    if len(rows[["table", "dataset", "scale"]].drop_duplicates()) > 1:
-        raise FedReproError("ranks of several tables or scales in one figure; give those of one")
-    figure, axes = shared.picture(1.3 + 0.36 * len(rows))
-    ax = axes[0, 0]
+    figure, ax = shared.single(1.3 + 0.36 * len(rows))
     for row in rows.itertuples():
         pair = [row.rank_published, row.rank_ours]
         line, colour = ("-", shared.COLOURS[0]) if pair[1] < pair[0] else ("--", shared.COLOURS[1])

@@ -82,12 +82,10 @@ def _extremes(values: pd.Series, what: str) -> str:
     return f"{what}, {highest}, lowest {values.idxmin()} with {values.min():.2f}"
 
 
-def curves(
-    frame: pd.DataFrame, x: str, y: str, ylabel: str, printed: Mapping[str, float] | None = None
-) -> Spec:
+def curves(rows: pd.DataFrame, ylabel: str, printed: Mapping[str, float] | None = None) -> Spec:
     """Means over seeds in a band from the lowest to the highest seed, by round or by traffic. A
-    method that sends nothing is a horizontal line; a printed accuracy is a thin one."""
-    rows = means(frame, x, y)
+    method that sends nothing is a horizontal line; a printed accuracy is a thin one. rows: as from
+    `means`."""
     if printed:
         rows["printed"] = rows.label.map(printed)
     labels = [str(label) for label in rows.label.unique()]
@@ -111,7 +109,7 @@ def curves(
         },
     ]
     along = _number("round", "communication round")
-    if x == "bytes":
+    if "MB" in rows:
         scale = {"type": "log", "nice": False}
         along = _number("MB", "one client's traffic so far (MB)", scale=scale)
         level = {

@@ -1,6 +1,7 @@
 """The common protocol's page: methods of all papers in one order, with intervals that hold for all
 ranks at once, and its agreement with the papers' printed orders."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
@@ -17,8 +18,7 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
-from fedrepro.report import run_page
-from fedrepro.report.picture import COLOURS, Picture, label_axes, picture
+from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, styled
 from fedrepro.report.views import nothing, show
@@ -85,22 +85,19 @@ def _tukey(methods: int, freedom: int) -> float:
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
     """A printed column by method, for the rows that are one method."""
     experiment = next(e for e in paper.experiments if e.table == table)
-    arms = [arm for arm in paper.arm_specs(experiment.id) if not arm.alternative]
-    methods = [arm.method for arm in arms]
-    cells = {a.method: paper.table(table).cell(a.label, column) for a in arms}
-    return {
-        method: cell.value
-        for method, cell in cells.items()
-        if cell is not None and cell.value is not None and methods.count(method) == 1
-    }
+    labels: dict[str, list[str]] = defaultdict(list)
+    for arm in paper.arm_specs(experiment.id):
+        if not arm.alternative:
+            labels[arm.method].append(arm.label)
+    values = paper.table(table).values(column)
+    single = {method: own[0] for method, own in labels.items() if len(own) == 1}
+    return {method: values[label] for method, label in single.items() if label in values}
 
 
 def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) -> pd.DataFrame:
-    """Kendall's tau-b of our order of methods and each paper's, for the methods in both.
-
-    ours: mean accuracy by method. Columns paper, table, methods, tau, p (two-sided, of tau = 0),
-    best here, best there; one row per table that `experiment.compared` lists for the data set.
-    """
+    """Kendall's tau-b of our order of methods and each paper's, for the methods in both, with its
+    two-sided p: one row per table that `experiment.compared` lists for the data set. ours: mean
+    accuracy by method."""
     rows = []
     for name, table, column in experiment.compared.get(dataset, ()):
         paper = papers.load(name)
@@ -116,9 +113,6 @@ def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) ->
     return pd.DataFrame(rows)
 
 
-# The recorded seeds together.
-
-
 def datasets(found: Results, experiment: str) -> list[str]:
     """The data sets with runs of an experiment, in the protocol's order."""
     return [name for name in found.paper.datasets if name in found.datasets(experiment)]
@@ -128,17 +122,14 @@ def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame,
     """Accuracy in percent: method, seed, column (a domain), value. Second: the methods with a
     diverged seed, which are left out."""
     frame = pd.DataFrame(found.of_one_scale(dataset, experiment).cells(experiment))
-    if frame.empty:
-        raise FedReproError(f"no notebook of the common protocol has {experiment} on {dataset}")
     frame = frame[frame.column != "avg"][["method", "seed", "column", "value"]]
     diverged = list(frame[frame.value.isna()].method.unique())
     return frame[~frame.method.isin(diverged)], diverged
 
 
 def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
-    """One row per method, best first: rank with its intervals, mean, spread over seeds, each
-    domain; the data set's name in the corner; also mean and rank without a stand-in, if there is
-    one. Diverged methods come last, without a rank."""
+    """One row per method, best first: rank with its intervals, mean, spread over seeds, mean and
+    rank without a stand-in, if there is one, each domain. Diverged methods come last, unranked."""
     frame, diverged = scores(found, experiment, dataset)
     order = ranks(frame)
     domains = frame.pivot_table(index="method", columns="column", values="value", sort=False)
@@ -152,9 +143,9 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
             "std over seeds": seeds.reindex(order.index).round(1),
         }
     )
-    official = frame[~frame.column.str.endswith("-standin")]
-    if len(official) < len(frame):
-        rest = ranks(official).reindex(order.index)
+    standins = frame.column.str.endswith("-standin")
+    if standins.any():
+        rest = ranks(frame[~standins]).reindex(order.index)
         shown["mean without stand-in"], shown["its rank"] = rest["mean"].round(1), rest["rank"]
     shown = shown.join(domains.round(1)).rename_axis(index="method", columns=dataset)
     shown = shown.reindex([*shown.index, *diverged])
@@ -166,7 +157,7 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
     """The same as a page shows it: each accuracy leads to the runs it is the mean of."""
     frame = table(found, experiment, dataset)
     here = found.of_one_scale(dataset, experiment)
-    pages = {cell[2:]: page for cell, page in run_page.links(here, experiment).items()}
+    pages = {cell[2:]: page for cell, page in here.links(experiment).items()}
     shown = frame.astype(object)
     for name in frame:
         column = "avg" if name == MEAN else name
@@ -197,14 +188,13 @@ def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
     """Kendall's tau of our order and each paper's own: one row per printed table."""
-    frames = []
+    rows = {}
     for dataset in datasets(found, experiment):
         mean = ranks(scores(found, experiment, dataset)[0])["mean"].to_dict()
-        rows = compared(found.paper.experiment(experiment), dataset, mean)
-        frames.append(rows.assign(dataset=dataset))
-    if not frames:
+        rows[dataset] = compared(found.paper.experiment(experiment), dataset, mean)
+    if not rows:
         return nothing()
-    frame = pd.concat(frames, ignore_index=True)
+    frame = pd.concat(rows, names=["dataset", None]).reset_index("dataset")
     return frame.round({"tau": 2, "p": 2}).set_index(["dataset", "paper", "table"])
 
 
@@ -213,7 +203,7 @@ def chosen(found: Results, experiment: str) -> pd.DataFrame | Html:
     percent."""
     rows: dict[tuple[str, str], dict[str, object]] = {}
     for dataset in datasets(found, experiment):
-        for _, result in found.of_one_scale(dataset, experiment).runs(experiment):
+        for *_, result in found.of_one_scale(dataset, experiment).runs(experiment):
             if (result.label, dataset) not in rows and (tries := result.tries):
                 rows[result.label, dataset] = {"chosen": metrics.best_value(tries), **_tries(tries)}
     if not rows:
@@ -233,8 +223,8 @@ def _tries(tries: Mapping[str, float]) -> dict[str, object]:
 def figure(found: Results, experiment: str, dataset: str) -> Picture:
     """Ranks with their intervals, methods downwards."""
     order = ranks(scores(found, experiment, dataset)[0])
-    figure, axes = picture(0.9 + 0.27 * len(order))
-    ax, places = axes[0, 0], range(len(order))
+    figure, ax = single(0.9 + 0.27 * len(order))
+    places = range(len(order))
     ax.hlines(places, order.lowest, order.highest, color=COLOURS[0], linewidth=2, alpha=0.3)
     ax.hlines(places, order.low, order.high, color=COLOURS[0], linewidth=5, alpha=0.5)
     ax.plot(order["rank"], places, "o", color=COLOURS[0])
@@ -251,9 +241,6 @@ def show_each(found: Results, experiment: str, view: Callable[..., Any]) -> None
     """A view for every data set with runs; one line if none has any."""
     names = datasets(found, experiment)
     show([view(found, experiment, name) for name in names] or [nothing()])
-
-
-# For one seed, in the notebook.
 
 
 def one_seed(study: Study, experiment: str) -> pd.DataFrame:

@@ -1,11 +1,16 @@
-"""The points where a paper's text, public code and our runs differ or may differ: one table per
-paper, made only from its file, the methods' fields and the records of its runs."""
+"""A paper's settings and their sources, and the ledger: the points where its text, public code and
+our runs differ or may differ. Both only from its file, the methods' fields and the records."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from html import escape
 
+import pandas as pd
+
+from fedrepro import methods as registry
+from fedrepro.papers.paper import as_text
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html, fields, prose
+from fedrepro.report.tables import Html, prose, styled
 
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
@@ -45,7 +50,7 @@ def _data(found: Results) -> Iterator[Row]:
         if caveat := paper.dataset(dataset).caveat:
             yield f"data set {dataset}", "–", "–", caveat, "decided"
     clauses: dict[str, dict[str, None]] = {}  # and the domains they are of
-    for _, result in found.runs():
+    for *_, result in found.runs():
         for domain, said in result.record.data["deviations"].items():
             for clause in said:
                 clauses.setdefault(clause.removeprefix(f"{domain}: "), {})[domain] = None
@@ -74,3 +79,46 @@ def _settings(found: Results) -> list[Row]:
         settled = rest if ARGUED.match(rest) else f"{status}: {rest}" if rest else status
         rows.append((STATUSES.index(status), (name, text or "–", code or "–", run, settled)))
     return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
+    """Every setting with its value, status, source and alternatives; then the fields of each
+    method, where the paper's own setting has priority over the field's default. sources: a frame
+    of `Paper.sources`."""
+    wanted = ["setting", "value", "status", "source", "alternatives"]
+    given = {row[0]: row[1:] for row in sources[wanted].astype(str).itertuples(index=False)}
+    known = tuple(f"{name}." for name in registry.names())
+    names = {"data": "data", "report": "reporting"}
+    rows: dict[tuple[str, str], tuple[str, ...]] = {}
+    for setting, rest in given.items():
+        head, _, tail = setting.partition(".")
+        if not setting.startswith(known):
+            rows[names.get(head, "training"), tail if head in names else setting] = rest
+    groups = ("data", "training", "reporting")
+    rows = dict(sorted(rows.items(), key=lambda row: groups.index(row[0][0])))
+    for key, own in fields(methods).items():
+        name, _, field = key.rpartition(".")
+        rows[name, field] = given.get(key, own)
+    frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
+    frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
+    frame.columns = pd.Index(wanted[1:], name="setting")
+    title = (
+        "Every setting, where its value comes from (stated: in the paper; code: in public code; "
+        "inferred: from other facts; decided: by us), and what else it could have been."
+    )
+    html = styled(frame, "protocol", "Protocol", title)
+    return Html(html, f"protocol: {', '.join(dict.fromkeys(group for group, _ in rows))}")
+
+
+def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """By ``method.field``: default, status, source and alternatives as text."""
+    return {
+        f"{name}.{field['name']}": (
+            as_text(field["default"]),
+            field["status"],
+            field["source"],
+            ", ".join(as_text(other) for other in field["alternatives"]),
+        )
+        for name in dict.fromkeys(methods)
+        for field in registry.get(name).describe()
+    }

@@ -1,23 +1,33 @@
-"""Functions for the paper notebooks: open a study from the parameters cell, and show it."""
+"""Functions for the paper notebooks: open a study from the parameters cell, show it, and look into
+a method: its source, and the arguments of its functions."""
 
+import copy
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from textwrap import dedent
 from typing import Any
 
 import pandas as pd
 import scrapbook
 from IPython import get_ipython
+from IPython.display import Code
+from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
+from fedrepro.federated.rounds import Training
+from fedrepro.methods.base import Method
 from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.quantities.prototypes import with_prototypes
 from fedrepro.report import figures, images, views
+from fedrepro.report.ledger import protocol_table
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html, protocol_table
+from fedrepro.report.tables import Html
 
 OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
@@ -75,7 +85,7 @@ def runs(found: Results) -> pd.DataFrame:
     """Train or read every run. One row per run: its folder, rounds, last mean accuracy, time. Above
     it one line for each diverged run."""
     rows: dict[str, dict[str, Any]] = {}
-    for _, result in found.runs():
+    for *_, result in found.runs():
         curve = result.record.curve
         rows[result.record.run_id] = rows.get(result.record.run_id) or {
             "run": result.label,
@@ -128,7 +138,7 @@ def show(*things: Any) -> None:
 def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture | Html:
     """The values that the servers of an experiment logged under a name, over rounds."""
     frames = []
-    for one, result in found.runs(experiment):
+    for one, _, result in found.runs(experiment):
         curve = result.record.curve
         rows = curve[(curve.measure == "server") & (curve.subject == term)]
         frame = rows[["round", "value"]].rename(columns={"value": term})
@@ -169,3 +179,59 @@ def departures(study: Study) -> pd.DataFrame:
     unsettled = sources[sources.status.isin(OPEN) & (sources.setting != "data.dataset")]
     rows += list(unsettled[["setting", "value", "source"]].itertuples(index=False, name=None))
     return pd.DataFrame(rows, columns=["what", "value", "why"]).set_index("what")
+
+
+# Into a method.
+
+
+def code(*parts: Any) -> Code:
+    """The source of classes and functions in the installed package, each with its file and line."""
+    texts = [
+        f"# {part.__module__.replace('.', '/')}.py, line {first}\n{dedent(''.join(lines))}"
+        for part in parts
+        for lines, first in [inspect.getsourcelines(part)]
+    ]
+    return Code("\n".join(texts), language="python")
+
+
+def small(study: Study) -> Study:
+    """The study itself at scale smoke; at other scales, the study of the embedded digits."""
+    if study.scale == "smoke":
+        return study
+    return replace(study, dataset="minidigits", scale="smoke", changes={}, only=None)
+
+
+class _Caught(Exception):
+    """Carries a function's arguments out of a round."""
+
+
+def given(study: Study, method: Method, hook: str = "client_loss", round: int = 2) -> Any:
+    """The arguments of the first call of a method's function in a round. Earlier rounds are
+    trained, and nothing is recorded. FedReproError: the function is not called."""
+
+    def stop(*arguments: Any) -> Any:
+        raise _Caught(*arguments)
+
+    training = Training(method, study.protocol(), study.federation(), study.seed)
+    for _ in range(round - 1):
+        training.one_round()
+    training.method = copy.copy(method)
+    object.__setattr__(training.method, hook, stop)  # a method is frozen
+    try:
+        training.one_round()
+    except _Caught as caught:
+        return caught.args
+    raise FedReproError(f"{method.name} does not call {hook} in round {round}; choose another")
+
+
+def shapes(**tensors: Tensor) -> pd.DataFrame:
+    """Shape and type: one row per tensor."""
+    rows = {n: (tuple(t.shape), str(t.dtype).removeprefix("torch.")) for n, t in tensors.items()}
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["shape", "type"])
+
+
+def beside(**terms: Mapping[str, Tensor]) -> pd.DataFrame:
+    """Loss terms, computed in several ways: one row per term, one column per way."""
+    return pd.DataFrame(
+        {way: {n: v.item() for n, v in named.items()} for way, named in terms.items()}
+    )

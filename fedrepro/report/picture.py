@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,8 +25,6 @@ from matplotlib.ticker import (
 )
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
-
-from fedrepro.base.errors import FedReproError
 
 COLOURS = (  # seaborn's palette `colorblind`; seaborn itself takes two seconds to import
     *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
@@ -127,6 +124,12 @@ def picture(
         return figure, figure.subplots(rows, cols, squeeze=False, **shared)
 
 
+def single(height: float, **shared: Any) -> tuple[Picture, Any]:
+    """A picture of one panel, and its axes."""
+    figure, axes = picture(height, **shared)
+    return figure, axes[0, 0]
+
+
 def panels(
     count: int, height: float, more: float, cols: int = 0, **shared: Any
 ) -> tuple[Picture, npt.NDArray[Any]]:
@@ -155,18 +158,6 @@ def look(place: int) -> dict[str, Any]:
         "linestyle": LINES[place % len(LINES)],
         "marker": MARKERS[place % len(MARKERS)],
     }
-
-
-def checked(frame: pd.DataFrame, columns: Sequence[str], what: str) -> pd.DataFrame:
-    missing = [name for name in columns if name not in frame.columns]
-    if frame.empty or missing:
-        why = f"lacks {', '.join(missing)}" if missing and not frame.empty else "is empty"
-        raise FedReproError(f"no {what} to draw: the frame {why}; give one from finished runs")
-    if "dataset" in frame and frame.dataset.nunique() > 1:
-        raise FedReproError(
-            f"{what} of {', '.join(frame.dataset.unique())} in one frame; give one data set"
-        )
-    return frame
 
 
 def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = None) -> None:

@@ -8,6 +8,7 @@ intermediate rounding.
 from functools import lru_cache
 from html import escape
 from math import ceil, floor, sqrt
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,22 +57,16 @@ def checked(paper: Paper) -> pd.DataFrame:
     for known in paper.tested:
         for name in known.tables:
             for column, images in known.images.items():
-                cells = _cells(paper, name, column)
-                means, trials = [cell[0] for cell in cells], known.evaluations
-                pairs = [(mean, std) for mean, std in cells if std]
+                cells, trials = _cells(paper, name, column), known.evaluations
+                means, pairs = [mean for mean, _ in cells], [cell for cell in cells if cell[1]]
                 fits = [any(std_fits(*p, images, trials, d) for d in (0, 1)) for p in pairs]
-                single = [mean_fits(mean, images, 1) for mean in means]
-                several = [mean_fits(mean, images, trials) for mean in means]
-                alone, chance = (
-                    round(float(np.mean([by_chance(mean, images, n) for mean in means])), 2)
-                    for n in (1, trials)
-                )
-                rows.append(
-                    {"table": name, "column": column, "images": images, "evaluations": trials}
-                    | {"means": len(means), "fit one run": sum(single), "by chance, one": alone}
-                    | {"fit all evaluations": sum(several), "by chance, all": chance}
-                    | {"deviations": len(pairs), "deviations that fit": sum(fits)}
-                )
+                row: dict[str, Any] = {"table": name, "column": column, "images": images}
+                row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
+                for what, n in (("one run", 1), ("all evaluations", trials)):
+                    row[f"fit {what}"] = sum(mean_fits(mean, images, n) for mean in means)
+                    shares = [by_chance(mean, images, n) for mean in means]
+                    row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
+                rows.append(row | {"deviations that fit": sum(fits)})
     return pd.DataFrame(rows)
 
 
@@ -80,19 +75,19 @@ def averages(paper: Paper) -> pd.DataFrame:
     rows = []
     for table in paper.tables:
         others = [column for column in table.columns if column != "avg"]
-        if table.unit not in ("percent", "fraction"):
+        if (
+            table.unit not in ("percent", "fraction")
+            or "avg" not in table.columns
+            or len(others) < 2
+        ):
             continue
-        for row in table.rows if "avg" in table.columns and len(others) > 1 else ():
+        for row in table.rows:
             split = [cell.printed.partition("±")[0].strip() for cell in row.cells]
             found = dict(zip(table.columns, split, strict=True))
-            cells = [found[column] for column in others]
-            if "-" in (*cells, found["avg"]) or average_fits(cells, found["avg"]):
-                continue
-            mean = float(np.mean([float(cell) for cell in cells]))
-            rows.append(
-                {"table": table.id, "method": row.method, "printed": found["avg"]}
-                | {"mean of the row": round(mean, 3)}
-            )
+            cells, average = [found[column] for column in others], found["avg"]
+            if "-" not in split and not average_fits(cells, average):
+                mean = round(float(np.mean([float(cell) for cell in cells])), 3)
+                rows.append((table.id, row.method, average, mean))
     return pd.DataFrame(rows, columns=["table", "method", "printed", "mean of the row"])
 
 
@@ -101,8 +96,8 @@ def shown(paper: Paper) -> Html:
     label = f"printed numbers of {paper.short}, checked"
     rows = checked(paper)
     of, pairs = " of " + rows["means"].astype(str), " of " + rows["deviations"].astype(str)
-    for name, chance in (("one run", "one"), ("all evaluations", "all")):
-        share = rows[f"by chance, {chance}"].map(" ({:.2f})".format)
+    for name in ("one run", "all evaluations"):
+        share = rows[f"by chance, {name}"].map(" ({:.2f})".format)
         rows[name] = rows[f"fit {name}"].astype(str) + of + share
     rows["deviations"] = rows["deviations that fit"].astype(str) + pairs
     names = ["table", "column", "images", "evaluations", "one run", "all evaluations", "deviations"]

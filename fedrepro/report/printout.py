@@ -12,8 +12,7 @@ from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report import text
 from fedrepro.report.results import collect
-from fedrepro.report.sections import number, spread
-from fedrepro.report.tables import plain
+from fedrepro.report.tables import number, plain, spread
 from fedrepro.report.verdicts import beside, build_table
 
 

@@ -33,6 +33,7 @@ GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where the
 STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
 FOLDER = CHECKOUT / "book" / "records"
 OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
+SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
@@ -178,12 +179,8 @@ class Results:
         """Rows as from `Study.cells`."""
         return [row for study in self.holding(experiment) for row in study.cells(experiment)]
 
-    def runs(self, *experiments: str) -> list[tuple[Study, Result]]:
-        """The runs of some experiments (default: all), with their studies."""
-        return [(study, result) for study, _, result in self.named_runs(*experiments)]
-
-    def named_runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
-        """The same, with the experiment's name between study and run."""
+    def runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
+        """The runs of some experiments (default: all), with their study and experiment."""
         return [
             (study, name, result)
             for study, names in self.studies
@@ -197,7 +194,7 @@ class Results:
         """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
         by experiment, data set, scale and row."""
         gains: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
-        for study, name, result in self.named_runs(*experiments):
+        for study, name, result in self.runs(*experiments):
             row = name, study.dataset, study.scale, result.label
             gains[row].append(metrics.late_gain(result.record.curve))
         return {row: fmean(gained) for row, gained in gains.items()}
@@ -213,7 +210,7 @@ class Results:
     def past(self, experiment: str) -> dict[str, list[str]]:
         """The rows trained with earlier settings than the paper's file has today, by data set."""
         rows: dict[str, dict[str, None]] = defaultdict(dict)
-        for study, result in self.runs(experiment):
+        for study, _, result in self.runs(experiment):
             if result.past:
                 rows[study.dataset][result.label] = None
         return {dataset: list(labels) for dataset, labels in rows.items()}
@@ -223,6 +220,27 @@ class Results:
         found = [s.curves(experiment) for s in self.holding(experiment) if s.results(experiment)]
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
+    def links(self, experiment: str) -> dict[tuple[str, str, str, str], str]:
+        """The page of the runs of all seeds behind each of our numbers of a recorded experiment, by
+        data set, scale, method and column. A row that is not one arm, such as a ratio, has all
+        arms' runs."""
+        behind: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
+        table = self.paper.experiment(experiment).table
+        for study in self.holding(experiment):
+            if not isinstance(study, Kept) or not study.paper.arm_specs(experiment):
+                continue
+            results = study.results(experiment)
+            for row in study.cells(experiment):
+                method, column = row["method"], row["column"]
+                own = [r for r in results if method in (r.label, r.arm.row)]
+                own = [r for r in own if r.arm.column in (None, column)]
+                if row["value"] is not None and not own:
+                    own = results
+                shown = self.paper.column(table, column) if table else None
+                key = study.dataset, study.scale, method, shown or column
+                behind[key] += [r.record.run_id for r in own]
+        return {cell: run_link(*dict.fromkeys(runs)) for cell, runs in behind.items() if runs}
+
     def of_one_scale(self, dataset: str, experiment: str) -> Results:
         """The studies of an experiment on a data set, for one figure, which must not mix scales:
         those at scale paper if they have every row of the others, else the others."""
@@ -231,6 +249,11 @@ class Results:
         full, rest = here.where(scale="paper"), here.those(lambda s: s.scale != "paper")
         rows = [{row["method"] for row in found.cells(experiment)} for found in (full, rest)]
         return full if rows[0] >= rows[1] else rest
+
+
+def run_link(*runs: str) -> str:
+    """The address of the page of some runs, from a page two folders down."""
+    return f"../../run.html#run-{'-'.join(run[:SHORT] for run in runs)}"
 
 
 def live(study: Study, experiments: Sequence[str]) -> Results:

@@ -7,8 +7,7 @@ import pandas as pd
 
 from fedrepro.federated import metrics
 from fedrepro.report.results import Results
-from fedrepro.report.sections import spread
-from fedrepro.report.tables import folded, styled
+from fedrepro.report.tables import folded, spread, styled
 
 NAMES = {
     "last": "last round",
@@ -37,7 +36,7 @@ def each(found: Results, experiment: str) -> str:
 def _table(found: Results, experiment: str, methods: list[str], title: str) -> str:
     rows = [
         (result.label, rule, score["avg"])
-        for _, result in found.runs(experiment)
+        for *_, result in found.runs(experiment)
         for rule, score in metrics.all_scores(result.record.curve).items()
     ]
     frame = pd.DataFrame(rows, columns=["method", "rule", "value"])

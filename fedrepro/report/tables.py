@@ -1,10 +1,9 @@
-"""Tables for notebooks, the book and the command line: HTML by pandas' Styler, and aligned
-text.
+"""Tables for notebooks, the book and the command line: HTML by pandas' Styler, and aligned text.
 
-Nothing is computed here: numbers, verdicts and ranks come from `verdicts`, settings from the
-paper's file. All text is escaped.
+Nothing is computed here: numbers, verdicts and ranks come from `verdicts`. All text is escaped.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -13,11 +12,9 @@ from typing import Any
 import pandas as pd
 from pandas.io.formats.style import Styler
 
-from fedrepro import methods as registry
-from fedrepro.base.errors import FedReproError
-from fedrepro.papers.paper import as_text
-from fedrepro.report.sections import APART, UNIT_SIGNS, Section, number, sections, spread
+from fedrepro import papers
 from fedrepro.report.text import aligned
+from fedrepro.report.verdicts import order
 
 Links = Mapping[tuple[str, str, str, str], str]
 FILED = "authors’ file"
@@ -27,6 +24,27 @@ PARTS = {  # what a column shows, by scale
 }
 # Stays in sight, and wraps, while the wide table under it is scrolled.
 CAPTION = "display: inline-block; position: sticky; left: 0; max-width: min(40rem, 82vw)"
+MINUS, APART = "\u2212", "\u2260"
+UNIT_SIGNS = {"percent": "%", "fraction": "0 to 1", "ratio": "ratio", "factor": "times"}
+AXES = {
+    "percent": "accuracy (%)",
+    "fraction": "accuracy (fraction)",
+    "rounds": "communication rounds",
+    "GB": "traffic of one client (GB)",
+    "hours": "time (hours)",
+    "ratio": "time, as a ratio",
+    "factor": "factor (times)",
+}
+NOT_RUN = {
+    **dict.fromkeys(("ours", "ours_std", "difference", "low", "high")),
+    **{"seeds": 0, "verdict": "not run", "why": "no run of ours", "standin": False, "caveats": ()},
+}
+_DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
+_STATEMENTS = {
+    "smoke": "smoke: tests the code, not a result",
+    "reduced": "reduced: order of methods only, no verdict on numbers",
+    "paper": "paper: the paper's protocol",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,7 +85,144 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind
     return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 
 
-# Printed numbers beside ours.
+def number(value: Any, unit: str, signed: bool = False) -> str:
+    """A value as text: decimals by unit, a true minus sign, an en dash if there is none. In units
+    without fixed decimals small values keep two significant digits."""
+    if value is None or pd.isna(value):
+        return "–"
+    value = float(value)
+    if unit in _DECIMALS:
+        decimals = _DECIMALS[unit]
+    elif value == round(value) or abs(value) >= 100:
+        decimals = 0
+    elif abs(value) < 0.005:
+        decimals = 1 - math.floor(math.log10(abs(value)))
+    else:
+        decimals = 1 if abs(value) >= 10 else 2
+    rounded = round(value, decimals) + 0.0  # no minus sign before a zero
+    sign = "+" if signed and rounded else ""
+    return f"{rounded:{sign}.{decimals}f}".replace("-", MINUS)
+
+
+def spread(mean: Any, std: Any, unit: str) -> str:
+    """``87.9 ± 0.4``, without the second part if there is no deviation."""
+    text = number(mean, unit)
+    return text if std is None or pd.isna(std) else f"{text} ± {number(std, unit)}"
+
+
+# Printed numbers beside ours: one section per data set and scale.
+
+
+@dataclass(frozen=True)
+class Section:
+    """Printed cells and our runs on one data set at one scale.
+
+    scale: empty if nothing was run. cells: a row of the frame by (method, column); absent if
+    neither side has a number. left_out: printed columns without a counterpart in our data.
+    standins: columns that are a stand-in, or an average that contains one.
+    """
+
+    table: str
+    dataset: str
+    scale: str
+    methods: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Mapping[str, Any]]
+    left_out: tuple[str, ...]
+    standins: frozenset[str]
+
+    @property
+    def bare(self) -> bool:
+        """Whether no printed number belongs to these data."""
+        return all(pd.isna(cell["published"]) for cell in self.cells.values())
+
+    @property
+    def filed(self) -> bool:
+        """Whether the authors' own files have some of these cells."""
+        return not self.bare and any(pd.notna(cell["authors"]) for cell in self.cells.values())
+
+    @property
+    def statement(self) -> str:
+        """A text on what the numbers of the scale mean."""
+        return _STATEMENTS.get(self.scale, "not run: printed numbers only")
+
+    def unit(self, column: str) -> str:
+        return next(str(cell["unit"]) for (_, c), cell in self.cells.items() if c == column)
+
+    def heading(self, column: str) -> str:
+        """A column's name, marked if it is a stand-in."""
+        if column not in self.standins:
+            return column
+        return f"{column} ({'with ' if column == 'avg' else ''}stand-in)"
+
+    def caveats(self) -> dict[str, str]:
+        """Every deviation of the section, with its footnote letter."""
+        clauses = [
+            clause
+            for method in self.methods
+            for column in self.columns
+            for clause in self.cells.get((method, column), {}).get("caveats", ())
+        ]
+        return {clause: _letter(i) for i, clause in enumerate(dict.fromkeys(clauses))}
+
+    def ranks(self) -> pd.DataFrame:
+        """`verdicts.order` of the section, indexed by (method, column)."""
+        return order(pd.DataFrame(list(self.cells.values()))).set_index(["method", "column"])
+
+
+def _letter(index: int) -> str:
+    """a, b, ..., z, aa, ab, ..."""
+    head = _letter(index // 26 - 1) if index >= 26 else ""
+    return head + chr(ord("a") + index % 26)
+
+
+def sections(frame: pd.DataFrame) -> list[Section]:
+    """One section per (data set, scale) with runs, each with the printed cells it did not run; one
+    with only printed cells if there is none."""
+    rows: list[dict[str, Any]] = frame.to_dict("records")
+    found = []
+    for place in dict.fromkeys(_place(row) for row in rows if row["seeds"]):
+        own = [row for row in rows if _place(row) == place]
+        ran = {(row["method"], row["column"]) for row in own}
+        rest: dict[tuple[str, str], dict[str, Any]] = {}
+        for row in rows:
+            key = row["method"], row["column"]
+            if key not in ran and pd.notna(row["published"]):
+                rest.setdefault(key, row | NOT_RUN)
+        found.append(_section([*own, *rest.values()], place[1]))
+    return found or [_section(rows, "")]
+
+
+def _place(row: Mapping[str, Any]) -> tuple[str, str]:
+    return row["dataset"], row["scale"]
+
+
+def _section(rows: list[dict[str, Any]], scale: str) -> Section:
+    # In the paper's order, then what it does not print; an average last.
+    table = papers.load(rows[0]["paper"]).table(rows[0]["table"])
+    methods = dict.fromkeys([*table.methods, *(row["method"] for row in rows)])
+    present = dict.fromkeys(row["column"] for row in rows)
+    order = [c for c in dict.fromkeys([*table.columns, *present]) if c in present]
+    columns = sorted(order, key=lambda column: column == "avg")
+    printed = {row["column"] for row in rows if pd.notna(row["published"])}
+    ran = {row["column"] for row in rows if row["seeds"]}
+    # Other domains than the paper's: its own columns would be empty.
+    foreign = bool(ran - printed - {"avg"})
+    left_out = tuple(c for c in columns if foreign and c not in ran)
+    kept = tuple(c for c in columns if c not in left_out)
+    if foreign:  # an average over other domains is another number
+        rows = [row | {"published": None, "published_std": None} for row in rows]
+    cells = {(row["method"], row["column"]): row for row in rows if row["column"] in kept}
+    return Section(
+        table=str(rows[0]["table"]),
+        dataset=str(rows[0]["dataset"]),
+        scale=scale,
+        methods=tuple(m for m in methods if m in {method for method, _ in cells}),
+        columns=kept,
+        cells=cells,
+        left_out=left_out,
+        standins=frozenset(row["column"] for row in rows if row["standin"]),
+    )
 
 
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
@@ -77,7 +232,7 @@ def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = N
 
     At scale reduced ranks replace differences and verdicts, at smoke nothing does.
     Deviations are letters, explained under the table. links: the target of our number of a (data
-    set, scale, method, column). FedReproError: an empty frame.
+    set, scale, method, column).
     """
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
@@ -215,53 +370,3 @@ def _notes(section: Section) -> list[str]:
             "printed number is not their rounding."
         )
     return notes
-
-
-# Settings and their sources.
-
-
-def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
-    """Every setting with its value, status, source and alternatives; then the fields of each
-    method, where the paper's own setting has priority over the field's default.
-
-    sources: a frame of `Paper.sources`. FedReproError: an empty frame, an unknown method.
-    """
-    wanted = ["setting", "value", "status", "source", "alternatives"]
-    if sources.empty or any(name not in sources for name in wanted):
-        raise FedReproError("no settings in this frame; give one of Paper.sources")
-    given = {row[0]: row[1:] for row in sources[wanted].astype(str).itertuples(index=False)}
-    known = tuple(f"{name}." for name in registry.names())
-    names = {"data": "data", "report": "reporting"}
-    rows: dict[tuple[str, str], tuple[str, ...]] = {}
-    for setting, rest in given.items():
-        head, _, tail = setting.partition(".")
-        if not setting.startswith(known):
-            rows[names.get(head, "training"), tail if head in names else setting] = rest
-    groups = ("data", "training", "reporting")
-    rows = dict(sorted(rows.items(), key=lambda row: groups.index(row[0][0])))
-    for key, own in fields(methods).items():
-        name, _, field = key.rpartition(".")
-        rows[name, field] = given.get(key, own)
-    frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
-    frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
-    frame.columns = pd.Index(wanted[1:], name="setting")
-    title = (
-        "Every setting, where its value comes from (stated: in the paper; code: in public code; "
-        "inferred: from other facts; decided: by us), and what else it could have been."
-    )
-    html = styled(frame, "protocol", "Protocol", title)
-    return Html(html, f"protocol: {', '.join(dict.fromkeys(group for group, _ in rows))}")
-
-
-def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """By ``method.field``: default, status, source and alternatives as text."""
-    return {
-        f"{name}.{field['name']}": (
-            as_text(field["default"]),
-            field["status"],
-            field["source"],
-            ", ".join(as_text(other) for other in field["alternatives"]),
-        )
-        for name in dict.fromkeys(methods)
-        for field in registry.get(name).describe()
-    }

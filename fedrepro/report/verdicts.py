@@ -1,13 +1,10 @@
-"""The rules that compare a published cell with re-run seeds.
-
-The book prints ``rules_markdown()`` on its page "how to read a verdict"; ``judged`` applies the
-same rules. This module does not train, read a run folder or know a method.
-"""
+"""The rules that compare a published cell with re-run seeds, as the book prints them, and their
+application."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 from typing import Any
 
@@ -90,28 +87,27 @@ def rules_markdown() -> str:
 def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
 
-    rows: one mapping per (method, column, seed), from `Study.cells` with dataset, seed and scale
-    added; method is the printed row's name, the column a domain, ``avg`` or a printed column, the
-    value in the column's unit (None or NaN if there is none). Rows whose ``table``
-    names another table are left out. For an experiment with ``relative_to`` values are ratios to
-    that row, and so are the published ones here.
+    rows: from `Study.cells`, one per (method, column, seed), the value in the column's unit, None
+    or NaN if there is none; those whose ``table`` names another table are left out. For an
+    experiment with ``relative_to`` values are ratios to that row, and so are the published ones.
 
     Published cells without a run of ours come last with verdict *not run*; our rows without a
     printed cell keep their numbers with verdict *no verdict*. standin: the column is a stand-in, or
     an average that contains one. earlier: the word of the rules before today's.
     """
-    ours = _collect(paper, table, rows)
-    covered = {(method, column) for _, _, method, column in ours}
-    printed = paper.table(table)
+    cells = _collect(paper, table, rows)
+    covered = {(cell.method, cell.column) for cell in cells}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
-    for row in printed.rows:
-        for column in printed.columns:
-            if (row.method, column) not in covered:
-                ours[dataset, "", row.method, column] = _Found()
-    theirs = {key: _printed(paper, table, *key[2:]) for key in ours}
-    judged = _judged(paper, table, ours, theirs)
-    shown = [_cell_row(paper, table, key, ours[key], theirs[key], *judged[key]) for key in ours]
-    return pd.DataFrame(shown, columns=list(COLUMNS))
+    cells += [
+        _Cell(dataset, "", row.method, column)
+        for row in paper.table(table).rows
+        for column in paper.table(table).columns
+        if (row.method, column) not in covered
+    ]
+    for cell in cells:
+        cell.printed = _printed(paper, table, cell.method, cell.column)
+    _judge(paper, table, cells)
+    return pd.DataFrame([_row(paper, table, cell) for cell in cells], columns=list(COLUMNS))
 
 
 def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
@@ -121,58 +117,65 @@ def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
     return build_table(found.paper, table, rows)
 
 
-Key = tuple[str, str, str, str]  # data set, scale, method, column
+@dataclass
+class _Cell:
+    """A printed cell and ours. values: by seed, NaN where it has none. name: our column's. standin:
+    its data, or those of an average. refused: why it has no verdict. runs: of accuracies at scale
+    paper. one_image: what one image moves it by."""
 
-
-@dataclass(frozen=True)
-class _Found:
-    """A cell of ours. standin: its data, or those of an average. refused: why it has no verdict.
-    name: our column's. runs: of accuracies at scale paper. one_image: what one image moves it by.
-    """
-
-    values: dict[int, float] = field(default_factory=dict)  # by seed; NaN where it has none
+    dataset: str
+    scale: str
+    method: str
+    column: str
+    values: dict[int, float] = field(default_factory=dict)
+    name: str = ""
     standin: bool = False
+    alone: bool = False
     caveats: tuple[str, ...] = ()
     counted: bool = False
     refused: str = ""
-    name: str = ""
     runs: tuple[Record, ...] = ()
     one_image: float = 0.0
+    printed: dict[str, Any] = field(default_factory=dict)
+    verdict: Word = "open"
+    why: str = ""
+    both: Compared | None = None
 
     @property
     def valid(self) -> list[float]:
         return [value for value in self.values.values() if not math.isnan(value)]
 
+    @property
+    def row(self) -> tuple[str, str, str]:
+        return self.dataset, self.scale, self.method
 
-def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> dict[Key, _Found]:
-    """Our rows by cell. With a stand-in column, the row's average is a stand-in too; with a subset
-    or a column that the paper does not print, the average has no verdict. The other columns of a
-    row with a stand-in are marked."""
-    given: dict[Key, list[Mapping[str, Any]]] = defaultdict(list)
+
+def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
+    """Our cells. With a stand-in column, the row's average is a stand-in too; with a subset or a
+    column that the paper does not print, the average has no verdict. The other columns of a row
+    with a stand-in are marked."""
+    given: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         if row.get("table", table) == table:
             column = paper.column(table, row["column"]) or row["column"]
             given[row["dataset"], row["scale"], row["method"], column].append(row)
-    cells = {key: _found(seeds) for key, seeds in given.items()}
-    alone = {key for key, seeds in given.items() if any(seed.get("alone") for seed in seeds)}
+    cells = [_Cell(*place, **_facts(seeds)) for place, seeds in given.items()]
+    beside = {cell.row for cell in cells if cell.standin}
+    lesser = {cell.row: "an average with a subset" for cell in cells if cell.refused}
     printed = paper.table(table).columns
-    beside = {key[:3] for key, found in cells.items() if found.standin}
-    lesser = {key[:3]: "an average with a subset" for key, f in cells.items() if f.refused}
-    lesser |= {k[:3]: FOREIGN for k in cells if k[3] not in printed}
-    for key, found in cells.items():
-        if key[3] == "avg":
-            refused = found.refused or lesser.get(key[:3], "")
-            standin = found.standin or key[:3] in beside
-            cells[key] = replace(found, standin=standin, refused=refused)
-        elif key[:3] in beside and not found.standin and key not in alone:
-            cells[key] = replace(found, caveats=(*found.caveats, BESIDE_STANDIN))
+    lesser |= {cell.row: FOREIGN for cell in cells if cell.column not in printed}
+    for cell in cells:
+        if cell.column == "avg":
+            cell.refused = cell.refused or lesser.get(cell.row, "")
+            cell.standin = cell.standin or cell.row in beside
+        elif cell.row in beside and not cell.standin and not cell.alone:
+            cell.caveats += (BESIDE_STANDIN,)
     return cells
 
 
-def _found(seeds: Sequence[Mapping[str, Any]]) -> _Found:
-    """One cell from its rows, one per seed."""
-    row = seeds[-1]
-    refused = ""
+def _facts(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is known of a cell from its rows, one per seed."""
+    row, refused = seeds[-1], ""
     if row.get("given"):
         refused = "it is the protocol's own input"
     elif row["dataset"].startswith("folder:"):
@@ -181,30 +184,17 @@ def _found(seeds: Sequence[Mapping[str, Any]]) -> _Found:
         refused = "it was trained with earlier settings"
     elif any(seed.get("subset") for seed in seeds):
         refused = "the column is a subset"
-    return _Found(
-        {s["seed"]: math.nan if s["value"] is None else s["value"] for s in seeds},
-        any(seed.get("standin") for seed in seeds),
-        tuple(dict.fromkeys(c for seed in seeds for c in seed.get("caveats", ()))),
-        bool(row.get("counted") or row.get("given")),
-        refused,
-        row["column"],
-        tuple(seed["run"] for seed in seeds if "run" in seed),
-        row.get("one_image", 0.0),
-    )
-
-
-def _pooled(ours: Mapping[Key, _Found], key: Key) -> tuple[float, float] | None:
-    """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
-    two seeds: at its scale, else at scale reduced."""
-    dataset, scale, _, column = key
-    for where in (scale, "reduced"):
-        seen = [
-            f.valid for (d, s, _, c), f in ours.items() if (d, s, c) == (dataset, where, column)
-        ]
-        seen = [values for values in seen if len(values) > 1]
-        if freedom := sum(len(values) - 1 for values in seen):
-            return sum(variance(v) * (len(v) - 1) for v in seen) / freedom, float(freedom)
-    return None
+    return {
+        "values": {s["seed"]: math.nan if s["value"] is None else s["value"] for s in seeds},
+        "name": row["column"],
+        "standin": any(seed.get("standin") for seed in seeds),
+        "alone": any(seed.get("alone") for seed in seeds),
+        "caveats": tuple(dict.fromkeys(c for seed in seeds for c in seed.get("caveats", ()))),
+        "counted": bool(row.get("counted") or row.get("given")),
+        "refused": refused,
+        "runs": tuple(seed["run"] for seed in seeds if "run" in seed),
+        "one_image": row.get("one_image", 0.0),
+    }
 
 
 def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
@@ -235,63 +225,64 @@ def _ratio(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
 
 
-def _judged(
-    paper: Paper, table: str, ours: Mapping[Key, _Found], theirs: Mapping[Key, Mapping[str, Any]]
-) -> dict[Key, tuple[Word, str, Compared | None]]:
-    """Every cell's verdict, the reason, and the comparison behind it, if any."""
-    found: dict[Key, tuple[Word, str, Compared | None]] = {}
-    tests: dict[Key, Compared] = {}
-    noise = Noise(paper.rule)
-    for key, cell in ours.items():
-        both = _compared(paper, table, ours, key, theirs[key], noise)
+def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
+    """Give every cell its verdict, the reason, and the comparison behind it, if any."""
+    noise, tests = Noise(paper.rule), defaultdict(list)
+    for cell in cells:
+        cell.both = both = _compared(paper, table, cells, cell, noise)
         lost = len(cell.values) - len(cell.valid)
-        if word := _settled(key[1], cell, theirs[key]):
-            found[key] = *word, both
+        if settled := _settled(cell):
+            cell.verdict, cell.why = settled
         elif both is None:
-            found[key] = "open", "one run, and no spread of others to compare with", None
+            cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
         elif lost:
-            found[key] = "open", f"{lost} of {len(cell.values)} seeds have no value", both
+            cell.verdict, cell.why = "open", f"{lost} of {len(cell.values)} seeds have no value"
         else:
-            tests[key] = both
-    for group in {key[:2] for key in tests}:
+            tests[cell.dataset, cell.scale].append((cell, both))
+    for group in tests.values():
         from scipy.stats import false_discovery_control  # a second's import; most tables have none
 
-        keys = [key for key in tests if key[:2] == group]
-        adjusted = false_discovery_control([tests[key].p for key in keys])
-        for key, p in zip(keys, adjusted, strict=True):
-            found[key] = *tests[key].word(float(p)), tests[key]
-    return found
+        adjusted = false_discovery_control([both.p for _, both in group])
+        for (cell, both), p in zip(group, adjusted, strict=True):
+            cell.verdict, cell.why = both.word(float(p))
 
 
 def _compared(
-    paper: Paper,
-    table: str,
-    ours: Mapping[Key, _Found],
-    key: Key,
-    printed: Mapping[str, Any],
-    noise: Noise,
+    paper: Paper, table: str, cells: Sequence[_Cell], cell: _Cell, noise: Noise
 ) -> Compared | None:
-    cell, known = ours[key], TOLERANCES.get(printed["unit"], 0.0)
-    if printed["published"] is None or not cell.valid or key[1] == "smoke" or cell.counted:
+    printed, known = cell.printed, TOLERANCES.get(cell.printed["unit"], 0.0)
+    if printed["published"] is None or not cell.valid or cell.scale == "smoke" or cell.counted:
         return None
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
     images, theirs = 0.0, 0.0
     if known and cell.runs:
-        images, theirs = drawn(paper, table, key[2], cell.name, cell.runs, noise)
+        images, theirs = drawn(paper, table, cell.method, cell.name, cell.runs, noise)
     return compared(
         printed["published"],
         printed["published_std"] if usable else None,
         paper.table(table).trials or _trials(paper) or 1,
         cell.valid,
-        pooled=_pooled(ours, key),
+        pooled=_pooled(cells, cell),
         images=images,
         theirs=theirs,
         tolerance=max(known, cell.one_image) if known else 0.0,
     )
 
 
-def _settled(scale: str, cell: _Found, printed: Mapping[str, Any]) -> tuple[Word, str] | None:
+def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
+    """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
+    two seeds: at its scale, else at scale reduced."""
+    beside = [c for c in cells if (c.dataset, c.column) == (cell.dataset, cell.column)]
+    for scale in (cell.scale, "reduced"):
+        seen = [c.valid for c in beside if c.scale == scale and len(c.valid) > 1]
+        if freedom := sum(len(values) - 1 for values in seen):
+            return sum(variance(v) * (len(v) - 1) for v in seen) / freedom, float(freedom)
+    return None
+
+
+def _settled(cell: _Cell) -> tuple[Word, str] | None:
     """The verdict if no test is needed, else None."""
+    printed, scale = cell.printed, cell.scale
     if not cell.values:
         return "not run", "no run of ours"
     if printed["published"] is None:
@@ -315,41 +306,32 @@ def _trials(paper: Paper) -> int | None:
     return int(trials.value) if trials is not None else None
 
 
-def _cell_row(
-    paper: Paper,
-    table: str,
-    key: Key,
-    found: _Found,
-    printed: Mapping[str, Any],
-    word: Word,
-    why: str,
-    both: Compared | None,
-) -> dict[str, Any]:
-    dataset, scale, method, column = key
-    other = found.standin or found.refused == FOREIGN
-    seeds, trials = list(found.values.values()), _trials(paper)
-    word_before = earlier(printed, trials, seeds, scale=scale, standin=other, counted=found.counted)
-    ours = fmean(found.valid) if found.valid else None
-    compares = ours is not None and printed["published"] is not None and scale != "smoke"
-    low, high = both.between() if both is not None else (None, None)
+def _row(paper: Paper, table: str, cell: _Cell) -> dict[str, Any]:
+    """A line of `build_table`."""
+    other = cell.standin or cell.refused == FOREIGN
+    seeds, printed = list(cell.values.values()), cell.printed
+    ours = fmean(cell.valid) if cell.valid else None
+    compares = ours is not None and printed["published"] is not None and cell.scale != "smoke"
+    low, high = cell.both.between() if cell.both is not None else (None, None)
+    facts: dict[str, Any] = {"scale": cell.scale, "standin": other, "counted": cell.counted}
     return {
         "paper": paper.name,
         "table": table,
-        "dataset": dataset,
-        "method": method,
-        "column": column,
+        "dataset": cell.dataset,
+        "method": cell.method,
+        "column": cell.column,
         "ours": ours,
-        "ours_std": stdev(found.valid) if len(found.valid) > 1 else None,
+        "ours_std": stdev(cell.valid) if len(cell.valid) > 1 else None,
         "seeds": len(seeds),
-        "scale": scale or None,
-        "verdict": word,
-        "why": why,
-        "earlier": word_before,
+        "scale": cell.scale or None,
+        "verdict": cell.verdict,
+        "why": cell.why,
+        "earlier": earlier(printed, _trials(paper), seeds, **facts),
         "difference": ours - printed["published"] if compares else None,
         "low": low,
         "high": high,
-        "caveats": found.caveats,
-        "standin": found.standin,
+        "caveats": cell.caveats,
+        "standin": cell.standin,
         **printed,
     }
 

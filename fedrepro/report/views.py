@@ -15,11 +15,10 @@ from fedrepro.federated import metrics
 from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
 from fedrepro.records.embedding import tsne
-from fedrepro.report import figures, images, run_page, score_rules, verdicts
+from fedrepro.report import figures, images, score_rules, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results
-from fedrepro.report.sections import number, sections
-from fedrepro.report.tables import Html, beside_table, folded, prose
+from fedrepro.report.tables import Html, beside_table, folded, number, prose, sections
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
@@ -66,7 +65,7 @@ def overview(found: Results) -> pd.DataFrame | Html:
     rows = [
         {"name": dataset_name(study.dataset), "scale": study.scale, "seed": study.seed, "run": run}
         for study, names in found.studies
-        for run in {r.record.run_id for _, r in Results([(study, names)]).runs()} or [None]
+        for run in {r.record.run_id for *_, r in Results([(study, names)]).runs()} or [None]
     ]
     grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"])
     seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
@@ -86,7 +85,7 @@ def table(found: Results, experiment: str) -> Html:
     spec = paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = verdicts.beside(found, experiment)
-    shown = beside_table(rows, caption, run_page.links(found, experiment))
+    shown = beside_table(rows, caption, found.links(experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
         return replace(none := nothing(shown.html), html=first + none.html)
@@ -140,15 +139,16 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """A sentence on a row's rank in one column by its mean over seeds, the first row, whether that
-    lead is clear (over the second, or over the row if it is not first; a t-test paired over seeds),
-    the rank in the paper, and another row's value."""
+    """A sentence on a row's rank in one column by its mean over seeds, the first row, whether its
+    lead is clear (over the second, or over the row if that is not first; a t-test paired over
+    seeds), the rank in the paper, and another row's value."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     rows = [row for row in rows if row["column"] == column]
     if own not in {row["method"] for row in rows if row["value"] is not None}:
         return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
-    named, printed = found.paper.experiment(experiment).table, _printed(found, experiment, column)
+    named = found.paper.experiment(experiment).table
+    printed = pd.Series(_printed(found, experiment, column), dtype=float)
     printed = printed[printed.index.isin(ours.index)]
     unit = found.paper.table(named).unit_of(column) if named and len(printed) else "percent"
 
@@ -167,13 +167,10 @@ def place(
     return "; ".join(parts) + "."
 
 
-def _printed(found: Results, experiment: str, column: str) -> pd.Series:
+def _printed(found: Results, experiment: str, column: str) -> dict[str, float]:
     """The printed numbers of one column by row; empty where the experiment has no table."""
     named = found.paper.experiment(experiment).table
-    table = found.paper.table(named) if named else None
-    cells = {m: table.cell(m, column) for m in table.methods} if table else {}
-    values = {m: c.value for m, c in cells.items() if c is not None and c.value is not None}
-    return pd.Series(values, dtype=float)
+    return found.paper.table(named).values(column) if named else {}
 
 
 def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
@@ -210,7 +207,7 @@ def curves(
     here = found.of_one_scale(dataset, experiment)
     draw = partial(figures.curves, x=x)
     if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
-        draw = partial(figures.curves, x=x, printed=_printed(found, experiment, "avg").to_dict())
+        draw = partial(figures.curves, x=x, printed=_printed(found, experiment, "avg"))
     return _drawn(found, experiment, dataset, here.curves(experiment), draw)
 
 
@@ -259,11 +256,10 @@ def in_and_out(
 def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
     """Mean accuracy over a grid of two settings; printed: the table with the paper's values for
     some of them on the experiment's first data set."""
-    frame, paper = _values(found, experiment, dataset), found.paper
-    cells = {row.method: row.cells[0].value for row in paper.table(printed).rows}
-    own = dataset == paper.experiment(experiment).datasets[0]
-    known = {label: value for label, value in cells.items() if value is not None and own}
-    return _drawn(found, experiment, dataset, frame, partial(figures.heat_map, printed=known))
+    table = found.paper.table(printed)
+    own = dataset == found.paper.experiment(experiment).datasets[0]
+    draw = partial(figures.heat_map, printed=table.values(table.columns[0]) if own else None)
+    return _drawn(found, experiment, dataset, _values(found, experiment, dataset), draw)
 
 
 def by_domain(
@@ -278,7 +274,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
     """The traffic of the whole run, all clients together, by kind of message."""
     rows = [
         {"label": result.label, "seed": study.seed, "kind": kind, "bytes": float(sent)}
-        for study, result in found.of_one_scale(dataset, experiment).runs(experiment)
+        for study, _, result in found.of_one_scale(dataset, experiment).runs(experiment)
         for kind, sent in metrics.traffic(result.record.curve).sum().items()
     ]
     return _drawn(found, experiment, dataset, pd.DataFrame(rows), figures.traffic)
@@ -308,8 +304,8 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
 def confusion(found: Results, experiment: str, dataset: str) -> Shown:
     """Confusion of the classes of test images, the paper's own method first."""
     runs = found.of_one_scale(dataset, experiment).runs(experiment)
-    runs.sort(key=lambda run: run[1].label != found.paper.short)
-    rows = noise.confusion([(one.label, one.record) for _, one in runs], found.paper.rule)
+    runs.sort(key=lambda run: run[2].label != found.paper.short)
+    rows = noise.confusion([(one.label, one.record) for *_, one in runs], found.paper.rule)
     return _drawn(found, experiment, dataset, rows, images.confusion)
 
 
@@ -332,7 +328,7 @@ def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     runs.sort(key=lambda pair: pair[0].scale == "paper")
     if not runs:
         return nothing()
-    frame, rows = pd.DataFrame(runs[0][1].record.data["counts"]), ["domain", "split"]
+    frame, rows = pd.DataFrame(runs[0][2].record.data["counts"]), ["domain", "split"]
     table = frame.pivot_table("images", rows, "class", aggfunc="sum", sort=False)
     return table.rename_axis(columns=None)
 

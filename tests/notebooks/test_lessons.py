@@ -14,7 +14,7 @@ import pytest
 
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
-from fedrepro.report import lesson, notebook
+from fedrepro.report import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = ("adcol", "fedpall", "i2pfl", "mpft", "fedapc")
@@ -27,7 +27,7 @@ def shown(paper: str, place: Path) -> list[Any]:
     cells = nbformat.read(ROOT / "notebooks" / f"{paper}.ipynb", as_version=4).cells
     heads = [i for i, cell in enumerate(cells) if cell.source.startswith(("### The loss", "## 3."))]
     code = [c.source for c in cells[heads[0] : heads[-1]] if c.cell_type == "code"]
-    lines = ["from fedrepro.report import lesson, notebook", START.format(paper, str(place))]
+    lines = ["from fedrepro.report import notebook", START.format(paper, str(place))]
     lines.append("seed, shown = 0, []")
     for source in code:
         tree = ast.parse(source)
@@ -66,11 +66,11 @@ def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(
 def test_what_is_not_called_is_said() -> None:
     study = notebook.open_study("adcol", "minidigits", "smoke", 0)
     with pytest.raises(FedReproError, match="ADCOL does not call adaptation_loss in round 1"):
-        lesson.given(study, methods.create("ADCOL"), "adaptation_loss", 1)
+        notebook.given(study, methods.create("ADCOL"), "adaptation_loss", 1)
 
 
 def test_a_larger_study_is_taught_on_embedded_digits() -> None:
     study = notebook.open_study("adcol", "office10", "reduced", 3, changes={"rounds": 7})
-    one = lesson.small(study)
+    one = notebook.small(study)
     assert (one.dataset, one.scale, one.seed) == ("minidigits", "smoke", 3)
-    assert one.protocol().rounds < 7 and lesson.small(one) is one
+    assert one.protocol().rounds < 7 and notebook.small(one) is one

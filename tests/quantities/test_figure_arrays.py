@@ -119,7 +119,3 @@ def test_what_cannot_be_had_is_one_line(smoke: Study) -> None:
     attack, protocol = MPFT.experiment("figure-9"), smoke.protocol()
     with pytest.raises(FedReproError, match=r"figure-9 works on embeddings; set data\.encoder"):
         inversion.attack(Asked(MPFT, attack, protocol.changed(**{"data.encoder": None})))
-    with pytest.raises(FedReproError, match="no attack to draw"):
-        images.inversions(smoke.figure("figure-5"), [])
-    with pytest.raises(FedReproError, match="no plane of prototypes to draw"):
-        images.plane(pd.DataFrame())

@@ -14,7 +14,7 @@ Values = dict[tuple[str, str], float | None]
 
 class Made:
     """What views ask of a study. values: numbers by experiment, row and column; tries: validation
-    accuracies of a tuned setting by row."""
+    accuracies of a tuned setting by row; curves: accuracies in each round by row."""
 
     rounds = 2
     changes: dict[str, Any] = {}  # noqa: RUF012
@@ -27,9 +27,10 @@ class Made:
         seed: int,
         values: dict[str, Values],
         tries: dict[str, dict[str, float]] | None = None,
+        curves: dict[str, tuple[float, ...]] | None = None,
     ) -> None:
         self.paper, self.dataset, self.scale, self.seed = papers.load(paper), dataset, scale, seed
-        self.values, self.tries = values, tries or {}
+        self.values, self.tries, self.accuracies = values, tries or {}, curves or {}
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         facts = {"dataset": self.dataset, "scale": self.scale, "seed": self.seed}
@@ -49,14 +50,12 @@ class Made:
         ]
 
     def _record(self, label: str) -> Any:
-        """Rounds of ten points more each, the last at the row's mean."""
+        """By default rounds of ten points more each, the last at the row's mean."""
         mean = next((v.get((label, "avg")) for v in self.values.values()), 0.0) or 0.0
-        rows = [
-            {"round": r, "measure": "accuracy", "subject": "global", "domain": "amazon",
-             "split": "test", "value": mean - 10 * (self.rounds - r)}
-            for r in range(1, self.rounds + 1)
-        ]  # fmt: skip
-        curve = pd.DataFrame(rows)
+        rising = [mean - 10 * (self.rounds - r) for r in range(1, self.rounds + 1)]
+        values = self.accuracies.get(label, rising)
+        curve = pd.DataFrame({"round": range(1, len(values) + 1), "value": values})
+        curve = curve.assign(measure="accuracy", subject="global", domain="amazon", split="test")
         return SimpleNamespace(run_id=f"{label}-{self.seed}-{self.scale}", curve=curve)
 
     def curves(self, experiment: str) -> pd.DataFrame:

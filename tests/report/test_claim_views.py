@@ -1,12 +1,22 @@
-"""What a claim on the page of all claims leads to, of the records kept with the book."""
+"""What a claim on the page of all claims leads to, and the table and picture of main claims."""
 
 from __future__ import annotations
 
+import math
 import re
 
+import pandas as pd
+import pytest
+
+from fedrepro import papers
+from fedrepro.papers import Claim
 from fedrepro.report import claim_views, views
-from fedrepro.report.claims import of_recorded
+from fedrepro.report.claims import Answer, Difference, Part, of_recorded
 from fedrepro.report.results import kept
+
+PAPER = papers.load("mpft")
+ROUND = next(claim for claim in PAPER.claims if claim.id == "one-round")
+COST = next(claim for claim in PAPER.claims if claim.id == "cost")
 
 
 def _links(paper: str, claim: str) -> list[str]:
@@ -25,3 +35,48 @@ def test_a_claim_leads_to_its_tables_and_runs() -> None:
 
 def test_a_claim_leads_to_the_heading_of_its_figure() -> None:
     assert _links("fedapc", "faster") == ["fedapc_results.html#accuracy-over-rounds-figure-3"]
+
+
+def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -> Part:
+    test = next(test for test in claim.tests if "subset" not in test.experiment)
+    freedom = 4.0 if error else math.inf
+    gaps = pd.Series([lead] * 3)
+    least = Difference(lead, error, freedom, "FedAvg", "x", "", gaps, margin=0.0, printed=None)
+    return Part(test, dataset, "reduced", (least,))
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two main claims: one on two data sets, one that is counted."""
+    found = [
+        Answer("mpft", ROUND, (part("pacs", 0.05), part("office10", -0.02))),
+        Answer("mpft", COST, (part("pacs", 126, 0, COST),)),
+    ]
+    monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, one) for one in found])
+
+
+@pytest.mark.usefixtures("claims")
+def test_a_main_claim_is_one_row_of_its_least_support() -> None:
+    rows = claim_views.main_claims("here", "folder").splitlines()
+    assert rows[2:4] == [
+        '| MPFT | one round is better than many of averaging | <a href="here#mpft-one-round">open'
+        "</a> | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg |",
+        '| MPFT | a fraction of the traffic | <a href="here#mpft-cost">open</a> | reduced, counted '
+        "| PACS |  | 126.0 MB less than FedAvg |",
+    ]
+    assert rows[-1].startswith("![Main claims") and rows[-1].endswith("(folder/main-claims.png)")
+
+
+@pytest.mark.usefixtures("claims")
+def test_the_picture_has_every_lead_that_has_an_interval() -> None:
+    drawn = claim_views.drawn()
+    names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
+    assert names == ["PACS", "Office-Caltech-10"]
+    said = "above 0 in 1, below 0 in 0, not told from 0 in 1; in 0 the curves still rise"
+    assert said in drawn.caption and len(drawn.png()) > 5000
+
+
+def test_without_records_the_picture_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, Answer("mpft", ROUND))])
+    assert ", 0 rows" in claim_views.drawn().caption
+    assert "| not run |" in claim_views.main_claims("here", "folder")

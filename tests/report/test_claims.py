@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 from scipy import stats
 
 from fedrepro import papers
-from fedrepro.papers import Claim, Comparison
+from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.report.claims import Answer, answers
 from fedrepro.report.results import recorded
@@ -33,35 +34,30 @@ def _cells(
     )
 
 
-def _answer(cells: pd.DataFrame, *tests: Comparison, **late: float) -> Answer:
+def _answer(cells: pd.DataFrame, *tests: Comparison, paper: Paper = ADCOL, **how: Any) -> Answer:
     claim = Claim(id="made", claim="made", where="here", tests=tests)
-    gains = {
-        (table, "office10", "reduced", name): gain
-        for table in set(cells.get("table", ()))
-        for name, gain in late.items()
-    }
-    return answers(ADCOL.model_copy(update={"claims": (claim,)}), cells, gains)[0]
+    return answers(paper.model_copy(update={"claims": (claim,)}), cells, **how)[0]
 
 
-def _lead(points: float, noise: float = 1.0) -> pd.DataFrame:
-    rows = {name: 50 + noise * NOISE for name in OTHERS}
-    return _cells({**rows, "ADCOL": 50 + points + noise * np.array([0.0, 1.0, -1.0])})
+def _than(*others: str, **more: Any) -> Comparison:
+    return Comparison(experiment="table-4", better="ADCOL", than=others or "all", **more)
 
 
-BEST = Comparison(experiment="table-4", better="ADCOL")
+SOLO = _than("SOLO")
 
 
 @pytest.mark.parametrize(
     ("points", "word"), [(10.0, "holds"), (-10.0, "contradicted"), (0.5, "open")]
 )
 def test_the_word_follows_the_differences(points: float, word: str) -> None:
-    assert _answer(_lead(points), BEST).verdict == word
+    rows = {name: 50 + NOISE for name in OTHERS}
+    cells = _cells({**rows, "ADCOL": 50 + points + np.array([0.0, 1.0, -1.0])})
+    assert _answer(cells, _than()).verdict == word
 
 
 def test_one_comparison_is_the_paired_t_test() -> None:
     ours, theirs = np.array([61.0, 63.5, 62.0]), np.array([60.0, 60.5, 61.5])
-    test = Comparison(experiment="table-4", better="ADCOL", than=("SOLO",), margin=0.25)
-    (part,) = _answer(_cells({"ADCOL": ours, "SOLO": theirs}), test).parts
+    (part,) = _answer(_cells({"ADCOL": ours, "SOLO": theirs}), _than("SOLO", margin=0.25)).parts
     (difference,) = part.differences
     expected = stats.ttest_rel(ours - 0.25, theirs, alternative="greater")
     assert difference.p == pytest.approx(expected.pvalue)
@@ -74,55 +70,37 @@ def test_one_comparison_is_the_paired_t_test() -> None:
 def test_the_draw_of_test_images_widens_the_interval() -> None:
     """Five points with no spread over seeds hold; with an error of four points they are open."""
     cells = _cells({"ADCOL": [65.0] * 3, "SOLO": [60.0] * 3})
-    claim = Claim(id="made", claim="made", where="here", tests=(_than_solo(),))
-    paper = ADCOL.model_copy(update={"claims": (claim,)})
     for error, word in ((0.0, "holds"), (4.0, "open")):
-        (answer,) = answers(paper, cells, images=lambda *_, e=error: e**2)
+        answer = _answer(cells, SOLO, images=lambda *_, e=error: e**2)
         (difference,) = answer.parts[0].differences
         assert answer.verdict == word and difference.error == pytest.approx(error)
-    low, high = difference.interval or (0.0, 0.0)
-    assert (low, high) == pytest.approx((5 - 1.959964 * 4, 5 + 1.959964 * 4))
+    assert difference.interval == pytest.approx((5 - 1.959964 * 4, 5 + 1.959964 * 4))
 
 
 def test_an_open_claim_says_what_would_settle_it() -> None:
     """ADCOL's printed lead over SOLO is 3.8; the paired differences scatter by 4."""
     cells = _cells({"ADCOL": [56.0, 60.0, 64.0], "SOLO": [60.0] * 3})
-    claim = Claim(id="made", claim="made", where="here", tests=(_than_solo(),))
-    paper = ADCOL.model_copy(update={"claims": (claim,)})
     needed = next(
         n for n in range(2, 99)
         if (stats.t.ppf(0.95, n - 1) + stats.t.ppf(0.8, n - 1)) * 4 / n**0.5 <= 62.6 - 58.8
     )  # fmt: skip
-    (answer,) = answers(paper, cells, hours=lambda *_: 0.5)  # of each of the two rows
+    answer = _answer(cells, SOLO, hours=lambda *_: 0.5)  # of each of the two rows
     said = f"which needs {needed} seeds: {needed - 3:.1g} more hours of one core"
     assert said in answer.parts[0].why
-    (answer,) = answers(
-        paper, cells, images=lambda *_: 4.0
-    )  # 2 points: 2.5 times that are too many
+    answer = _answer(cells, SOLO, images=lambda *_: 4.0)  # 2 points: 2.5 times that are too many
     assert "no number of seeds can detect it, because of the few test images" in answer.parts[0].why
 
 
-def test_the_spread_is_pooled_over_comparisons() -> None:
+@pytest.mark.parametrize("tests", [[_than("SOLO", "FedAvg")], [SOLO, _than("FedAvg")]])
+def test_the_spread_is_pooled_over_the_comparisons_of_a_claim(tests: list[Comparison]) -> None:
     ours = np.array([60.0, 61.0, 62.0])
-    rows = {"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]}
-    test = Comparison(experiment="table-4", better="ADCOL", than=("SOLO", "FedAvg"))
-    (part,) = _answer(_cells(rows), test).parts
-    assert [d.freedom for d in part.differences] == [4, 4]
-    assert part.differences[0].error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
-
-
-def test_the_spread_is_pooled_over_the_tests_of_a_claim() -> None:
-    ours = np.array([60.0, 61.0, 62.0])
-    rows = {"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]}
-    fedavg = Comparison(experiment="table-4", better="ADCOL", than=("FedAvg",))
-    answer = _answer(_cells(rows), _than_solo(), fedavg)
-    for part in answer.parts:
-        (difference,) = part.differences
-        assert (difference.freedom, difference.pairs) == (4, 2)
-        assert difference.error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
+    rows = _cells({"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]})
+    found = [d for part in _answer(rows, *tests).parts for d in part.differences]
+    assert [(d.freedom, d.pairs) for d in found] == [(4, 2), (4, 2)]
+    assert found[0].error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
     other = _cells({"ADCOL": [1.0, 3.0, 9.0], "SOLO": [1.0, 1.0, 1.0]}, scale="reduced")
-    both = pd.concat([_cells(rows), other])  # another scale has a spread of its own
-    assert _answer(both, _than_solo(), fedavg).parts[0].differences == answer.parts[0].differences
+    both = _answer(pd.concat([rows, other]), *tests)  # another scale has a spread of its own
+    assert [d for part in both.parts for d in part.differences] == found
 
 
 def test_holm_protects_a_claim_of_many_comparisons() -> None:
@@ -131,63 +109,59 @@ def test_holm_protects_a_claim_of_many_comparisons() -> None:
     for p, word in ((0.03, "open"), (0.003, "contradicted")):
         gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - p, 2 * len(OTHERS))
         cells = _cells({**theirs, "SOLO": theirs["SOLO"] + gap, "ADCOL": 50 + NOISE[::-1]})
-        answer = _answer(cells, BEST)
+        answer = _answer(cells, _than())
         assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(p)
         assert answer.verdict == word
 
 
 def test_one_seed_or_no_run_is_open_and_says_so() -> None:
-    one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), _than_solo())
+    one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), SOLO)
     assert one.verdict == "open" and "one seed has no interval" in one.parts[0].why
-    none = _answer(_cells({"SOLO": [10.0, 11.0]}), _than_solo())
+    none = _answer(_cells({"SOLO": [10.0, 11.0]}), SOLO)
     assert none.verdict == "open" and "not run; what is missing: runs" in none.parts[0].why
-    assert _answer(pd.DataFrame(), _than_solo()).row()["p"] is None
-
-
-def _than_solo(**more: float | bool) -> Comparison:
-    return Comparison(experiment="table-4", better="ADCOL", than=("SOLO",), **more)
+    assert _answer(pd.DataFrame(), SOLO).row()["p"] is None
 
 
 def test_curves_that_still_rise_answer_nothing_at_reduced() -> None:
     values = {"ADCOL": [60.0, 61.0, 62.0], "SOLO": [50.0, 51.1, 52.0]}
     reduced = _cells(values, scale="reduced")
-    assert _answer(reduced, _than_solo(), ADCOL=0.5).verdict == "holds"
-    rising = _answer(reduced, _than_solo(), ADCOL=1.5)
-    row = rising.row()
-    said = f"can detect a lead of {row['least_seen']:.3g} or more (80 % power), printed +3.8"
-    assert said in row["evidence"][0] and "what is missing: longer runs" in row["evidence"][0]
-    assert row["printed"] == pytest.approx(3.8)
-    assert rising.verdict == "open" and "still rising: ADCOL" in rising.parts[0].why
-    assert _answer(_cells(values), _than_solo(), ADCOL=1.5).verdict == "holds"
+
+    def rising(cells: pd.DataFrame, gain: float) -> Answer:
+        gains = {("table-4", "office10", s, "ADCOL"): gain for s in ("paper", "reduced")}
+        return _answer(cells, SOLO, gains=gains)
+
+    assert rising(reduced, 0.5).verdict == rising(_cells(values), 1.5).verdict == "holds"
+    answer = rising(reduced, 1.5)
+    row, (why,) = answer.row(), answer.row()["evidence"]
+    assert f"can detect a lead of {row['least_seen']:.3g} or more (80 % power), printed +3.8" in why
+    assert "what is missing: longer runs" in why and "still rising: ADCOL" in why
+    assert answer.verdict == "open" and row["printed"] == pytest.approx(3.8)
 
 
 def test_less_may_be_better_and_a_threshold_stands_for_a_row() -> None:
-    values = {"ADCOL": [1.0, 1.1, 0.9], "SOLO": [9.0, 9.0, 9.1]}
-    assert _answer(_cells(values), _than_solo()).verdict == "contradicted"
-    assert _answer(_cells(values), _than_solo(lower=True)).verdict == "holds"
-    assert _answer(_cells(values), _than_solo(above=0.5)).verdict == "holds"
-    assert _answer(_cells(values), _than_solo(above=2.0)).verdict == "contradicted"
+    cells = _cells({"ADCOL": [1.0, 1.1, 0.9], "SOLO": [9.0, 9.0, 9.1]})
+    assert _answer(cells, SOLO).verdict == "contradicted"
+    assert _answer(cells, _than("SOLO", lower=True)).verdict == "holds"
+    assert _answer(cells, _than(above=0.5)).verdict == "holds"
+    assert _answer(cells, _than(above=2.0)).verdict == "contradicted"
 
 
-def test_what_is_counted_needs_no_second_seed() -> None:
-    fedpall = papers.load("fedpall")
-    test = Comparison(
-        experiment="prose-cost", better="share", above=15, lower=True, paper_only=True, by="value"
-    )
-    claim = Claim(id="made", claim="made", where="here", tests=(test,))
-    for value, word in ((10.6, "holds, counted"), (20.0, "contradicted, counted")):
-        cells = _cells({"share": [value]}, "prose-cost").assign(column="value")
-        (answer,) = answers(fedpall.model_copy(update={"claims": (claim,)}), cells)
-        assert answer.answer == word and answer.row()["interval"] is None
+@pytest.mark.parametrize(("value", "word"), [(10.6, "holds"), (20.0, "contradicted")])
+def test_what_is_counted_needs_no_second_seed(value: float, word: str) -> None:
+    where = {"experiment": "prose-cost", "better": "share", "by": "value"}
+    test = Comparison(**where, above=15, lower=True, paper_only=True)
+    cells = _cells({"share": [value]}, "prose-cost").assign(column="value")
+    answer = _answer(cells, test, paper=papers.load("fedpall"))
+    assert answer.answer == f"{word}, counted" and answer.row()["interval"] is None
 
 
 def test_paper_scale_is_taken_once_it_holds_the_rows() -> None:
     full = _cells({"ADCOL": [60.0, 61.0], "SOLO": [50.0, 52.0]})
     part = _cells({"ADCOL": [1.0, 2.0], "SOLO": [5.0, 6.0]}, scale="reduced")
-    assert _answer(pd.concat([full, part]), _than_solo()).parts[0].scale == "paper"
-    assert "not run" in _answer(part, _than_solo(paper_only=True)).parts[0].why
+    assert _answer(pd.concat([full, part]), SOLO).parts[0].scale == "paper"
+    assert "not run" in _answer(part, _than("SOLO", paper_only=True)).parts[0].why
     lone = full[full.method == "ADCOL"]
-    assert _answer(pd.concat([lone, part]), _than_solo()).parts[0].scale == "reduced"
+    assert _answer(pd.concat([lone, part]), SOLO).parts[0].scale == "reduced"
 
 
 @pytest.mark.parametrize("paper", papers.list())

@@ -1,11 +1,10 @@
-"""The figures hold what they were given: series, labels, ticks and numbers."""
+"""The figures and their interactive forms hold what they were given: series, ticks, numbers."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import json
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,10 @@ from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
 from fedrepro import papers
-from fedrepro.base.errors import FedReproError
 from fedrepro.data.federation import Samples
-from fedrepro.report import figures, images, verdicts
-from fedrepro.report.picture import Picture
+from fedrepro.pages import VEGA_LITE
+from fedrepro.report import figures, images, results, verdicts, views
+from fedrepro.report.picture import LIVE, Picture
 from tests import toys
 from tests.report.test_tables import rows as table_rows
 
@@ -73,6 +72,21 @@ def ticks(axis: Any) -> list[str]:
     return words(axis.get_ticklabels())
 
 
+def data(picture: Picture) -> pd.DataFrame:
+    """The numbers of the interactive form."""
+    assert picture.drawn_live
+    return pd.read_csv(io.StringIO(picture.drawn_live["data"]["values"]))
+
+
+def filed(picture: Picture) -> dict[str, Any]:
+    """What a picture's file holds, once Vega-Lite's own compiler has read it."""
+    compiler = pytest.importorskip("vl_convert", reason="the extra `book` brings it")
+    text = Image.open(io.BytesIO(picture.png())).info[LIVE]
+    assert compiler.vegalite_to_vega(text, vl_version=VEGA_LITE)["marks"]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
 def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
     figure = figures.curves(curve_frame())
     data, _ = DisplayFormatter().format(figure)
@@ -96,9 +110,14 @@ def test_curves_are_means_in_a_band_over_seeds() -> None:
     assert found["FedAvg"].get_linestyle() != found["ADCOL"].get_linestyle()
     assert found["FedAvg"].get_marker() != found["ADCOL"].get_marker()
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("communication round", figures.ACCURACY)
-    frame = curve_frame()  # a mean ends with its shortest seed
-    frame = frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] <= 4)]
-    assert list(lines(figures.curves(frame))["ADCOL"].get_xdata()) == [1, 2, 3, 4]
+    frame = curve_frame(seeds=3)  # a mean ends with its shortest seed
+    figure = figures.curves(
+        frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] < 5)]
+    )
+    assert list(lines(figure)["ADCOL"].get_xdata()) == [1, 2, 3, 4]
+    rows = data(figure).set_index(["label", "round"])
+    assert rows.loc["FedAvg", 10].to_dict() == {"mean": 11, "low": 10, "high": 12, "seeds": 3}
+    assert rows.loc["ADCOL"].index.max() == 4
 
 
 def test_a_method_has_one_look_in_all_figures() -> None:
@@ -111,11 +130,12 @@ def test_a_method_has_one_look_in_all_figures() -> None:
 
 def test_curves_over_traffic_are_logarithmic_in_megabytes() -> None:
     figure = figures.curves(curve_frame(("SOLO", "FedAvg")), x="bytes")
-    ax = figure.axes[0]
-    assert ax.get_xscale() == "log" and "(MB)" in ax.get_xlabel()
+    assert figure.axes[0].get_xscale() == "log" and "(MB)" in figure.axes[0].get_xlabel()
     found = lines(figure)
     assert list(found["FedAvg"].get_xdata()) == pytest.approx([2.0 * r for r in range(1, 11)])
     assert list(found["SOLO (sends nothing)"].get_ydata()) == [10.5, 10.5]
+    rows = data(figure).groupby("label")
+    assert rows.get_group("SOLO")[["round", "MB", "mean"]].to_numpy().tolist() == [[10, 0, 10.5]]
 
 
 def test_sweep_keeps_the_order_given() -> None:
@@ -152,8 +172,11 @@ def test_embedding_has_a_panel_an_arm(by: Any, groups: list[str]) -> None:
     assert [ax.get_title() for ax in shown] == ["SOLO", "FedAvg", "ADCOL"]
     assert [str(c.get_label()) for c in shown[0].collections] == groups
     assert [len(c.get_offsets()) for c in shown[0].collections] == [2, 2]
-    free = figure.axes[-1].get_legend()
-    assert free is not None and words(free.get_texts()) == groups
+    assert words(figure.axes[-1].get_legend().get_texts()) == groups
+    given = points()[["label", "domain", "cls", "x", "y"]].astype({"cls": int})
+    pd.testing.assert_frame_equal(data(figure), given.reset_index(drop=True), check_dtype=False)
+    said = "12 points in 3 panels: 6 of {}, 6 of {}".format(*groups)
+    assert said in filed(figure)["description"]
 
 
 def test_sample_grid_draws_each_class_of_each_client() -> None:
@@ -162,12 +185,10 @@ def test_sample_grid_draws_each_class_of_each_client() -> None:
     only = first.train.labels != 1  # the first client has no image of the second class
     cut = Samples(first.train.images[only], first.train.labels[only])
     federation = replace(federation, clients=(replace(first, train=cut), *federation.clients[1:]))
-    figure = images.sample_grid(federation, per_class=2)
-    ax = figure.axes[0]
+    ax = images.sample_grid(federation, per_class=2).axes[0]
     assert ticks(ax.xaxis) == ["a", "b", "c"]
     assert ticks(ax.yaxis) == ["domain0", "domain1", "domain2"]
-    sheet = np.asarray(ax.images[0].get_array())
-    step = toys.SIZE + 2
+    sheet, step = np.asarray(ax.images[0].get_array()), toys.SIZE + 2
     assert sheet.shape == (6 * step - 2, 3 * step - 2, 3)
     assert (sheet[: toys.SIZE, step : step + toys.SIZE] == 255).all()
     shown = sheet[2 * step : 2 * step + toys.SIZE, 2 * step : 2 * step + toys.SIZE]
@@ -230,37 +251,6 @@ def test_order_joins_the_ranks() -> None:
     assert found == {"ADCOL": [1.0, 2.0], "FedBN": [2.0, 1.0], "SOLO": [3.0, 3.0]}
     assert len({line.get_linestyle() for line in ax.lines}) == 3
     assert "0.33" in ax.get_title() and ticks(ax.xaxis) == ["paper", "ours (reduced)"]
-    with pytest.raises(FedReproError, match="choose from avg"):
-        figures.order(verdicts.order(frame), column="MNIST")
-
-
-SWEEP = partial(figures.sweep, xlabel="x")
-DRAWN = [figures.curves, SWEEP, images.embedding, figures.traffic, figures.beside, figures.order]
-
-
-@pytest.mark.parametrize("draw", DRAWN)
-@pytest.mark.parametrize("frame", [pd.DataFrame(), pd.DataFrame({"label": ["FedAvg"]})])
-def test_nothing_to_draw_is_one_clear_line(
-    draw: Callable[[pd.DataFrame], Picture], frame: pd.DataFrame
-) -> None:
-    with pytest.raises(FedReproError, match=r"is empty|lacks") as caught:
-        draw(frame)
-    assert "\n" not in str(caught.value)
-
-
-def test_wrong_choices_are_refused() -> None:
-    with pytest.raises(FedReproError, match="'round' or 'bytes'"):
-        figures.curves(curve_frame(), x="time")  # type: ignore[arg-type]
-    with pytest.raises(FedReproError, match="'domain' or 'class'"):
-        images.embedding(points(), by="label")  # type: ignore[arg-type]
-    with pytest.raises(FedReproError, match="per_class"):
-        images.sample_grid(toys.federation(), per_class=0)
-    mixed = pd.concat([curve_frame(), curve_frame().assign(dataset="office10")])
-    with pytest.raises(FedReproError, match="digits5, office10"):
-        figures.curves(mixed)
-    scales = [built("table-1", {("SOLO", "mnist"): [1.0]}, scale=s) for s in ("paper", "reduced")]
-    with pytest.raises(FedReproError, match="give the cells of one"):
-        figures.beside(pd.concat(scales))
 
 
 def test_a_heat_map_has_the_mean_of_the_seeds_in_each_place() -> None:
@@ -296,6 +286,42 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     ax = figure.axes[0]
     found = {name: list(line.get_ydata()) for name, line in lines(figure).items()}
     assert found == {name: [*three, three[0]] for name, three in means.items()}
-    assert ticks(ax.xaxis) == list(domains)
-    assert ax.get_ylim() == (40.0, 100.0)
-    assert figure.png()
+    assert ticks(ax.xaxis) == list(domains) and ax.get_ylim() == (40.0, 100.0)
+    rows = data(figure).set_index(["label", "domain"])
+    assert rows.value.to_dict() == {key: sum(pair) / 2 for key, pair in values.items()}
+    assert rows.spoke.tolist() == [0, 0, 1, 1, 2, 2]
+    said = "highest B on sketch with 91.00, lowest B on photo with 42.00"
+    assert said in filed(figure)["description"]
+
+
+def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
+    picture = figures.curves(curve_frame(), printed={"FedAvg": 57.1})
+    picture.caption = "A caption < & “quoted”"
+    info = Image.open(io.BytesIO(picture.png())).info
+    spec = filed(picture)
+    assert spec["description"] == info["Description"]
+    assert "A caption < &" in spec["description"]
+    assert "highest ADCOL with 20.50, lowest FedAvg with 10.50" in spec["description"]
+    assert spec["description"].endswith("series: FedAvg, ADCOL")
+    rows = data(picture)
+    assert len(rows) == 20
+    assert rows.groupby("label").printed.max().dropna().to_dict() == {"FedAvg": 57.1}
+
+
+@pytest.mark.slow
+def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy() -> None:
+    found = results.recorded("fedapc")
+    asked = found.of_one_scale("digits4-standin", "table-1-digits")
+    cells = pd.DataFrame(asked.cells("table-1-digits")).groupby(["method", "column"]).value.mean()
+    picture = views.confusion(found, "table-1-digits", "digits4-standin")
+    assert isinstance(picture, Picture)
+    rows = data(picture)
+    assert filed(picture) and rows.method.iloc[0] == "FedAPC" and rows.method.nunique() == 4
+    whole = rows.groupby(["method", "domain", "cls"]).percent.sum()
+    assert whole.to_numpy() == pytest.approx(100, abs=1e-3)
+    for (method, domain), part in rows.groupby(["method", "domain"]):
+        right = part.images[part.cls == part.predicted].sum() / part.images.sum()
+        assert 100 * right == pytest.approx(cells[method, domain], abs=1e-3)
+    some = views.confusion(results.recorded("fedpall"), "table-1-pacs", "pacs")
+    assert isinstance(some, Picture)
+    assert set(data(some).method) == {"ADCOL", "MOON", "RUCR"}  # the rest kept none

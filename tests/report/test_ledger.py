@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fedrepro import methods, papers
-from fedrepro.report.ledger import HEAD, ledger, split
+from fedrepro.report.ledger import HEAD, fields, ledger, split
 from fedrepro.report.results import Results, recorded
-from fedrepro.report.tables import fields
 from tests.report.test_tables import Reader
 
 PAPERS = [name for name in papers.list() if name != "common"]

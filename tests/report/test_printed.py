@@ -63,7 +63,7 @@ def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> N
     adcol = checked(papers.load("adcol")).set_index(["table", "column"])
     small = adcol.loc[[("table-4", "DSLR"), ("table-4", "WebCam")]]
     assert small["deviations that fit"].sum() == 0 and small["fit one run"].sum() == 11
-    assert (small["by chance, one"] < 0.1).all()
+    assert (small["by chance, one run"] < 0.1).all()
     html = shown(papers.load("adcol")).html
     assert (
         "6 of 8 (0.08)" in html

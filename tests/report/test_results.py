@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib.text
 import nbformat
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -116,13 +117,12 @@ def test_past_runs_that_diverged_and_rows_that_are_gone_keep_their_place():
     assert "seed 0 diverged in round 7" in rows["FedProx", "avg"]["caveats"]
 
 
-def test_every_recorded_run_is_there_and_few_files_hold_them():
-    found = recorded()
+def test_few_files_hold_all_recorded_runs():
     store = Store(FOLDER)
-    used = {run for one, _ in found.studies for run, *_ in one.scraps["runs"]}  # type: ignore[attr-defined]
-    assert len(used) > 500 and not [run for run in used if store.find(run) is None]
-    files = [path for path in FOLDER.rglob("*") if path.is_file()]
-    assert len(files) < 60 and sum(path.stat().st_size for path in files) < 15e6
+    used = {run for one, _ in recorded().studies for run, *_ in one.scraps["runs"]}  # type: ignore[attr-defined]
+    assert len(used) > 500 and all(store.find(run) for run in used)
+    sizes = [path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()]
+    assert len(sizes) < 60 and sum(sizes) < 15e6
 
 
 # Views.
@@ -235,13 +235,11 @@ def test_adaptation_in_and_out_of_domain(monkeypatch):
     last = views.in_and_out(found, "figure-4", "pacs", "images", "no adaptation")
     labels = [picture.axes[0].get_ylabel() for picture in [*shown, last]]
     assert labels == ["accuracy out of domain (fraction)", "accuracy in domain (fraction)"]
-    axes = last.axes[0]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 images", "4 images"]
-    names = [text.get_text() for text in last.legends[0].get_texts()]
-    means = [line.get_ydata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
-    drawn = [[round(y, 6) for y in mean] for mean in means if mean[0] == round(mean[0], 1)]
+    assert {"1 images", "4 images", "no adaptation", "weight 0"} <= set(words(last))
+    means = [line.get_ydata() for line in last.axes[0].lines if len(line.get_xdata()) == 2]
+    drawn = [np.round(mean, 6).tolist() for mean in means]
     level, rising = [1.5, 1.5], [1.6, 1.7]  # of 0.5 and 2.5, whatever the number of images
-    assert sorted(names) == ["no adaptation", "weight 0"] and level in drawn and rising in drawn
+    assert level in drawn and rising in drawn
 
 
 def test_views_of_the_recorded_runs():
@@ -254,7 +252,9 @@ def test_views_of_the_recorded_runs():
     assert isinstance(views.curves(found, "table-1-office10", "office10", "bytes"), Picture)
     assert views.counts(found, "office10").to_numpy().sum() > 1000
     assert "<img" in views.picture(found, "office10", "samples").html
-    (result,) = [r for s, r in found.runs("table-1-office10") if s.seed == 1 and r.label == "MOON"]
+    (result,) = [
+        r for s, _, r in found.runs("table-1-office10") if s.seed == 1 and r.label == "MOON"
+    ]
     rule = str(found.paper.reporting["score_rule"].value)
     value = metrics.scores(result.record.curve, rule)["avg"]
     rows = found.where(seed=1).cells("table-1-office10")
@@ -289,12 +289,6 @@ def test_rows_of_earlier_settings_are_named():
     assert all(row["past"] for row in later.cells("table-4") if row["method"] in labels)
     said = views.table(later, "table-4").html.partition("<div")[0]
     assert f"trained with earlier settings: {', '.join(labels)}" in said
-
-
-def test_what_is_not_run_has_its_reason():
-    html = views.blocked("mpft").html
-    assert "table-1-subset50: Accuracy in and out of domain, 50 classes" in html
-    assert "DomainNet" in html and "table-1-pacs" not in html
 
 
 VIEWS = {"table", "beside", "rules", "curves", "sweep", "grid", "by_domain"}

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from html import unescape
-from types import SimpleNamespace
-from typing import Any
-
-import pandas as pd
 
 from fedrepro.report import score_rules, views
 from fedrepro.report.results import Results, recorded
@@ -16,21 +12,11 @@ from tests.report.test_tables import Reader, row_of
 CURVES = {"FedAvg": (90.0, 50.0), "FedBN": (60.0, 60.0), "ADCOL": (99.0, 99.0)}
 
 
-class Curved(Made):
-    """Studies whose methods have two rounds of their own."""
-
-    def _record(self, label: str) -> Any:
-        rows = [
-            {"round": r, "measure": "accuracy", "subject": "global", "domain": "amazon",
-             "split": "test", "value": value}
-            for r, value in enumerate(CURVES[label])
-        ]  # fmt: skip
-        return SimpleNamespace(run_id=label, curve=pd.DataFrame(rows))
-
-
 def each(scale: str, **values: float | None) -> str:
     cells = {(method, "avg"): value for method, value in values.items()}
-    found = Results([(Curved("adcol", "office10", scale, 0, {"table-4": cells}), ["table-4"])])
+    found = Results(
+        [(Made("adcol", "office10", scale, 0, {"table-4": cells}, curves=CURVES), ["table-4"])]
+    )
     return score_rules.each(found, "table-4")
 
 

@@ -7,13 +7,12 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from fedrepro import papers
-from fedrepro.base.errors import FedReproError
 from fedrepro.report import tables
-from fedrepro.report.sections import number
-from fedrepro.report.verdicts import BESIDE_STANDIN, COLUMNS, build_table
+from fedrepro.report.ledger import protocol_table
+from fedrepro.report.tables import number
+from fedrepro.report.verdicts import BESIDE_STANDIN, build_table
 
 ADCOL = papers.load("adcol")
 SUBSET = "SVHN: first 10,000 <official> test images & no more"
@@ -177,21 +176,8 @@ def test_numbers_as_printed() -> None:
         assert [number(value, unit, False) for value in shown] == list(shown.values()), unit
 
 
-def test_empty_and_foreign_frames_are_one_clear_line() -> None:
-    bare, two = pd.DataFrame(), pd.concat([table({}), build_table(ADCOL, "table-4", [])])
-    for show, frame, said in (
-        *((show, bare, "it is empty") for show in (tables.beside_table, tables.plain)),
-        (tables.plain, pd.DataFrame(columns=list(COLUMNS)), "it is empty"),
-        (tables.beside_table, pd.DataFrame({"method": ["SOLO"]}), "lacks paper, table"),
-        (tables.beside_table, two, "table-1, table-4"),
-        (tables.protocol_table, bare, r"Paper\.sources"),
-    ):
-        with pytest.raises(FedReproError, match=said):
-            show(frame)
-
-
 def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() -> None:
-    shown = tables.protocol_table(ADCOL.sources("digits5", "reduced"), ["ADCOL", "SOLO"])
+    shown = protocol_table(ADCOL.sources("digits5", "reduced"), ["ADCOL", "SOLO"])
     reader = Reader(shown.html)
     heads = [row[0] for row in reader.rows[1:] if len(row) == 6]  # the first row of a group
     assert reader.open == [] and heads == ["data", "training", "reporting", "ADCOL", "SOLO"]

@@ -1,17 +1,22 @@
-"""What the page of runs is given is what the packed records hold."""
+"""What the book makes from code and records: pages of methods, the page of runs, docstrings."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from fedrepro import methods
+from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
+from fedrepro.methods.base import Method, hyper
 from fedrepro.records.packed import INDEX, SHARED, Pack
-from fedrepro.report import results, run_page
-from fedrepro.report.results import FOLDER, STUDIES
+from fedrepro.report import results
+from fedrepro.report.book import MODEL, listed, page, write_scripts
+from fedrepro.report.results import FOLDER, SHORT, STUDIES
 
 STUDY = "fedapc-table-1-office10-office10-reduced-seed0"
 
@@ -39,7 +44,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shown(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """All scripts together, as the page puts them together."""
     folder = tmp_path_factory.mktemp("scripts")
-    run_page.write_scripts(folder, few)
+    write_scripts(folder, few)
     whole: dict[str, Any] = {}
     for file in folder.glob("*.js"):
         text = file.read_text("utf-8").strip()
@@ -53,7 +58,7 @@ def shown(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
 def test_every_packed_run_is_there_with_what_its_record_says(few: Path, shown: Any) -> None:
     packed, every = Pack(few), Pack(FOLDER).runs
     assert set(shown["runs"]) == set(packed.runs) and len(packed.runs) > 5
-    assert len({run[: run_page.SHORT] for run in every}) == len(every), "addresses tell all apart"
+    assert len({run[:SHORT] for run in every}) == len(every), "addresses tell all apart"
     for run, found in shown["runs"].items():
         config, curve = packed.config(run), packed.rows(run)
         assert found["method"] == config["method"] and found["seed"] == config["seed"]
@@ -77,9 +82,9 @@ def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(show
 
 def test_each_number_leads_to_the_runs_of_its_seeds() -> None:
     found = results.recorded("fedapc").where(dataset="office10")
-    links = run_page.links(found, "table-1-office10")
-    runs = [r.record.run_id for _, r in found.runs("table-1-office10") if r.label == "MOON"]
-    moon = "-".join(run[: run_page.SHORT] for run in runs)
+    links = found.links("table-1-office10")
+    runs = [r.record.run_id for *_, r in found.runs("table-1-office10") if r.label == "MOON"]
+    moon = "-".join(run[:SHORT] for run in runs)
     assert len(runs) > 1
     assert links["office10", "reduced", "MOON", "avg"] == f"../../run.html#run-{moon}"
     assert {row["method"] for row in found.cells("table-1-office10")} == {k[2] for k in links}
@@ -87,7 +92,65 @@ def test_each_number_leads_to_the_runs_of_its_seeds() -> None:
 
 def test_a_ratio_leads_to_the_runs_of_all_arms() -> None:
     found = results.recorded("adcol").where(dataset="office10", seed=0)
-    links = run_page.links(found, "prose-relative-gain")
-    runs = {r.record.run_id[: run_page.SHORT] for _, r in found.runs("prose-relative-gain")}
+    links = found.links("prose-relative-gain")
+    runs = {r.record.run_id[:SHORT] for *_, r in found.runs("prose-relative-gain")}
     (to,) = links.values()
     assert set(to.partition("#run-")[2].split("-")) == runs and len(runs) > 1
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "ADCOL"])
+def test_a_page_holds_every_field_with_its_source_and_what_travels(name):
+    text = page(name)
+    for row in methods.get(name).describe():
+        line = next(line for line in text.splitlines() if line.startswith(f"| `{row['name']}`"))
+        assert repr(row["default"]) in line and f"| {row['status']} | {row['source']} |" in line
+        assert all(repr(value) in line for value in row["alternatives"])
+    assert MODEL in text and "server to client" in text and "client to server" in text
+
+
+def test_bytes_on_a_page_are_counted():
+    line = next(line for line in page("ADCOL").splitlines() if "| representations |" in line)
+    assert line.endswith(f"| {20 * 128 * 4:,} |")  # images x features x 4 bytes
+
+
+def test_a_field_without_a_source_stops_the_build(registry):
+    @methods.register
+    @dataclass(frozen=True)
+    class Silent(Method):
+        """Says nothing of where its field is from."""
+
+        name: ClassVar[str] = "Silent"
+        reference: ClassVar[str] = "nobody"
+        effort: float = hyper(0.5, source="")
+
+    with pytest.raises(FedReproError, match="Silent: field bn_policy has no source"):
+        page("Silent")
+
+
+def test_a_method_that_reads_embeddings_has_a_page_too():
+    assert "Not counted on images" in page("MPFT")
+
+
+GIVEN = """Train a method, or find its run: once.
+
+paper: whose protocol; `common` is ours. scale, seed: smoke,
+    or reduced. Also this.
+draws (b, k): random. It ends: here.
+Raises:
+    FedReproError: a wrong name.
+"""
+SHOWN = """Train a method, or find its run: once.
+
+- **paper**: whose protocol; `common` is ours.
+
+- **scale, seed**: smoke,
+  or reduced. Also this.
+
+- **draws (b, k)**: random. It ends: here.
+  Raises:
+
+- **FedReproError**: a wrong name."""
+
+
+def test_described_names_become_items_and_prose_stays() -> None:
+    assert "\n".join(listed(GIVEN.splitlines())) == SHOWN

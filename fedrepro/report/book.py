@@ -1,0 +1,221 @@
+"""What the book makes from code and records: a page per method, the data of the page of runs, and
+docstrings as lists (this module is a Sphinx extension, too)."""
+
+import dataclasses
+import inspect
+import json
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedrepro import methods, papers
+from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
+from fedrepro.base.progress import Silent
+from fedrepro.base.protocol import parse_protocol
+from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.federated import metrics
+from fedrepro.federated.rounds import Training
+from fedrepro.methods.base import Method
+from fedrepro.models import parameter_count
+from fedrepro.records.packed import Pack, PackedRecord
+from fedrepro.records.record import short_hash
+from fedrepro.report.results import Kept, Results, recorded
+from fedrepro.report.text import markdown
+
+# "name: what it is", or "name (shape): ...", where a line or, in small letters, a sentence begins.
+ITEM = re.compile(r"(?:^|(?<=\.) (?=[a-z]))(\w+(?:, \w+)*(?: \([^)]*\))?): ", re.MULTILINE)
+TESTED = {
+    "global": "the server's network on every domain",
+    "personal": "each client's own network on its domain",
+    "trained": "each client's network, as local training left it, on its domain",
+    "twin": "each client's second network on its domain",
+}
+MODEL, SIZE, CLASSES, CLIENTS, IMAGES = "small-cnn", 28, 10, 5, 20
+PROTOCOL = {
+    **{"data": {"dataset": "made", "size": SIZE}, "model": MODEL, "scale": "smoke"},
+    **{"rounds": 3, "local_epochs": 1, "batch_size": 10},
+}
+
+
+# A page per method.
+
+
+def write_pages(folder: Path) -> list[str]:
+    """Write `<name>.md` for every known method. Returns the names, sorted."""
+    files.make_folder(folder, "make room there")
+    for name in methods.names():
+        (folder / f"{name}.md").write_text(page(name), encoding="utf-8")
+    return list(methods.names())
+
+
+def page(name: str) -> str:
+    """A method's page as Markdown. FedReproError: a field has no source."""
+    cls = methods.get(name)
+    rows, inherited = cls.describe(), dataclasses.fields(Method)
+    for row, field in zip(rows, dataclasses.fields(cls), strict=True):
+        if not row["source"] or field in inherited:
+            raise FedReproError(f"{name}: field {row['name']} has no source; say where it is from")
+        row["others"] = ", ".join(f"`{value!r}`" for value in row["alternatives"])
+    fields = [
+        (f"`{r['name']}`", f"`{r['default']!r}`", r["others"] or "-", r["status"], r["source"])
+        for r in rows
+    ]
+    left_open = [
+        f"- `{r['name']}` is `{r['default']!r}`, elsewhere {r['others']}: {r['source']}."
+        for r in rows
+        if r["others"] and r["status"] != "stated"
+    ]
+    prose = "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
+    sources = [f"`{layer.__module__.replace('.', '/')}.py`" for layer in cls.layers()]
+    parts = [
+        f"# {name}\n",
+        f"{prose} {{cite}}`{cls.reference}`\n",
+        *(["## Equations\n"] if cls.equations else []),
+        *(f"$$\n{equation}\n$$\n" for equation in cls.equations),
+        "## What travels\n",
+        _messages(cls),
+        "## Hyper-parameters\n",
+        markdown(("field", "value", "also read or tried", "status", "source"), fields),
+        "## What the papers leave open\n",
+        *(left_open or ["Nothing."]),
+        "\n## Where it is used\n",
+        *(_used(name) or ["In no table of the five papers."]),
+        "\n## Its code\n",
+        f"{', '.join(sources)}, version {cls.version}.\n",
+    ]
+    return "\n".join(parts)
+
+
+def _messages(cls: type[Method]) -> str:
+    """Bytes counted in a second round (in the first there may be no prototypes yet)."""
+    try:
+        training = Training(cls(), parse_protocol(PROTOCOL), _federation(), seed=0)
+        curve = training.run(Silent())
+    except FedReproError as error:  # it trains on other data than images
+        return f"Not counted on images: {error}.\n"
+    sent = metrics.traffic(curve[curve["round"] == 2])
+    rows = [
+        (arrow, str(kind).partition("/")[2], f"{value / CLIENTS:,.0f}")
+        for way, arrow in (("down", "server to client"), ("up", "client to server"))
+        for kind, value in (sent.loc[2].items() if len(sent) else ())
+        if str(kind).startswith(way) and value
+    ]
+    size = parameter_count(training.engine.module)
+    return (
+        f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
+        f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
+        "their defaults. Per client and round:\n\n"
+        + (markdown(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
+        + f"\nWhat is tested ({' and '.join(training.evaluated)}): "
+        + "; ".join(TESTED.get(kind, kind) for kind in training.evaluated)
+        + ".\n"
+    )
+
+
+def _used(name: str) -> list[str]:
+    lines = []
+    for paper in map(papers.load, papers.list()):
+        runs = [e.id for e in paper.experiments if e.state == "runs"]
+        used = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
+        lines += [f"- {paper.short}: {', '.join(used)}."] if used else []
+    return lines
+
+
+def _federation() -> Federation:
+    generator, labels = torch.Generator().manual_seed(0), torch.arange(IMAGES) % CLASSES
+    drawn = partial(torch.randint, 0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8)
+    made = {f"client{i}": Samples(drawn(generator=generator), labels) for i in range(CLIENTS)}
+    clients = tuple(ClientData(name, name, samples, None) for name, samples in made.items())
+    classes = tuple(map(str, range(CLASSES)))
+    return Federation("made", SIZE, classes, domains=tuple(made), clients=clients, tests=made)
+
+
+# The page of runs (``book/_templates/run.html``): small scripts, one per first digit of a run id.
+
+
+def write_scripts(folder: Path, runs: Path) -> None:
+    """`shared.js`, and `<digit>.js` for each first digit of a run id. Nothing if no run is
+    packed."""
+    packed = Pack(runs)
+    if not packed.runs:
+        return
+    files.make_folder(folder, "make room there")
+    uses = _uses(packed, recorded(None, runs))
+    parts: dict[str, dict[str, Any]] = defaultdict(dict)
+    shared: dict[str, dict[str, Any]] = {"protocols": {}, "data": {}}
+    for run, line in packed.runs.items():
+        parts[run[0]][run] = _run(packed, run, uses.get(run, []))
+        shared["protocols"][line["config"]["protocol"]] = packed.config(run)["protocol"]
+        data = packed.facts(run, "data")
+        shared["data"][line["data"]] = {key: data[key] for key in ("hashes", "standins")}
+    for name, part in {"shared": shared, **{k: {"runs": v} for k, v in parts.items()}}.items():
+        text = json.dumps(part, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        (folder / f"{name}.js").write_text(f"recorded({text});\n", encoding="utf-8")
+
+
+def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
+    """One run; accuracies in percent, rounded to 0.01."""
+    line, curve = packed.runs[run], PackedRecord(packed.root / run, packed).curve
+    return {
+        **line["config"],
+        "environment": packed.facts(run, "environment"),
+        "data": line["data"],
+        "scores": {
+            rule: {domain: round(value, 2) for domain, value in found.items()}
+            for rule, found in metrics.all_scores(curve).items()
+        },
+        "curve": list(metrics.accuracies(curve)["avg"].round(2).items()),
+        "uses": uses,
+    }
+
+
+def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
+    """By run: where it is used, the command that trains it, and whether the command trains exactly
+    this run today, because the settings in a paper's file may have changed."""
+    uses: dict[str, dict[str, Any]] = defaultdict(dict)
+    for study, _ in found.studies:
+        if not isinstance(study, Kept):
+            continue
+        for run, name, label, *tried in study.scraps["runs"] + study.scraps["trials"]:
+            words = ["fedrepro", "run", study.paper.name, name, "--dataset", study.dataset]
+            words += ["--methods", label, "--seed", str(study.seed), "--scale", study.scale]
+            where = ", ".join([study.paper.short, name, label, *(f"tried {v}" for v in tried)])
+            same = short_hash(packed.config(run)) in study.asked(name).get(label, ())
+            uses[run].setdefault(where, [where, shlex.join(words), same])
+    return {run: list(each.values()) for run, each in uses.items()}
+
+
+# Docstrings, for Sphinx.
+
+
+def listed(lines: list[str]) -> list[str]:
+    """A docstring with its described names as items of a list."""
+    text = ITEM.sub(r"\n\n- **\1**: ", "\n".join(line.strip() for line in lines).strip())
+    parts = re.split(r"\n{2,}", text)
+    shown = [p.replace("\n", "\n  ") if p.startswith("- ") else p for p in parts]
+    return "\n\n".join(shown).splitlines()
+
+
+def _process(app: Any, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = listed(lines)
+
+
+def _plain(app: Any, what: str, name: str, item: Any, options: Any, *signed: str) -> Any:
+    """A signature that Sphinx can parse: defaults without source text are named."""
+    given, returned = signed
+    given = re.sub(r"<function (\w+)>", r"\1", given or "").replace("<factory>", "...")
+    return given, returned
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", _process)
+    app.connect("autodoc-process-signature", _plain)
+    return {"parallel_read_safe": True}
