@@ -7,7 +7,7 @@ import re
 import sys
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -33,7 +33,8 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
         "contradicted",
-        f"a difference is below it, p < {LEVEL:g} after Holm's correction over the claim",
+        f"a difference is below it, p < {LEVEL:g} after Holm's correction over all differences of "
+        "the claim, also of those that cannot answer",
     ),
     ("open", "neither; or no run, one seed, earlier settings, or curves that are not flat yet"),
 )
@@ -42,8 +43,8 @@ RULES: tuple[tuple[Word, str], ...] = (
 NOTES = (
     "A difference has two errors, added in variance. The first is the spread of the paired "
     "differences over seeds, pooled over the comparisons of the claim on one data set and scale.",
-    "Differences to one common row are correlated, so that the degrees of freedom of this pooled "
-    "spread are somewhat too high.",
+    "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
+    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom (since 2026-11-24; before, K(n-1)).",
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
     "image by image, where both rows kept them; else p(1-p)/N of each row, as if each had its own "
     "images.",
@@ -51,11 +52,12 @@ NOTES = (
     "and the weights of the protocol page, not about the paper's own run.",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
-    "read off a straight line through the last half, as the mean over seeds (since 2026-11-24; "
-    "before, off the last five rounds alone, which chance moves by a point or more).",
-    "An open claim that has runs says which lead such runs would show four times of five, beside "
-    "the printed one. Where the curves are flat it says how many seeds a lead of the printed size "
-    "takes, in hours of the core that trained them; else it says what is missing.",
+    "the rise of a straight line through the last half, as the mean over seeds (since 2026-11-24; "
+    "before, of the last five rounds alone, which chance moves by a point or more). A run that the "
+    "protocol's own rule ended early is complete, so it does not count as rising.",
+    "An open claim that has runs says which lead such runs would show with 80 % probability, "
+    "beside the printed one. Where the curves are flat it says how many seeds a lead of the "
+    "printed size takes, in hours of one core; else it says what is missing.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
     "is counted from the paper's own networks and rounds, not trained, has no error.",
 )
@@ -252,7 +254,9 @@ def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
             continue
         spec = paper.experiment(part.test.experiment)
         whole = get(spec.kind).whole
-        least = least.times(100 / whole) if whole else least
+        if whole:  # in points
+            names = ("mean", "error", "margin") + ("printed",) * (least.printed is not None)
+            least = replace(least, **{n: 100 / whole * getattr(least, n) for n in names})
         unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
         found[part.dataset] = Lead(dataset_name(part.dataset), part, least, unit)
     return list(found.values())
@@ -334,7 +338,22 @@ def main_claims(page: str, pictures: str) -> str:
             counted = ", counted" * all(d.exact for d in lead.part.differences)
             found = (lead.part.scale + counted, lead.where, *lead.shown)
         rows.append((paper.short, one.claim.main, answer, *found))
-    return f"{markdown(head, rows)}\n![{caption()}]({pictures}/{PICTURE})\n"
+    return f"{totals()}\n\n{markdown(head, rows)}\n![{caption()}]({pictures}/{PICTURE})\n"
+
+
+def totals() -> str:
+    """How many claims have which answer, and why the others are open, in one sentence."""
+    every = [one for name in papers.list() for one in of_recorded(name)]
+    words = [one.verdict for one in every]
+    left = [one for one in every if one.verdict == "open"]
+    ran = [one for one in left if any(part.differences for part in one.parts)]
+    late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
+    return (
+        f"**Of {len(every)} claims, {words.count('holds')} hold, {words.count('contradicted')} are "
+        f"contradicted, and {len(left)} are open:** {len(left) - len(ran)} have no run or cannot "
+        f"be tested, {len(late)} have runs that are too short or of earlier settings, and for "
+        f"{len(ran) - len(late)} the runs show no clear difference, or not on every task."
+    )
 
 
 def glue_main() -> None:

@@ -2,7 +2,7 @@
 
 A claim is data in its paper's file (`papers.schema.Claim`). Each of its tests compares rows of one
 experiment, on each data set it was run on. Differences are paired over seeds; their spread is
-pooled over the comparisons of the claim on a data set. To it comes the variance over test images.
+pooled over the comparisons of the claim on a data set. The variance over test images is added.
 """
 
 import math
@@ -61,11 +61,6 @@ class Difference(metrics.Estimate):
         gap = self.mean - self.margin
         return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
 
-    def times(self, factor: float) -> "Difference":
-        """The same in another unit."""
-        names = ("mean", "error", "margin") + ("printed",) * (self.printed is not None)
-        return replace(self, **{name: factor * getattr(self, name) for name in names})
-
     @property
     def exact(self) -> bool:
         """Whether it is counted, so that it does not depend on chance."""
@@ -83,13 +78,18 @@ class Difference(metrics.Estimate):
 
     @property
     def seeds_needed(self) -> int | None:
-        """The number of seeds that detects a lead of the printed size with 80 % power. None if no
-        number does, because of too few test images, or if no lead is printed."""
+        """How many seeds detect a lead of the printed size with 80 % power. None if no number does,
+        because of too few test images, or if no lead is printed."""
         lead, images = (self.printed or 0.0) - self.margin, (self.images, math.inf)
         if not self.spread or lead <= _seen(*combined(images)):
             return None
-        owns = ((n, (self.spread / n, self.pairs * (n - 1))) for n in count(2))
+        owns = ((n, (self.spread / n, _freedom([n] * self.pairs))) for n in count(2))
         return next(seeds for seeds, own in owns if lead >= _seen(*combined(own, images)))
+
+
+def _freedom(sizes: Sequence[int]) -> float:
+    """Of a variance pooled over differences of so many seeds each, which correlate by one half."""
+    return sum(size - 1 for size in sizes) / (1 + (len(sizes) - 1) / 4)
 
 
 def _seen(error: float, freedom: float) -> float:
@@ -143,6 +143,8 @@ class Part:
         more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
         said = f"{where}, {self.scale}, {runs}: {more} minus {less} ({weakest.column})"
         said += f" {weakest.mean:+.3g}"
+        if weakest.margin:
+            said += f", has to be above {weakest.margin:+.3g}"
         if weakest.exact:
             return said
         if weakest.interval is None:
@@ -191,7 +193,6 @@ class Answer:
 
     @property
     def scale(self) -> str:
-        """The scale of the parts that were run."""
         return ", ".join(dict.fromkeys(part.scale for part in self.parts if part.differences))
 
     @property
@@ -214,11 +215,11 @@ class Answer:
             "where": self.claim.where,
             "scale": self.scale,
             "verdict": self.verdict,
-            "effect": weakest.mean if weakest else None,
-            "interval": weakest.interval if weakest else None,
+            "effect": weakest and weakest.mean,
+            "interval": weakest and weakest.interval,
             "p": weakest.p if weakest and weakest.freedom else None,
-            "printed": weakest.printed if weakest else None,
-            "least_seen": weakest.least_seen if weakest else None,
+            "printed": weakest and weakest.printed,
+            "least_seen": weakest and weakest.least_seen,
             "evidence": [part.why for part in self.parts] or [self.claim.untested],
         }
 
@@ -319,11 +320,12 @@ def _estimated(paper: Paper, parts: Sequence[Part], images: Images) -> Iterator[
         known = []
         for one in part.differences:
             pool = pools[part.dataset, part.scale, one.unit]
-            freedom = sum(len(gaps) - 1 for gaps in pool)
+            freedom = _freedom([len(gaps) for gaps in pool])
             if counted:
                 one = replace(one, freedom=math.inf)
             elif freedom:
-                spread = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool) / freedom
+                squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
+                spread = squares / sum(len(gaps) - 1 for gaps in pool)
                 drawn = images(part, one)
                 error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
                 sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}

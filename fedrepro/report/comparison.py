@@ -40,16 +40,15 @@ class Compared(Estimate):
         """The verdict and why. adjusted: p after the table's correction."""
         low, high = self.between(0.9)
         close = abs(self.mean) <= self.tolerance + ROUNDING
-        run = "one run: " * self.one_run
-        delta = f"±{self.tolerance:.3g}"
+        run, delta = "one run: " * self.one_run, f"±{self.tolerance:.3g}"
         if self.tolerance and max(-low, high) <= self.tolerance + ROUNDING:
             return "agrees", f"{run}the 90 % interval lies within {delta}"
-        if not close and adjusted < 1 - CONFIDENCE:
-            word: Tested = "higher" if self.mean > 0 else "lower"
-            return word, f"{run}beyond {delta}, p {adjusted:.2g} over the table"
-        if close and self.tolerance:
+        if self.tolerance and close:
             return "close", f"{run}within {delta}, its 90 % interval is not"
-        return "open", f"{run}d is beyond {delta}, p {adjusted:.2g} over the table"
+        why = run + f"beyond {delta}, " * bool(self.tolerance) + f"p {adjusted:.2g} over the table"
+        if close or adjusted >= 1 - CONFIDENCE:
+            return "open", why
+        return ("higher" if self.mean > 0 else "lower"), why
 
 
 def compared(

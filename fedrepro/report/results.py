@@ -192,11 +192,12 @@ class Results:
 
     def late_gains(self, *experiments: str) -> dict[tuple[str, str, str, str], float]:
         """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
-        by experiment, data set, scale and row."""
+        by experiment, data set, scale and row; 0 for a run that the protocol's rule ended early."""
         gains: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
         for study, name, result in self.runs(*experiments):
-            row = name, study.dataset, study.scale, result.label
-            gains[row].append(metrics.late_gain(result.record.curve))
+            row, curve = (name, study.dataset, study.scale, result.label), result.record.curve
+            ended = curve["round"].max() < result.record.protocol.rounds
+            gains[row].append(0.0 if ended else metrics.late_gain(curve))
         return {row: fmean(gained) for row, gained in gains.items()}
 
     def rising(self, experiment: str) -> dict[str, list[str]]:

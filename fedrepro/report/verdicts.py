@@ -22,6 +22,7 @@ TOLERANCE = 2.0  # percentage points
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
+ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0
 FOREIGN = "an average over other domains than the printed one"
 COLUMNS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
@@ -38,8 +39,9 @@ RULES: tuple[tuple[Word, str], ...] = (
     (
         "no verdict",
         "the run is at another scale than the paper's; the paper prints no number in this place; "
-        "the column is a stand-in or a subset, or an average that contains one; or the number is "
-        "the protocol's own input",
+        "the column is a stand-in or a subset, or an average that contains one or has other "
+        "domains than the printed one; the row was trained with earlier settings; the images are "
+        "your own; or the number is the protocol's own input",
     ),
     ("counted equal", "counted, not trained: the printed number to its last digit"),
     ("counted unequal", "counted, and not the printed number"),
@@ -58,8 +60,9 @@ NOTES: tuple[str, ...] = (
     "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
-    "One seed has no spread: it takes that of the other rows of the table with two seeds or more, "
-    "else that at scale reduced, and the cell says *one run*.",
+    "One seed has no spread: it takes that of the other rows with two seeds or more in the same "
+    f"column of the table. If these have fewer than {ENOUGH} degrees of freedom, those at scale "
+    "reduced are added. The cell then shows n=1.",
     "The test images' part is p(1-p)/N on each side. Ours is that of the mean of all seeds, image "
     "by image from the recorded predictions where they are kept. The paper's takes p from the "
     "printed accuracy and N from our test images, for the protocol fixes N; of an average, it adds "
@@ -71,9 +74,11 @@ NOTES: tuple[str, ...] = (
     "caveat, and is open.",
     "Runs at scale reduced are read by the order of the methods only: our ranks beside the paper's "
     "with Kendall's tau, per column.",
-    "These rules hold since 2026-11-23. When they were written, one run at scale paper was known "
-    "(ADCOL's Table 4, training alone, seed 0). `fedrepro verdicts --json` gives the word of the "
-    "rules before them as `earlier`, for one release.",
+    "These rules replace older ones since 2026-11-23. When they were written, one run at scale "
+    "paper was known (ADCOL's Table 4, training alone, seed 0). `fedrepro verdicts --json` gives "
+    "the word of the older rules as `earlier`, for one release. Changed on 2026-11-24, with four "
+    "runs known: the paper's side takes p from the printed accuracy, a table may have trials of "
+    f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more.",
 )
 
 
@@ -271,13 +276,16 @@ def _compared(
 
 def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
     """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
-    two seeds: at its scale, else at scale reduced."""
+    two seeds: at its scale, and with few degrees of freedom at scale reduced too."""
     beside = [c for c in cells if (c.dataset, c.column) == (cell.dataset, cell.column)]
-    for scale in (cell.scale, "reduced"):
-        seen = [c.valid for c in beside if c.scale == scale and len(c.valid) > 1]
-        if freedom := sum(len(values) - 1 for values in seen):
-            return sum(variance(v) * (len(v) - 1) for v in seen) / freedom, float(freedom)
-    return None
+    seen, freedom = [], 0
+    for scale in dict.fromkeys((cell.scale, "reduced")):
+        if freedom < ENOUGH:
+            seen += [c.valid for c in beside if c.scale == scale and len(c.valid) > 1]
+            freedom = sum(len(values) - 1 for values in seen)
+    if not freedom:
+        return None
+    return sum(variance(v) * (len(v) - 1) for v in seen) / freedom, float(freedom)
 
 
 def _settled(cell: _Cell) -> tuple[Word, str] | None:

@@ -141,9 +141,10 @@ def place(
 ) -> str:
     """A sentence on a row's rank in one column by its mean over seeds, the first row, whether its
     lead is clear (over the second, or over the row if that is not first; a t-test paired over
-    seeds), the rank in the paper, and another row's value."""
-    rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    rows = [row for row in rows if row["column"] == column]
+    seeds; not said of rows that still rise or have earlier settings), the rank in the paper, and
+    another row's value."""
+    here = found.of_one_scale(dataset, experiment)
+    rows = [row for row in here.cells(experiment) if row["column"] == column]
     if own not in {row["method"] for row in rows if row["value"] is not None}:
         return f"{own}: {NOTHING}"
     ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
@@ -157,7 +158,9 @@ def place(
         return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
 
     first = [name for name in ours.index[:1] if name != own]
-    clear = _clear(rows, ours.index[0], own if first else next(iter(ours.index[1:]), own))
+    second = own if first else next(iter(ours.index[1:]), own)
+    unready = {*here.rising(experiment).get(dataset, ()), *here.past(experiment).get(dataset, ())}
+    clear = "" if unready & {ours.index[0], second} else _clear(rows, ours.index[0], second)
     parts = [f"{own} is {stands(ours)}" + clear * (not first)]
     parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
     if other and other not in first:
@@ -174,13 +177,13 @@ def _printed(found: Results, experiment: str, column: str) -> dict[str, float]:
 
 
 def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
-    """Whether one row's lead over another is clear: ``, a clear lead (p 0.01)``."""
+    """Whether one row's lead over another is clear: ``, a clear lead over FedAvg (p 0.01)``."""
     seeds = pd.DataFrame(rows).pivot_table("value", "seed", "method", aggfunc="mean")
     lead = (seeds[first] - seeds[other]).dropna().astype(float).round(9)
     if first == other or len(lead) < 2:
         return ""
     p = float(stats.ttest_1samp(lead, 0).pvalue) if lead.nunique() > 1 else float(not lead.any())
-    return f", {'a' if p < 0.05 else 'no'} clear lead (p {p:.2g})"
+    return f", {'a' if p < 0.05 else 'no'} clear lead over {other} (p {p:.2g})"
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:

@@ -17,6 +17,7 @@ class Made:
     accuracies of a tuned setting by row; curves: accuracies in each round by row."""
 
     rounds = 2
+    asked = 0  # rounds of the protocol, if more
     changes: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(
@@ -56,7 +57,9 @@ class Made:
         values = self.accuracies.get(label, rising)
         curve = pd.DataFrame({"round": range(1, len(values) + 1), "value": values})
         curve = curve.assign(measure="accuracy", subject="global", domain="amazon", split="test")
-        return SimpleNamespace(run_id=f"{label}-{self.seed}-{self.scale}", curve=curve)
+        protocol = SimpleNamespace(rounds=max(self.asked, len(values)))
+        name = f"{label}-{self.seed}-{self.scale}"
+        return SimpleNamespace(run_id=name, curve=curve, protocol=protocol)
 
     def curves(self, experiment: str) -> pd.DataFrame:
         frames = [r.record.curve.assign(label=r.label) for r in self.results(experiment)]

@@ -141,6 +141,8 @@ def test_a_table_says_at_its_top_which_rows_still_rise(monkeypatch):
     assert "FedAvg, FedProx, FedBN, PartialFed, ADCOL" in first
     full = made("table-4", ORDER, "adcol", scale="paper")
     assert "still rise" not in views.table(full, "table-4").html
+    monkeypatch.setattr(Made, "asked", 9)  # ended by the protocol's rule, so complete
+    assert "still rise" not in views.table(found, "table-4").html
 
 
 def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
@@ -195,7 +197,7 @@ def test_without_records_pages_say_so():
 def test_a_place_is_a_sentence_with_computed_numbers():
     found = made("table-4", ORDER, "adcol")
     assert views.place(found, "table-4", "office10", "ADCOL", "FedAvg") == (
-        "ADCOL is number 1 of 5 with 45.0, a clear lead (p 0); FedAvg has 41.0; "
+        "ADCOL is number 1 of 5 with 45.0, a clear lead over PartialFed (p 0); FedAvg has 41.0; "
         "in the paper ADCOL is number 1 of 5 with 62.6."
     )
     assert views.place(found, "table-4", "office10", "Ditto") == f"Ditto: {views.NOTHING}"
