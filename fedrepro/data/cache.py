@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -96,14 +96,26 @@ def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
     return files.is_whole(path)
 
 
-def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:
-    """Arrays (images memory-mapped read-only) and their facts. None, which means prepare again, if
-    the file is absent, damaged, older than checksums, or of another hash."""
+def prepared(name: str, size: int, hash: str, read: Callable[[], Decoded]) -> tuple[Decoded, bool]:
+    """Arrays from the cache, else read now and written there; and whether they were read now."""
+    path = cache_path(name, size, hash)
+    found = open_arrays(path, hash)
+    if fresh := found is None:
+        write_signed(path, vars(read()), {"hash": hash})
+        found = open_arrays(path, hash)
+    if found is None:
+        raise FedReproError(f"{path} cannot be read back; delete it and prepare again")
+    return found, fresh
+
+
+def open_arrays(path: Path, hash: str) -> Decoded | None:
+    """Arrays, images memory-mapped read-only. None, which means prepare again, if the file is
+    absent, damaged, older than checksums, or of another hash."""
     if not is_whole(path):
         return None
     try:
         with safe_open(str(path), framework="np") as file:  # checks the header and the length
-            facts: dict[str, str] = json.loads((file.metadata() or {})["fedrepro"])
+            facts = json.loads((file.metadata() or {})["fedrepro"])
             if set(file.keys()) != NAMES or facts.get("hash") != hash:
                 return None
             labels, part = file.get_tensor("labels"), file.get_tensor("part")
@@ -115,4 +127,4 @@ def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:
         images = np.memmap(path, np.uint8, "r", start, shape)
     except (OSError, SafetensorError, ValueError, KeyError):
         return None
-    return Decoded(images, labels, part), facts
+    return Decoded(images, labels, part)

@@ -83,9 +83,8 @@ def load_weights(
     The file is verified by its hash, and read in a way that cannot run code. FedReproError (one
     line): it is missing, truncated or changed.
     """
-    folder = data_root(root)
-    located = locate(name, folder)
-    hashes, _ = verify(located, folder)
+    located = locate(name, data_root(root))
+    hashes, _ = verify(located)
     path = located.found["weights"][1]
     with reading(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
