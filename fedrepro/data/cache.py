@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedrepro.base import files
@@ -25,7 +25,6 @@ from fedrepro.data.readers.common import Decoded
 
 DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
-NAMES = {"images", "labels", "part"}
 
 
 def _folder(given: Path | str, kind: str, say: str) -> Path:
@@ -113,18 +112,14 @@ def open_arrays(path: Path, hash: str) -> Decoded | None:
     absent, damaged, older than checksums, or of another hash."""
     if not is_whole(path):
         return None
-    try:
-        with safe_open(str(path), framework="np") as file:  # checks the header and the length
-            facts = json.loads((file.metadata() or {})["fedrepro"])
-            if set(file.keys()) != NAMES or facts.get("hash") != hash:
-                return None
-            labels, part = file.get_tensor("labels"), file.get_tensor("part")
-        with path.open("rb") as raw:
-            length = int.from_bytes(raw.read(8), "little")
-            entry = json.loads(raw.read(length))["images"]
-        # safe_open's numpy tensors are copies, not views of the file
-        start, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-        images = np.memmap(path, np.uint8, "r", start, shape)
-    except (OSError, SafetensorError, ValueError, KeyError):
-        return None
+    with safe_open(str(path), framework="np") as file:
+        if json.loads(file.metadata()["fedrepro"])["hash"] != hash:
+            return None
+        labels, part = file.get_tensor("labels"), file.get_tensor("part")
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        entry = json.loads(raw.read(length))["images"]
+    # safe_open's numpy tensors are copies, not views of the file
+    start, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
+    images = np.memmap(path, np.uint8, "r", start, shape)
     return Decoded(images, labels, part)
