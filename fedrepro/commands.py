@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedrepro.base.errors import FedReproError, choices
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
+from fedrepro.base.places import CHECKOUT, LOAD, RECORDS, RUNS, TRACK, clone
 from fedrepro.base.progress import resolve
 from fedrepro.report import text
 
@@ -188,17 +188,22 @@ def unpack(
 
 
 @records_app.command()
-def check(runs: Runs = RUNS) -> None:
+def check(
+    runs: Annotated[
+        Path | None, typer.Option(help="Default: runs/ or, if there is none, the book's records.")
+    ] = None,
+) -> None:
     """Compute all ids and hashes of packed runs again."""
-    _there(runs)
+    usual = RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS
+    folder = _there(runs or usual)
     from fedrepro.records.packed import Pack
     from fedrepro.records.packed import check as checked
 
-    wrong = checked(runs)
+    wrong = checked(folder)
     if wrong:
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(Pack(runs).runs)} packed runs are complete")
+    typer.echo(f"{len(Pack(folder).runs)} packed runs in {folder} are complete")
 
 
 def _there(runs: Path) -> Path:

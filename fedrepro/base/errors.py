@@ -15,13 +15,10 @@ class FedReproError(Exception):
 class Diverged(FedReproError):
     """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept."""
 
-    def __init__(self, message: str, seed: int, round: int) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, seed: int = -1, round: int = -1) -> None:
+        super().__init__(message)  # alone when unpickled: the other two are set afterwards
         self.seed = seed
         self.round = round
-
-    def __reduce__(self) -> tuple[type[Diverged], tuple[str, int, int]]:
-        return type(self), (str(self), self.seed, self.round)  # from a process to the next
 
 
 def choices(name: str, known: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
 # In the checkout, from any working directory; without a checkout, in the working directory.
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
 # Environment variables: Python files with methods, joined like PATH; the tracker of runs.

@@ -274,10 +274,8 @@ def progress(own: bool = False) -> Progress:
     return TerminalBar() if sys.stderr.isatty() else Lines()
 
 
-@cache
-def _figure() -> NotebookFigure:
-    """The figure for all runs of this process that have no figure of a study."""
-    return NotebookFigure()
+# The figure for all runs of this process that have no figure of a study.
+_figure = cache(NotebookFigure)
 
 
 def counted(label: str, total: int, done: int = 0) -> Iterator[int]:

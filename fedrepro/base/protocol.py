@@ -8,11 +8,32 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedrepro.base.errors import FedReproError, first_mistake
+from fedrepro.base.errors import FedReproError, choices, first_mistake
 
 Scale = Literal["smoke", "reduced", "paper"]
 # The origin of a value: the paper states it, public code has it, other facts imply it, or we chose.
 Status = Literal["stated", "code", "inferred", "decided"]
+DEVICES = ("auto", "cpu", "cuda")
+# What an engine may be asked for by, and the word that run ids hold. `auto` is the plain loop: on a
+# CPU the grouped convolutions that stacked clients become are slower. The words are here, so that a
+# mistyped one is answered before anything heavy is imported.
+ENGINES = {
+    **{"auto": "reference", "loop": "reference", "stacked": "fused"},
+    **{"reference": "reference", "fused": "fused"},
+}
+
+
+def check_device(name: str) -> None:
+    """FedReproError where there is no such word."""
+    if name not in DEVICES:
+        raise FedReproError(f"no device {name!r}; choose from {', '.join(DEVICES)}")
+
+
+def resolve_engine(name: str) -> str:
+    """The run ids' word of an engine."""
+    if name not in ENGINES:
+        raise FedReproError(f"no engine {name!r}; choose from {choices(name, ENGINES)}")
+    return ENGINES[name]
 
 
 class _Spec(BaseModel):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from fedrepro.base import files
@@ -25,7 +25,6 @@ from fedrepro.data.readers.common import Decoded
 
 DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
-NAMES = {"images", "labels", "part"}
 
 
 def _folder(given: Path | str, kind: str, say: str) -> Path:
@@ -96,23 +95,31 @@ def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
     return files.is_whole(path)
 
 
-def open_arrays(path: Path, hash: str) -> tuple[Decoded, dict[str, str]] | None:
-    """Arrays (images memory-mapped read-only) and their facts. None, which means prepare again, if
-    the file is absent, damaged, older than checksums, or of another hash."""
+def prepared(name: str, size: int, hash: str, read: Callable[[], Decoded]) -> tuple[Decoded, bool]:
+    """Arrays from the cache, else read now and written there; and whether they were read now."""
+    path = cache_path(name, size, hash)
+    found = open_arrays(path, hash)
+    if fresh := found is None:
+        write_signed(path, vars(read()), {"hash": hash})
+        found = open_arrays(path, hash)
+    if found is None:
+        raise FedReproError(f"{path} cannot be read back; delete it and prepare again")
+    return found, fresh
+
+
+def open_arrays(path: Path, hash: str) -> Decoded | None:
+    """Arrays, images memory-mapped read-only. None, which means prepare again, if the file is
+    absent, damaged, older than checksums, or of another hash."""
     if not is_whole(path):
         return None
-    try:
-        with safe_open(str(path), framework="np") as file:  # checks the header and the length
-            facts: dict[str, str] = json.loads((file.metadata() or {})["fedrepro"])
-            if set(file.keys()) != NAMES or facts.get("hash") != hash:
-                return None
-            labels, part = file.get_tensor("labels"), file.get_tensor("part")
-        with path.open("rb") as raw:
-            length = int.from_bytes(raw.read(8), "little")
-            entry = json.loads(raw.read(length))["images"]
-        # safe_open's numpy tensors are copies, not views of the file
-        start, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-        images = np.memmap(path, np.uint8, "r", start, shape)
-    except (OSError, SafetensorError, ValueError, KeyError):
-        return None
-    return Decoded(images, labels, part), facts
+    with safe_open(str(path), framework="np") as file:
+        if json.loads(file.metadata()["fedrepro"])["hash"] != hash:
+            return None
+        labels, part = file.get_tensor("labels"), file.get_tensor("part")
+    with path.open("rb") as raw:
+        length = int.from_bytes(raw.read(8), "little")
+        entry = json.loads(raw.read(length))["images"]
+    # safe_open's numpy tensors are copies, not views of the file
+    start, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
+    images = np.memmap(path, np.uint8, "r", start, shape)
+    return Decoded(images, labels, part)

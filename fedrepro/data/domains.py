@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
-from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
-from fedrepro.data.manifest import DIGITS, Collection, Located, collection_of, locate, verify
+from fedrepro.data.cache import data_root, hash_of, prepared
+from fedrepro.data.manifest import DIGITS, Located, locate, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
 # MPFT's order, which decides the next domain when domains exchange images
@@ -49,91 +47,43 @@ ENCODERS = ("mobilenetv2-imagenet",)  # files of weights, found and verified as 
 MAX_SIZE = 1024
 
 
-@dataclass(frozen=True)
-class DomainArrays:
-    """One domain's images at one size.
+@dataclass(frozen=True, kw_only=True)
+class DomainArrays(Decoded):
+    """One domain's images at one size, memory-mapped. Order: digits as released, train then test;
+    folders by class, then file name.
 
-    images: uint8 (n, C, size, size), C 1 (grey) or 3, memory-mapped; labels: int64 (n,), 0..K-1;
-    part: int8 (n,), 0 official train, 1 official test, 2 official validation, -1 no official parts.
-    Order: digits as released, train then test; folders by class, then file name.
     hash: sha256 hex over (name, the source files' sha256, reader and its version, size); the name,
     because several domains may share one archive.
     standin: generated, replaces a real domain.
     cut: (train end, test start) if the domain may only be split there, else None.
     deviations: clauses to print with numbers made from these images.
     subset: images of the release are left out.
+    fresh: read from the files just now, not from the cache.
     """
 
     name: str
-    images: npt.NDArray[np.uint8]
-    labels: npt.NDArray[np.int64]
-    part: npt.NDArray[np.int8]
     classes: tuple[str, ...]
     hash: str
-    standin: bool
-    cut: tuple[int, int] | None
-    deviations: tuple[str, ...]
-    subset: bool = False
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The cache path of a domain's arrays of one size; the function that reads them if they are
-    absent, and the one that finds further deviations; and the other fields of its DomainArrays.
-    One function below makes the plan from official files, one from the generator, one from a
-    folder. Another kind of data needs another one."""
-
-    path: Path
-    hash: str
-    read: Callable[[], Decoded]
-    name: str
-    classes: tuple[str, ...]
+    standin: bool = False
     cut: tuple[int, int] | None = None
     deviations: tuple[str, ...] = ()
     subset: bool = False
-    check: Callable[[Decoded], tuple[str, ...]] = lambda decoded: ()
-
-    def load(self) -> DomainArrays:
-        """The arrays, from the cache, or else read now and written there."""
-        opened = open_arrays(self.path, self.hash)
-        if opened is None:
-            decoded = self.read()
-            facts = {
-                "domain": self.name,
-                "hash": self.hash,
-                "classes": json.dumps(self.classes),
-                "deviations": json.dumps(self.deviations + self.check(decoded)),
-            }
-            write_signed(self.path, vars(decoded), facts)
-            opened = open_arrays(self.path, self.hash)
-        if opened is None:
-            raise FedReproError(f"{self.path} cannot be read back; delete it and prepare again")
-        decoded, facts = opened
-        return DomainArrays(
-            name=self.name,
-            **vars(decoded),
-            classes=self.classes,
-            hash=self.hash,
-            standin=self.name in STANDINS,
-            cut=self.cut,
-            deviations=tuple(json.loads(facts["deviations"])),
-            subset=self.subset,
-        )
+    fresh: bool = False
 
 
 def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     """Data sets, domains and encoders -> domains and encoders, each once. Without names: all, but
     only the first of several subsets of the same files."""
-    groups = {**DATASETS, "encoders": ENCODERS}
     singles = (*DOMAINS, *ENCODERS)
+    known = {**DATASETS, "encoders": ENCODERS, **{name: (name,) for name in singles}}
     found: list[str] = []
     for name in names:
         if name.startswith(f"{folders.FOLDER}:"):
             raise FedReproError(f"{name} is read when a run needs it; nothing to fetch or prepare")
-        if name not in groups and name not in singles:
-            near = choices(name, (*groups, *singles))
+        if name not in known:
+            near = choices(name, known)
             raise FedReproError(f"unknown data set or domain {name!r}; choose from {near}")
-        found += groups.get(name, (name,))
+        found += known[name]
     again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
     return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
 
@@ -146,7 +96,7 @@ def load_dataset(
     Raises FedReproError (one line) for an unknown name, and as `load_domain`.
     """
     if (tree := folders.opened(dataset)) is not None:
-        return {name: _folder_plan(tree, name, size).load() for name in tree.hashes}
+        return {name: _of_folder(tree, name, size) for name in tree.hashes}
     if dataset not in DATASETS:
         raise FedReproError(
             f"no data set is called {dataset!r}; choose from {choices(dataset, DATASETS)}, or "
@@ -161,53 +111,61 @@ def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainA
     Raises FedReproError (one line) for an unknown name, a missing, truncated or changed file, a
     data root that is not a folder, or a cache that cannot be written.
     """
-    return make_plan(name, size, root).load()
-
-
-def make_plan(name: str, size: int, root: Path | str | None = None) -> Plan:
-    """Find and verify a domain's files and name its array file; decodes nothing."""
     if name not in DOMAINS:
         raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, DOMAINS)}")
     if not 1 <= size <= MAX_SIZE:
         raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
-    return _generated_plan(name, size) if name in GENERATED else _official_plan(name, size, root)
+    return _generated(name, size) if name in GENERATED else _official(name, size, root)
 
 
-def _official_plan(name: str, size: int, root: Path | str | None) -> Plan:
-    collection, located = collection_of(name), locate(name, folder := data_root(root))
-    hashes, _ = verify(located, folder)
-    source, classes = located.source, collection.classes_of(name)
+def _official(name: str, size: int, root: Path | str | None) -> DomainArrays:
+    located = locate(name, data_root(root))
+    hashes, _ = verify(located)
+    source, collection = located.source, located.collection
     hash = hash_of(name, sorted(hashes.items()), source.reader, READER_VERSION, size)
-    paths = {role: path for role, (_, path) in located.found.items()}
-    named = collection.domains[name].folders, classes, collection.spellings, collection.classes
-    return Plan(
-        cache_path(name, size, hash),
-        hash,
-        partial(READERS[source.reader], ReadSpec(name, paths, size, *named)),
-        name,
-        classes,
-        source.cut,
-        source.deviations,
-        source.subset,
-        partial(_counted, located, collection),
+    spec = ReadSpec(
+        domain=name,
+        files={role: path for role, (_, path) in located.found.items()},
+        size=size,
+        folders=collection.domains[name].folders,
+        classes=collection.classes_of(name),
+        spellings=collection.spellings,
+        all_classes=collection.classes,
+    )
+    decoded, fresh = prepared(name, size, hash, partial(READERS[source.reader], spec))
+    return DomainArrays(
+        **vars(decoded),
+        name=name,
+        classes=spec.classes,
+        hash=hash,
+        cut=source.cut,
+        deviations=source.deviations + _counted(located, decoded),
+        subset=source.subset,
+        fresh=fresh,
     )
 
 
-def _generated_plan(name: str, size: int) -> Plan:
+def _generated(name: str, size: int) -> DomainArrays:
     draw = generator()
     hash = draw.generation_hash(name, size)
-    path = cache_path(name, size, hash)
-    deviations = (STANDINS[name],) if name in STANDINS else ()
-    return Plan(
-        path, hash, lambda: Decoded(*draw.generate(name, size)), name, DIGITS, None, deviations
+    decoded, fresh = prepared(name, size, hash, lambda: Decoded(*draw.generate(name, size)))
+    return DomainArrays(
+        **vars(decoded),
+        name=name,
+        classes=DIGITS,
+        hash=hash,
+        standin=name in STANDINS,
+        deviations=(STANDINS[name],) if name in STANDINS else (),
+        fresh=fresh,
     )
 
 
-def _folder_plan(tree: folders.Tree, name: str, size: int) -> Plan:
+def _of_folder(tree: folders.Tree, name: str, size: int) -> DomainArrays:
     version = [READER_VERSION, folders.VERSION]
     hash = hash_of(name, tree.classes, tree.hashes[name], folders.FOLDER, version, size)
-    path = cache_path(folders.FOLDER, size, hash)  # a domain's name may be any
-    return Plan(path, hash, partial(tree.read, name, size), name, tree.classes)
+    # in the file's name, because a domain's own may be any
+    decoded, fresh = prepared(folders.FOLDER, size, hash, partial(tree.read, name, size))
+    return DomainArrays(**vars(decoded), name=name, classes=tree.classes, hash=hash, fresh=fresh)
 
 
 def generator() -> Any:
@@ -224,10 +182,10 @@ def generator() -> Any:
         ) from error
 
 
-def _counted(located: Located, collection: Collection, decoded: Decoded) -> tuple[str, ...]:
+def _counted(located: Located, decoded: Decoded) -> tuple[str, ...]:
     """Compare a source's counts with the manifest's. A difference is an error if the manifest's
     counts are certain, else a deviation."""
-    domain, source = located.domain, located.source
+    domain, source, collection = located.domain, located.source, located.collection
     entry, classes = collection.domains[domain], collection.classes_of(domain)
     file = next(path for _, path in located.found.values())
     cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
@@ -240,11 +198,11 @@ def _counted(located: Located, collection: Collection, decoded: Decoded) -> tupl
     if source.totals and totals not in source.totals:
         allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
         raise FedReproError(f"{file}: {has}, expected {allowed}; {cut}")
-    further: tuple[str, ...] = ()
+    further: list[str] = []
     if source.about is not None and totals != source.about:
         about = f"{source.about[0]} and {source.about[1]}"
-        further += (f"{domain}: {has}, published about {about}",)
+        further.append(f"{domain}: {has}, published about {about}")
     if entry.published not in (None, len(decoded.labels)):
         seen = f"{len(decoded.labels):,} images, a paper counts {entry.published:,}"
-        further += (f"{domain}: {seen}",)
-    return further
+        further.append(f"{domain}: {seen}")
+    return tuple(further)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
@@ -83,9 +82,8 @@ def load_weights(
     The file is verified by its hash, and read in a way that cannot run code. FedReproError (one
     line): it is missing, truncated or changed.
     """
-    folder = data_root(root)
-    located = locate(name, folder)
-    hashes, _ = verify(located, folder)
+    located = locate(name, data_root(root))
+    hashes, _ = verify(located)
     path = located.found["weights"][1]
     with reading(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
@@ -176,10 +174,9 @@ def embed_domain(
 
 def _read(path: Path, size: int) -> Embeddings:
     """The embeddings in the cache; empty if it has no complete file of this kind."""
-    with suppress(OSError, SafetensorError):
-        if is_whole(path):
-            with safe_open(str(path), framework="np") as file:
-                return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
+    if is_whole(path):
+        with safe_open(str(path), framework="np") as file:
+            return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
     return Embeddings(np.empty(0, dtype=np.int64), np.empty((0, size), dtype=np.float32))
 
 

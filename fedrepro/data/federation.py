@@ -104,12 +104,12 @@ class Federation:
         parts = [(c.domain, c.name, "train", c.train) for c in self.clients]
         for split, whole in (("validation", self.validations()), ("test", self.tests)):
             parts += [(domain, "", split, samples) for domain, samples in whole.items()]
-        frames = []
+        rows = []
         for domain, client, split, samples in parts:
             images = torch.bincount(samples.labels.cpu(), minlength=len(self.classes)).tolist()
-            head = {"domain": domain, "client": client, "split": split}
-            frames.append(pd.DataFrame({**head, "class": list(self.classes), "images": images}))
-        return pd.concat(frames, ignore_index=True)
+            counted = zip(self.classes, images, strict=True)
+            rows += [(domain, client, split, name, count) for name, count in counted]
+        return pd.DataFrame(rows, columns=["domain", "client", "split", "class", "images"])
 
     def validations(self) -> dict[str, Samples]:
         """The validation images of the domains that have some."""
@@ -250,10 +250,10 @@ def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
     """Copy the images from the mapped files; grey ones get three equal channels."""
     images, labels = [], []
     for name, indices in pieces:
-        part = np.asarray(arrays[name].images[indices])
+        part = np.asarray(arrays[name].images[indices])  # no longer a view of the file
         grey = part.ndim == 4 and part.shape[1] == 1
         images.append(np.repeat(part, 3, axis=1) if grey else part)
-        labels.append(np.asarray(arrays[name].labels[indices], dtype=np.int64))
+        labels.append(arrays[name].labels[indices])
     return Samples(
         torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
     )

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data.cache import hash_of
 from fedrepro.data.manifest import file_hash
@@ -47,17 +45,16 @@ class Tree:
     def read(self, domain: str, size: int) -> common.Decoded:
         """A domain's pictures by class, then file name; they have no official parts."""
         number = {name: label for label, name in enumerate(self.classes)}
-        found = []
+
+        def label_of(parts: tuple[str, ...]) -> int | None:
+            hidden = any(part.startswith(".") for part in parts)
+            return None if hidden else number[parts[1]]
+
         with _own():
-            for file in common.files_in(self.root / domain):
-                if not any(part.startswith(".") for part in file.parts):
-                    _, name, picture = file.parts
-                    path = f"{self.root / domain / name / picture}"
-                    image = common.decode_image(file.read(), path, size, upright=True)
-                    found.append((number[name], picture, image))
-        found.sort(key=lambda item: item[:2])
-        labels = np.array([label for label, _, _ in found], np.int64)
-        return common.join([(common.stack(image for _, _, image in found), labels, common.NO_PART)])
+            images, labels, _ = common.decode_pictures(
+                self.root / domain, label_of, size, domain, upright=True
+            )
+        return common.join([(images, labels, common.NO_PART)])
 
 
 _looked_at: dict[str, Tree] = {}

@@ -79,10 +79,7 @@ class DomainEntry(_Entry):
 
 
 class Collection(_Entry):
-    """Domains that are released together, with licence, citation and how to get them by hand.
-
-    weights: these are encoders, not domains of images.
-    """
+    """Domains of images, or encoders, that are released together; how to get them by hand."""
 
     licence: str
     citation: str
@@ -94,7 +91,6 @@ class Collection(_Entry):
     spellings: dict[str, tuple[str, ...]] = {}
     list_sha256: dict[str, str] = {}
     subsets: dict[str, tuple[str, ...]] = {}
-    weights: bool = False
 
     def classes_of(self, domain: str) -> tuple[str, ...]:
         """A domain's classes, in label order."""
@@ -106,16 +102,14 @@ class Collection(_Entry):
 
 @dataclass(frozen=True)
 class Located:
-    """A source of a domain and its files that were found: role -> (entry, path)."""
+    """A source of a domain and its files that were found under root: role -> (entry, path)."""
 
     domain: str
+    collection: Collection
     source: Source
+    root: Path
     found: dict[str, tuple[FileEntry, Path]]
     missing: tuple[FileEntry, ...]
-
-    @property
-    def complete(self) -> bool:
-        return not self.missing
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
@@ -135,7 +129,7 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
     every = any(wanted[role].optional for role in found)
     lacking = [entry for role, entry in wanted.items() if role not in found]
     needed = sorted((e for e in lacking if every or not e.optional), key=lambda e: e.optional)
-    return Located(domain, source, found, tuple(needed))
+    return Located(domain, collection, source, root, found, tuple(needed))
 
 
 def _first(
@@ -152,12 +146,10 @@ def _first(
     return None
 
 
-def parse_manifest(text: str) -> dict[str, Collection]:
-    """The collections by name from TOML."""
-    return {name: Collection.model_validate(body) for name, body in tomllib.loads(text).items()}
-
-
-COLLECTIONS = parse_manifest((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+_MANIFEST = (package_files("fedrepro.data") / "manifest.toml").read_text("utf-8")
+COLLECTIONS = {
+    name: Collection.model_validate(body) for name, body in tomllib.loads(_MANIFEST).items()
+}
 
 
 def collection_of(domain: str) -> Collection:
@@ -170,7 +162,7 @@ def locate(domain: str, root: Path) -> Located:
     collection = collection_of(domain)
     found = [_search(collection, domain, source, root) for source in collection.sources]
     # max keeps the first of equals, so that with nothing present the full release is named
-    return max(found, key=lambda one: 1000 if one.complete else len(one.found))
+    return max(found, key=lambda one: len(one.found) if one.missing else 1000)
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
@@ -215,23 +207,22 @@ def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashSta
     )
 
 
-def verify(located: Located, root: Path) -> tuple[dict[str, str], HashState]:
+def verify(located: Located) -> tuple[dict[str, str], HashState]:
     """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
 
     A missing, truncated or changed file raises FedReproError.
     """
+    domain = located.domain
     if located.missing:
-        entry = located.missing[0]
-        folder = collection_of(located.domain).domains[located.domain].folders[0]
+        entry, folder = located.missing[0], located.collection.domains[domain].folders[0]
         name = entry.names[0].replace("{domain}", folder) + "/" * entry.folder
+        expected = f"expected hash {entry.known() or 'not published'}"
         raise FedReproError(
-            f"{located.domain}: {name} is missing under {root} (expected hash "
-            f"{entry.known() or 'not published'}, found none); run `fedrepro data fetch "
-            f"{located.domain}`"
+            f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
+            f"`fedrepro data fetch {domain}`"
         )
     checked = {
-        role: verify_file(entry, path, located.domain)
-        for role, (entry, path) in located.found.items()
+        role: verify_file(entry, path, domain) for role, (entry, path) in located.found.items()
     }
     good = all(state == "good" for _, state in checked.values())
     return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

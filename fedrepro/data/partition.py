@@ -97,7 +97,6 @@ def make_partition(
     images of the same objects, the object of each image, for ``disjoint``.
     FedReproError: an impossible specification; the message names what is available.
     """
-    labels = {name: np.asarray(of) for name, of in labels.items()}
     partitioner = _Partitioner(splits, labels, spec, seed, validation)
     if spec.cut_tests:
         return partitioner.cut()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -13,9 +12,7 @@ from numpy.typing import NDArray
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.rng import numpy_stream
-
-if TYPE_CHECKING:
-    from fedrepro.data.domains import DomainArrays
+from fedrepro.data.domains import DomainArrays
 
 Indices = NDArray[np.int64]
 Sides = tuple[Indices, Indices]  # training and test images
@@ -46,8 +43,8 @@ class Split:
 
 def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
     """The training and the test images of a domain under a rule."""
-    labels, part = np.asarray(domain.labels), np.asarray(domain.part)
-    every, n = np.arange(len(labels)), len(labels)
+    labels, part, n = domain.labels, domain.part, len(domain.labels)
+    every = np.arange(n)
     if rule.startswith("pooled-"):
         # Official parts merged (FedBN's and FedPall's scripts: a fifth is test, seed 0); leaky:
         # tested on the whole domain (MPFT's files of PACS)
@@ -89,7 +86,7 @@ def divide(
     with this seed as its random state. labels: of all the domain's images."""
     from sklearn.model_selection import train_test_split  # takes a second
 
-    own = np.asarray(labels)[indices]
+    own = labels[indices]
     try:
         first, second = train_test_split(indices, test_size=share, stratify=own, random_state=seed)
     except ValueError:
@@ -122,7 +119,7 @@ def make_split(
     photo: train below cut[0], test from cut[1], rule ``index-range``. FedReproError: a rule the
     domain cannot follow, an empty side.
     """
-    if domain.cut is None and rule.startswith("official") and (np.asarray(domain.part) < 0).all():
+    if domain.cut is None and rule.startswith("official") and (domain.part < 0).all():
         raise FedReproError(
             f"{domain.name} has no official parts; use another split: pooled-stratified, or "
             "random-fifth, class-first or every-tenth with test_share = null"
@@ -157,7 +154,7 @@ def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -
     shuffled = rng.permutation(split.test)
     # Each image's place within its class, as a share of the class: cutting all classes at the same
     # share keeps their proportions, and the shuffle decides ties.
-    classes = pd.Series(shuffled).groupby(np.asarray(labels)[shuffled])
+    classes = pd.Series(shuffled).groupby(labels[shuffled])
     share = (classes.cumcount() + 0.5) / classes.transform("size")
     kept = np.sort(shuffled[np.argsort(share.to_numpy(), kind="stable")[:limit]])
     return replace(split, test=kept, rule=f"{split.rule}, {limit} test images")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data import domains, folders
-from fedrepro.data.cache import data_root, is_whole
+from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, SUBSETS, domain_names
 from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
 from fedrepro.data.readers.common import plain
@@ -61,21 +62,19 @@ def status(names: Iterable[str] = (), root: Path | str | None = None) -> list[Do
     """One row per domain, also for ``folder:PATH``. Bad or missing files give a row, no error."""
     names = list(names)
     own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
-    rows = [row for name in own for row in _folder_status(name)]
     official = [name for name in names if name not in own]
-    if own and not official:
-        return rows
-    chosen = domain_names(official)
-    folder = data_root(root) if any(name not in GENERATED for name in chosen) else Path()
-    pickles = _pickles(folder)
-    return [*(_status(name, folder, pickles) for name in chosen), *rows]
+    chosen = domain_names(official) if official or not own else ()
+    folder = data_root(root) if set(chosen) - set(GENERATED) else None
+    pickles = _pickles(folder) if folder is not None else []
+    rows = [_status(name, folder or Path(), pickles) for name in chosen]
+    return [*rows, *(row for name in own for row in _folder_status(name))]
 
 
 def _pickles(root: Path) -> list[Path]:
     """FedBN's prepared files under a data root, four folders down at most."""
     deep = ("", "*/", "*/*/", "*/*/*/")  # data/digit_dataset/MNIST/partitions is the deepest known
     names = [down + PARTITIONS for down in deep] + [d + name for d in deep[:3] for name in LISTS]
-    return sorted(file for name in names for file in root.glob(name)) if root != Path() else []
+    return sorted(file for name in names for file in root.glob(name))
 
 
 def _pickled(name: str, pickles: Sequence[Path]) -> str:
@@ -117,14 +116,14 @@ def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus
         drawn, note = len(domains.generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
         return DomainStatus(name, True, None, "generator", "generated", drawn, licence, note)
-    collection, located = collection_of(name), locate(name, root)
-    here, source = located.complete, located.source
+    located = locate(name, root)
+    here, source, collection = not located.missing, located.source, located.collection
     counts, totals = collection.domains[name].counts, source.totals
     known = sum(counts) if counts else sum(totals[0]) if len(totals) == 1 else None
     note = "; ".join(source.deviations)
     state: HashState
     try:
-        state = verify(located, root)[1]
+        state = verify(located)[1]
     except FedReproError as error:
         state, note = ("bad" if here else "missing"), str(error)
     if state != "good" and (said := _pickled(name, pickles)):
@@ -145,21 +144,21 @@ def prepare(
     With no names, all domains with files are prepared; a named one that is missing is an error.
     """
     names, sizes = list(names), list(sizes)
-    domain_names(names)
-    rows = status(names, root)
-    chosen = [r.domain for r in rows if (names or r.present) and r.domain not in ENCODERS]
-    for row in rows:
-        if row.domain in ENCODERS and (names or row.present):
+    domain_names(names)  # a folder is not prepared
+    for row in status(names, root):
+        if not names and not row.present:
+            continue
+        if row.domain in ENCODERS:
             if row.hash in ("bad", "missing"):
                 raise FedReproError(row.note)
             yield f"{row.domain}: weights, used as released"
-    for name, size in ((n, s) for n in chosen for s in _sizes(n, sizes, names)):
-        started = time.perf_counter()
-        plan = domains.make_plan(name, size, root)
-        fresh = not is_whole(plan.path)
-        images = len(plan.load().labels)
-        what, seconds = "prepared" if fresh else "already there", time.perf_counter() - started
-        yield f"{name} {size}x{size}: {images} images, {what}, {seconds:.1f} s"
+            continue
+        for size in _sizes(row.domain, sizes, names):
+            started = time.perf_counter()
+            arrays = domains.load_domain(row.domain, size, root)
+            what = "prepared" if arrays.fresh else "already there"
+            told = f"{len(arrays.labels)} images, {what}, {time.perf_counter() - started:.1f} s"
+            yield f"{row.domain} {size}x{size}: {told}"
 
 
 def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
@@ -221,7 +220,7 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
         known, urls = {target: entry.known()}, {target: url}
         store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=RETRIES)
         try:
-            store.fetch(target, downloader=Resuming(folder / f".{target}.part"))
+            store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))
             return
         except (requests.RequestException, ValueError) as error:
             problems.append(f"{url}: {_reason(error)}")
@@ -245,28 +244,22 @@ def _reason(error: Exception) -> str:
     return one_line(error)
 
 
-@dataclass(frozen=True)
-class Resuming:
-    """A downloader for pooch that can resume. The downloaded part is kept in `part`, also between
-    processes, and only the rest is requested; a server without this feature sends everything.
-    pooch checks the hash of the whole file, so a wrong beginning is detected."""
-
-    part: Path
-
-    def __call__(self, url: str, output_file: str, pooch: Any) -> None:
-        have = self.part.stat().st_size if self.part.exists() else 0
-        headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-        with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-            if answer.status_code == requests.codes.requested_range_not_satisfiable:
-                self.part.unlink()  # as long as the file or longer: it was not its beginning
-            answer.raise_for_status()
-            going_on = answer.status_code == requests.codes.partial_content
-            have *= going_on
-            total = int(answer.headers.get("Content-Length", 0)) + have
-            with (
-                self.part.open("ab" if going_on else "wb") as file,
-                tqdm.wrapattr(file, "write", total, initial=have, desc=url, disable=None) as shown,
-            ):
-                for block in answer.iter_content(BLOCK):
-                    shown.write(block)
-        shutil.move(self.part, output_file)
+def _resume(part: Path, url: str, output_file: str, pooch: Any) -> None:
+    """Download the rest of a file. What is there is kept in `part`, also between processes; a
+    server without this feature sends everything. pooch checks the hash of the whole file."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+        if answer.status_code == requests.codes.requested_range_not_satisfiable:
+            part.unlink()  # as long as the file or longer: it was not its beginning
+        answer.raise_for_status()
+        going_on = answer.status_code == requests.codes.partial_content
+        have *= going_on
+        total = int(answer.headers.get("Content-Length", 0)) + have
+        with (
+            part.open("ab" if going_on else "wb") as file,
+            tqdm.wrapattr(file, "write", total, initial=have, desc=url, disable=None) as shown,
+        ):
+            for block in answer.iter_content(BLOCK):
+                shown.write(block)
+    shutil.move(part, output_file)

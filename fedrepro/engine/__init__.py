@@ -1,6 +1,6 @@
 """How the clients of a round are trained. An engine knows no method by name."""
 
-from fedrepro.base.words import resolve_engine as resolve
+from fedrepro.base.protocol import resolve_engine as resolve
 from fedrepro.engine.base import Engine, Job, Trained, must_be_finite
 from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine

@@ -16,8 +16,7 @@ from typing import Any
 
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import LOAD
-from fedrepro.base.protocol import Protocol
-from fedrepro.base.words import check_device, resolve_engine
+from fedrepro.base.protocol import Protocol, check_device, resolve_engine
 from fedrepro.data import folders
 from fedrepro.papers.paper import COMPARES, Arm, Paper
 

@@ -9,7 +9,7 @@ from fedrepro.base.rng import numpy_stream
 from fedrepro.methods.prototypes import class_means, plain_mean
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.quantities.figure_arrays import Made, encoder_caveats, kept
-from fedrepro.records.embedding import compact, tsne
+from fedrepro.records.record import compact, tsne
 
 CLASSES, IMAGES = 5, 40  # shown by t-SNE: the first classes, images of each at each client
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from fedrepro.base import files
@@ -70,12 +70,9 @@ class FileCheckpoint:
         mend = "delete it to train this run from the start"
         if not files.is_whole(self.path):
             raise FedReproError(f"{self.path} is damaged, or older than checksums; {mend}")
-        try:
-            with safe_open(self.path, framework="pt") as file:
-                run, facts = file.metadata()["run"], json.loads(file.metadata()["facts"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-            raise FedReproError(f"{self.path} is not a checkpoint ({error}); {mend}") from None
+        with safe_open(self.path, framework="pt") as file:
+            run, facts = file.metadata()["run"], json.loads(file.metadata()["facts"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if run != self.path.parent.name:
             raise FedReproError(f"{self.path} is of another run, {run}; {mend}")
         return tensors, facts

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.protocol import check_device
 from fedrepro.base.threads import free_threads
-from fedrepro.base.words import check_device
 
 PACKAGES = (
     *("fedrepro", "torch", "torchvision", "numpy"),

@@ -23,8 +23,7 @@ from safetensors.numpy import save
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
-from fedrepro.records.embedding import tsne
-from fedrepro.records.record import Record, run_id, short_hash
+from fedrepro.records.record import Array, Record, run_id, short_hash, tsne
 
 SMALL = {"compression": "zstd", "compression_level": 19}  # a fifth smaller than the default
 INDEX, SHARED = "runs.jsonl", "shared.jsonl"
@@ -97,13 +96,13 @@ class PackedRecord(Record):
         return self.pack.rows(self.run_id)
 
     @cached_property
-    def features(self) -> dict[str, np.ndarray[Any, Any]]:
+    def features(self) -> dict[str, Array]:
         raise FedReproError(
             f"the features of run {self.run_id} were not packed; train it again in another folder"
         )
 
     @cached_property
-    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+    def predictions(self) -> dict[str, Array]:
         rows = self.pack.rows(self.run_id, "-predictions").itertuples()
         return {row.name: np.frombuffer(row.values, row.dtype) for row in rows}
 

@@ -1,8 +1,8 @@
-"""The identity of a run, and the files of a finished run."""
+"""The identity of a run, the files of a finished run, and the points of its features."""
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -17,11 +17,16 @@ from fedrepro import engine as engines
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Protocol
+from fedrepro.base.rng import stream_seed
 from fedrepro.data import folders
 from fedrepro.methods.base import Method
 from fedrepro.records.fingerprint import fingerprint
 
+Array = np.ndarray[Any, Any]
 AGAIN = "delete its folder and run again"
+DIMENSIONS = 50  # of a record's features
+PERPLEXITY = 30.0  # t-SNE's usual value; fewer points take a third of their number
+LEAST = 5  # points
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class Record:
 
     def measured(self, name: str) -> dict[str, Any]:
         """The measurement of a probe by name; also config, environment and data."""
-        return files.parse_json(self.folder / f"{name}.json", lambda: self.read(f"{name}.json"))
+        return files.read_json(self.folder / f"{name}.json", lambda: self.read(f"{name}.json"))
 
     @property
     def probes(self) -> list[str]:
@@ -126,13 +131,13 @@ class Record:
             ) from None
 
     @cached_property
-    def features(self) -> dict[str, np.ndarray[Any, Any]]:
+    def features(self) -> dict[str, Array]:
         """Test features after the last round: features (m, <=50), labels (m,), domain (m,), an
         index into data["domains"]."""
         return load(self.read("features.safetensors"))
 
     @cached_property
-    def predictions(self) -> dict[str, np.ndarray[Any, Any]]:
+    def predictions(self) -> dict[str, Array]:
         """Predicted class of every test image at the rounds a score rule may read.
 
         ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
@@ -146,3 +151,47 @@ class Record:
     def points(self) -> pd.DataFrame:
         """t-SNE points kept instead of the features: none if there are features."""
         return pd.DataFrame()
+
+
+def compact(features: Array) -> Array:
+    """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
+    before t-SNE, keep a record small. Values beyond float16 are limited to its largest number."""
+    dimensions = min(DIMENSIONS, *features.shape)
+    if features.shape[1] > dimensions:
+        from sklearn.decomposition import PCA  # takes a second
+
+        features = PCA(dimensions, svd_solver="full").fit_transform(features)
+    most = np.finfo(np.float16).max
+    # Row by row in memory: safetensors writes bytes in memory order, and PCA returns columns.
+    return np.ascontiguousarray(features.clip(-most, most), dtype=np.float16)
+
+
+def tsne(
+    features: Mapping[str, Array],
+    domains: Sequence[str],
+    classes: Sequence[str],
+    seed: int = 0,
+) -> pd.DataFrame:
+    """t-SNE of a record's test features: columns x, y, domain, cls, one row per image.
+
+    features: ``features`` (m, d), ``labels`` (m,) and ``domain`` (m,), an index into ``domains``,
+    as `Record.features` gives them. Equal input and seed give equal points on one machine.
+    FedReproError: fewer than 5 points.
+    """
+    from sklearn.manifold import TSNE
+
+    points = np.asarray(features["features"], dtype=np.float32)
+    if len(points) < LEAST:
+        raise FedReproError(
+            f"t-SNE needs at least {LEAST} points, got {len(points)}; test on more images"
+        )
+    model = TSNE(
+        perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
+        init="pca" if points.shape[1] > 1 else "random",
+        random_state=stream_seed(seed, "figure") % 2**32,
+    )
+    plane = pd.DataFrame(model.fit_transform(points), columns=["x", "y"])
+    return plane.assign(
+        domain=[domains[i] for i in features["domain"]],
+        cls=[classes[i] for i in features["labels"]],
+    )

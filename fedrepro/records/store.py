@@ -30,24 +30,19 @@ from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.records.checkpoint import NAME as CHECKPOINT
 from fedrepro.records.checkpoint import FileCheckpoint
-from fedrepro.records.embedding import compact
 from fedrepro.records.environment import environment, pick_device
 from fedrepro.records.packed import Pack, PackedRecord
-from fedrepro.records.record import Record, RunSpec, run_id
-
-
-def scalars(curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve's values for a tracker: one row per round, one column per name."""
-    terms = curve[curve.measure == "term"].pivot_table("value", "round", "subject")
-    sent = metrics.traffic(curve)
-    tested = metrics.accuracies(curve).rename(columns={"avg": "mean"})
-    parts = {"accuracy": tested, "term": terms, "bytes": sent.assign(total=sent.sum(axis=1))}
-    return pd.concat([part.add_prefix(f"{name}/") for name, part in parts.items()], axis=1)
+from fedrepro.records.record import Record, RunSpec, compact, run_id
 
 
 def tell(tracker: Tracker, curve: pd.DataFrame) -> None:
     """Send every round of a curve to a tracker."""
-    for number, values in scalars(curve).iterrows():
+    terms = curve[curve.measure == "term"].pivot_table("value", "round", "subject")
+    sent = metrics.traffic(curve)
+    tested = metrics.accuracies(curve).rename(columns={"avg": "mean"})
+    parts = {"accuracy": tested, "term": terms, "bytes": sent.assign(total=sent.sum(axis=1))}
+    table = pd.concat([part.add_prefix(f"{name}/") for name, part in parts.items()], axis=1)
+    for number, values in table.iterrows():
         tracker.round(int(str(number)), {str(k): v for k, v in values.dropna().items()})
 
 
@@ -136,7 +131,7 @@ class Store:
         Diverged: its training diverged, now or earlier."""
         tracker = resolve(track)
         federation = federation_of(spec.protocol.data, data_root)
-        for name in ["auto", *engines.ENGINES] if spec.engine == "auto" else [spec.engine]:
+        for name in engines.ENGINES if spec.engine == "auto" else [spec.engine]:
             identity = run_id(replace(spec, engine=name).config(), federation.hashes)
             if (found := self.find(identity, probe)) is not None:
                 if tracker is not None:

@@ -124,7 +124,7 @@ def _count(value: float) -> str:
 def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -> Picture:
     """t-SNE of representations: one panel per label, a colour and marker for each domain or class.
 
-    points: label, x, y, domain, cls, from `embedding.tsne` with a label added. Classes of one
+    points: label, x, y, domain, cls, from `record.tsne` with a label added. Classes of one
     character are drawn as that character. t-SNE has no unit, so there are no ticks.
     """
     key = "domain" if by == "domain" else "cls"

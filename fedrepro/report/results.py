@@ -20,7 +20,7 @@ import pandas as pd
 from fedrepro import methods, papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.base.places import CHECKOUT
+from fedrepro.base.places import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.base import get
@@ -31,7 +31,7 @@ from fedrepro.records.record import short_hash
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
-FOLDER = CHECKOUT / "book" / "records"
+FOLDER = RECORDS
 OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds

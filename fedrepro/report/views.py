@@ -14,7 +14,7 @@ from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
-from fedrepro.records.embedding import tsne
+from fedrepro.records.record import tsne
 from fedrepro.report import figures, images, score_rules, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results

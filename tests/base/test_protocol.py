@@ -2,6 +2,7 @@
 
 import math
 from functools import reduce
+from itertools import product
 from operator import getitem
 
 import pytest
@@ -12,25 +13,23 @@ from fedrepro.base.rng import seeded_modules, stream_seed
 from tests import toys
 from tests.data.made import one_line
 
-# fmt: off
-DEPARTURES = [
-    ("data.crop", 4), ("data.erase", 0.5), ("data.test_share", 0.3), ("data.validation", 0.2),
-    ("data.split", "official-leaky"), ("data.allocation.by_class", True),
-    ("data.allocation.every_class", True), ("data.allocation.remainder", True),
-    ("data.allocation.per_client", {"a": 3, "b": 0.5}),
-    ("optimizer.clip", 1.0), ("optimizer.cosine", 5),
-]
-# fmt: on
+DEPARTURES = {
+    "data.crop": 4,
+    "data.validation": 0.2,
+    "data.split": "official-leaky",
+    "data.allocation.by_class": True,
+    "data.allocation.per_client": {"a": 3, "b": 0.5},
+    "optimizer.clip": 1.0,
+}
 
 
-@pytest.mark.parametrize(("setting", "value"), DEPARTURES)
-def test_a_setting_that_departs_is_dumped_and_read_back(setting, value):
-    changed = toys.protocol(**{setting: value})
+@pytest.mark.parametrize("setting", DEPARTURES)
+def test_a_setting_that_departs_is_dumped_and_read_back(setting):
+    changed = toys.protocol(**{setting: DEPARTURES[setting]})
     raw = changed.model_dump(mode="json")
-    assert raw != toys.protocol().model_dump(mode="json")
+    assert reduce(getitem, setting.split("."), raw) == DEPARTURES[setting]
     assert Protocol.model_validate(raw) == changed
     assert changed.data.model_validate_json(changed.data.model_dump_json()) == changed.data
-    assert reduce(getitem, setting.split("."), raw) == value
 
 
 def test_a_change_reaches_settings_that_the_dump_leaves_out():
@@ -43,11 +42,7 @@ def test_a_change_reaches_settings_that_the_dump_leaves_out():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"data.crop": -1}, r"protocol setting data\.crop"),
-        ({"data.erase": 1.5}, r"protocol setting data\.erase"),
-        ({"data.test_share": 0.0}, r"protocol setting data\.test_share"),
         ({"data.test_share": 1.0}, r"protocol setting data\.test_share"),
-        ({"data.validation": -1}, r"protocol setting data\.validation"),
         ({"data.zoom.least": 1}, "protocol setting data"),
         ({"early_stop.patience": 3}, "early_stop has no parts"),
         ({"optimizer": {"kind": "adamw", "momentum": 0.9}}, "leave momentum at 0"),
@@ -58,9 +53,6 @@ def test_a_change_reaches_settings_that_the_dump_leaves_out():
 def test_impossible_values_name_the_setting(changes, said):
     with one_line(said):
         toys.protocol(**changes)
-
-
-# Optimisers.
 
 
 def test_the_rate_rises_evenly_then_falls_as_a_cosine():
@@ -79,16 +71,8 @@ def test_what_is_not_given_is_pytorchs_own_or_an_error():
     assert OptimizerSpec(kind="adamw", weight_decay=0.0).weight_decay == 0
 
 
-# Seeds.
-
-
 def test_streams_differ_by_every_part_of_the_key_and_never_change():
-    # fmt: off
-    keys = [
-        (0, "batches", 0, 1), (1, "batches", 0, 1), (0, "augmentation", 0, 1),
-        (0, "batches", 1, 1), (0, "batches", 0, 2), (0, "batches", None, 1),
-    ]
-    # fmt: on
+    keys = list(product((0, 1), ("batches", "augmentation"), (0, 1, None), (1, 2)))
     assert len({stream_seed(*key) for key in keys}) == len(keys)
     # Old records stay re-runnable only while the key's hash is what it was.
     assert stream_seed(0, "batches", 0, 1) == 8232848184240901661

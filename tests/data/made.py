@@ -1,5 +1,6 @@
 """Small files of each kind, and what readers make of them."""
 
+import hashlib
 import io
 import tarfile
 import zipfile
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.data.manifest import Collection
 from fedrepro.data.readers import READERS, Decoded, ReadSpec
 
 DIGITS = tuple("0123456789")
@@ -42,6 +44,20 @@ def picture(value: int, mode: str = "RGB", side: int = 8) -> bytes:
     buffer = io.BytesIO()
     Image.new(mode, (side, side), value if mode == "L" else (value, 0, 255)).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def collection(
+    domain: str, reader: str, files: dict[str, tuple[str, bytes]], **source: Any
+) -> Collection:
+    """A collection of one domain, whose files have by role these names and contents."""
+    entries = [
+        {"role": role, "names": [name], "sha256": hashlib.sha256(content).hexdigest()}
+        for role, (name, content) in files.items()
+    ]
+    told = {"licence": "free", "citation": "none", "manual": "By hand.", "places": ["mnist", ""]}
+    told |= {"domains": {domain: {"folders": [domain]}}}
+    told |= {"sources": [{"name": "official", "reader": reader, "files": entries, **source}]}
+    return Collection.model_validate(told)
 
 
 def put(path: Path, content: bytes) -> Path:

@@ -36,11 +36,8 @@ def test_mnist_joins_train_then_test_and_tells_packing_by_content(tmp_path):
     whole = path.read_bytes()
     for content, message in (
         (whole[:-1], "does not fill the shape"),
-        (whole + b"x", "does not fill the shape"),
         (b"\0\0\x0d\x03" + whole[4:], "starts with 00000d03"),
-        (whole[:4] + b"\xff" * 12 + whole[16:], "does not fill the shape"),
         (whole[:6], "cannot be read"),
-        (b"", "starts with"),
         (gzip.compress(whole)[:-30], "cannot be read"),
     ):
         refused(message, put(path, content), "mnist", files)
@@ -63,22 +60,15 @@ def test_usps_converts_as_torchvision_does(tmp_path):
     np.testing.assert_array_equal(found.images[:10, 0], expected.reshape(10, 16, 16))
     assert found.images[0, 0, 0, :3].tolist() == [0, 255, 127]
     assert found.labels.tolist() == [*range(10), *range(10)]
-
-
-def test_usps_files_that_are_refused(tmp_path):
     good, path = np.zeros((2, 256)), tmp_path / "u.bz2"
     for values, labels, message in (
         (good, [0, 10], r"labels run 0\.\.10"),
-        (good, [0, -1], r"labels run -1\.\.0"),
         (good + 1.5, [0, 1], "pixel values run"),
         (np.zeros((2, 257)), [0, 1], "cannot be read"),
     ):
         refused(message, path, "usps-libsvm", usps(path, values, labels))
-    for content, message in (
-        (bz2.compress(b"1 1:0.5\n2 1:0."), "middle of a line"),
-        (b"1 1:0.5\n", "cannot be read"),
-    ):
-        refused(message, put(path, content), "usps-libsvm", {"train": path})
+    cut = put(path, bz2.compress(b"1 1:0.5\n2 1:0."))
+    refused("middle of a line", cut, "usps-libsvm", {"train": path})
 
 
 def test_usps_h5(tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedrepro import papers
 from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.data import domains, federation
 from fedrepro.data.domains import DomainArrays
@@ -37,9 +36,8 @@ def make_domain(name: str, part: Any = None) -> DomainArrays:
     told = ("cutdown: a part of the release",) if name == "cutdown" else ()
     marks = {"standin": name == "standby", "subset": name == "cutdown", "cut": cut}
     labels, hash = (np.arange(n) % 3).astype(np.int64), f"hash-of-{name}"
-    return DomainArrays(
-        name, images, labels, part, ("x", "y", "z"), hash=hash, deviations=told, **marks
-    )
+    marks |= {"classes": ("x", "y", "z"), "hash": hash, "deviations": told}
+    return DomainArrays(images, labels, part, name=name, **marks)
 
 
 @pytest.fixture(autouse=True)
@@ -128,11 +126,9 @@ def test_label_skew_pools_the_domains_and_carries_their_marks():
     assert alone.domains == ("grey",) and alone.clients[2].name == "grey-3"
 
 
-def test_what_cannot_be_built_is_one_clear_line():
+def test_an_unknown_data_set_is_one_clear_line():
     with one_line("'digits6'; choose from made, one"):
         build("digits6")
-    with one_line("wants 81 training images of grey, which has 80"):
-        build(allocation={"per_client": 81})
 
 
 def test_official_lists_are_read_cleanly_or_as_the_fpl_family_reads_them(with_lists):
@@ -221,9 +217,6 @@ def test_digits_are_numbered_as_in_the_release(packed, tmp_path):
 # MPFT: tests on whole domains, mixed test sets, test sets cut in parts, in closed form.
 
 SHARES = {"test_share": 0.3, "validation": 0.2, "split_seed": 1}
-FILED = papers.load("mpft").filed
-assert FILED is not None
-SIZES = {name: np.array(sizes) for name, sizes in FILED.test_sizes.items()}
 
 
 def test_parts_are_of_one_size_and_the_last_ends_with_its_class():
@@ -231,21 +224,6 @@ def test_parts_are_of_one_size_and_the_last_ends_with_its_class():
     labels = np.array([0] * 7 + [1] * 4)
     found = [part.tolist() for part in parts(np.arange(11), labels, 3)]
     assert found == [[0, 1, 2, 7, 8], [3, 4, 5, 9, 10], [4, 5, 6, 9, 10]]
-
-
-def test_the_authors_parts_and_mixed_test_sets_have_the_sizes_of_the_rules():
-    """Parts are rounded up class by class: at least a domain's images in all, and less than an
-    image more a class and part. Mixed sets hold (1 - r) n_i + r n_(i+1), cyclic, up to an image a
-    class on either side."""
-    own = SIZES["subset50"]
-    for count in (3, 4, 5):
-        more = SIZES[f"split{count}"].reshape(6, count).max(axis=1) * count - own
-        assert (more >= 0).all() and (more < 50 * count).all()
-    for share in (0.3, 0.4, 0.5):
-        mixed = SIZES[f"mixed{share}"]
-        assert (abs(mixed - (1 - share) * own - share * np.roll(own, -1)) <= 50).all()
-        assert abs(mixed - (1 - share) * own - share * np.roll(own, 1)).max() > 500
-        assert mixed.sum() == own.sum()
 
 
 def test_whole_domains_are_tests_and_some_of_one():

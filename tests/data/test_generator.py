@@ -2,16 +2,14 @@
 
 import sys
 import tomllib
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_digits import generator, scans
+from drawn_digits import generator
 from drawn_digits.generator import GENERATED, chunks, generate, generation_hash
 from setuptools import find_packages
 
-from fedrepro.base.rng import numpy_stream
 from fedrepro.data import domains
 from fedrepro.data.domains import DATASETS, STANDINS
 from tests.data.made import one_line
@@ -41,12 +39,10 @@ def test_the_stand_in_of_syn_has_its_size():
     assert generation_hash("syn-standin", 32) != generation_hash("synthdigits-standin", 32)
 
 
-def test_stand_ins_are_marked_and_only_used_by_name():
+def test_stand_ins_are_only_used_by_name():
     assert set(STANDINS) == {name for name in GENERATED if not name.startswith("mini-")}
     for name, held in DATASETS.items():
         assert name.endswith("-standin") == any(domain in STANDINS for domain in held)
-    assert DATASETS["digits4-standin"] == ("mnist", "usps", "svhn", "syn-standin")
-    assert all("stand-in, not the published images" in clause for clause in STANDINS.values())
 
 
 @pytest.mark.parametrize("name", ["mini-street", "syn-standin"])
@@ -60,23 +56,13 @@ def test_larger_counts_extend_smaller_ones(name, monkeypatch):
     assert not np.array_equal(many[:15], many[40:55]), "test repeats train"
 
 
-def test_global_generators_and_order_do_not_matter():
+def test_only_the_seed_matters():
     np.random.seed(1)
     first = next(chunks("mini-street", 16))
     np.random.seed(2)
-    generate("mini-font", 16, counts=(3, 0))
     assert np.array_equal(first, next(chunks("mini-street", 16)))
     other = generate("mini-street", 16, counts=(20, 0), seed=1)[0]
     assert not np.array_equal(first[:20], other)
-
-
-def test_a_picture_on_a_photo_is_patch_and_ink():
-    stream = partial(numpy_stream, 0, "generation")
-    patch = np.asarray(scans.photo_patch(stream(2, 9)), np.int64)
-    blended = np.asarray(scans.over_photo(stream(2, 9), 5), np.int64)
-    ink = np.asarray(scans.scanned(5)) > 140
-    assert 0.05 < ink.mean() < 0.4
-    assert np.array_equal(blended, np.where(ink[..., None], 255 - patch, patch))
 
 
 def test_hash_moves_with_all_that_decides_pixels(monkeypatch):
@@ -110,6 +96,6 @@ def test_impossible_requests_and_a_library_without_its_generator_are_one_line(
 def test_the_wheel_brings_the_generator():
     root = Path(__file__).parents[2]
     find = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    where, include = find["find"]["where"], find["find"]["include"]
+    where, include = find["find"].values()
     found = {name for folder in where for name in find_packages(root / folder, (), include)}
     assert {"fedrepro.data", "drawn_digits"} <= found

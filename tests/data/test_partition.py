@@ -77,31 +77,22 @@ def test_nobodys_images_have_moved(spec, hash):
     [
         ({"rule": "table", "clients": {"x": 1}}, "'x'; the domains are a, b, c"),
         ({"rule": "table"}, "set allocation.clients"),
-        ({"rule": "table", "clients": {"a": 0}}, "set allocation.clients"),
         ({"rule": "table", "clients": {"a": -1}}, "a = -1"),
         ({"rule": "table", "clients": {"a": 4}, "per_client": 0.3}, "4 client.s. of 0.3 each"),
         ({"rule": "table", "clients": {"a": 4}, "per_client": 26}, "104 training images of a"),
         ({"rule": "table", "clients": {"c": 8}}, "c-3 1 image"),
         ({"per_client": 1.5}, "a fraction is above 0"),
-        ({"per_client": -0.5}, "a fraction is above 0"),
         ({"per_client": 0}, "at least 1 image"),
-        ({"per_client": 0.001}, "client a 0 image"),
-        ({"rule": "dirichlet", "count": 3}, "allocation.alpha and allocation.count"),
         ({"rule": "dirichlet", "alpha": 0.5}, "allocation.alpha and allocation.count"),
         ({"rule": "dirichlet", "alpha": 0.001, "count": 70}, "raise alpha or lower count"),
-        ({"rule": "dirichlet", "alpha": 1.0, "count": 3, "per_client": 140}, "lower per_client"),
+        ({**SKEW, "per_client": 140}, "lower per_client"),
         ({"rule": "mixed"}, "set allocation.ratio"),
         ({"rule": "mixed", "ratio": 0.5, "sizes": {"a": 10}}, "two domains or more"),
         ({"per_client": {"a": 4, "b": 4}}, "has no value for c"),
-        ({"per_client": {"a": 101, "b": 4, "c": 4}}, "wants 101 training images of a"),
         ({"rule": "table", "clients": {"a": 2}, "by_class": True, "per_client": 5}, "to all"),
         ({"rule": "table", "clients": {"c": 3}, "every_class": True}, "not every client of c"),
-        ({"rule": "table", "clients": {"a": 5}, "per_client": 0.3, "remainder": True}, "5 client"),
-        (
-            {"rule": "dirichlet", "alpha": 1.0, "count": 3, "remainder": True},
-            "assigns images itself",
-        ),
-        ({"rule": "dirichlet", "alpha": 1.0, "count": 3, "per_client": {"a": 1}}, "one per_client"),
+        ({**SKEW, "remainder": True}, "assigns images itself"),
+        ({**SKEW, "per_client": {"a": 1}}, "one per_client"),
         ({"validation": 1.5}, "a share is between 0 and 1"),
     ],
 )
@@ -135,10 +126,6 @@ def test_tables_and_dirichlet_name_clients_and_give_every_image_once():
     assert [c.name for c in pooled.clients] == ["pooled-1", "pooled-2", "pooled-3", "pooled-4"]
     assert {c.domain for c in pooled.clients} == {"pooled"}
     assert all(sorted(held(pooled, name)) == trained(n) for name, n in SIZES.items())
-    alone = allocate(rule="dirichlet", alpha=0.5, count=2, sizes={"cifar10": 100})
-    assert [(c.name, c.domain) for c in alone.clients] == [
-        (f"cifar10-{number}", "cifar10") for number in (1, 2)
-    ]
 
 
 def test_validation_comes_from_what_no_client_holds():
@@ -147,8 +134,6 @@ def test_validation_comes_from_what_no_client_holds():
     assert {d: len(v) for d, v in aside.items()} == {"a": 25, "b": 25}
     for domain, indices in aside.items():
         assert set(indices) <= set(trained(SIZES[domain])) - set(held(result, domain))
-    assert allocate(validation=25).validation == {}
-    assert allocate(per_client="smallest").validation == {}
     # a domain without clients can still be watched
     watched = validation_of(allocate(rule="table", clients={"a": 1}, validation=4))
     assert {d: len(v) for d, v in watched.items()} == {"b": 4, "c": 4}
@@ -165,15 +150,14 @@ def test_the_last_client_of_a_short_domain_gets_what_is_left(train, clients, eac
     assert len(set(held(result, "sketch"))) == sum(each)
 
 
-def labels_held(partition: Partition) -> list[set[int]]:
-    return [{(i // 2) % 5 for _, part in c.train for i in part} for c in partition.clients]
-
-
 def test_every_client_can_hold_every_class():
     spec = {"rule": "table", "clients": {"d": 6}, "per_client": 6, "sizes": {"d": 60}}
     plain, full = allocate(seed=3, **spec), allocate(seed=3, every_class=True, **spec)
-    assert any(len(classes) < 5 for classes in labels_held(plain))
-    assert all(len(classes) == 5 for classes in labels_held(full))
+    fewest = [
+        min(len(set((c.train[0][1] // 2) % 5)) for c in partition.clients)
+        for partition in (plain, full)
+    ]
+    assert fewest[0] < fewest[1] == 5
     assert sizes(full) == sizes(plain) and len(set(held(full, "d"))) == 36
     assert set(held(full, "d")) <= set(trained(60))
 
@@ -190,19 +174,13 @@ def test_the_last_image_of_a_class_is_found_with_the_client_that_has_two():
         every_class("d", np.array([0, 1, 0]), np.array([0, 0, 1]), 2, rng)
 
 
-@pytest.mark.parametrize("parts", [3, 4, 5])
-def test_each_class_is_divided_evenly_among_a_domains_clients(parts):
-    """MPFT's 18, 24 and 30 clients."""
-    table = {"rule": "table", "clients": {"a": parts, "b": parts}, "by_class": True}
-    result = allocate(**table)
-    for domain in "ab":
-        mine = [c for c in result.clients if c.domain == domain]
-        counts = np.array([np.bincount((c.train[0][1] // 2) % 5, minlength=5) for c in mine])
-        assert np.ptp(counts, axis=0).max() <= 1
-        assert sorted(held(result, domain)) == trained(SIZES[domain])
-    first = allocate(**table, draw="first")
+def test_each_class_is_divided_evenly_among_a_domains_clients():
+    result = allocate(rule="table", clients={"a": 3}, by_class=True, draw="first")
+    counts = [np.bincount((c.train[0][1] // 2) % 5, minlength=5) for c in result.clients]
+    assert np.ptp(counts, axis=0).max() <= 1
+    assert sorted(held(result, "a")) == trained(SIZES["a"])
     # class 4 of domain a lies at 198, 188, ..., in the split's order
-    assert [i for i in first.clients[0].train[0][1] if (i // 2) % 5 == 4][:2] == [198, 188]
+    assert [i for i in result.clients[0].train[0][1] if (i // 2) % 5 == 4][:2] == [198, 188]
 
 
 def test_a_share_for_validation_is_set_aside_by_class_before_clients_get_theirs():
@@ -217,10 +195,6 @@ def test_a_share_for_validation_is_set_aside_by_class_before_clients_get_theirs(
     rule = StratifiedShuffleSplit(n_splits=1, test_size=0.2, random_state=1)
     ((_, expected),) = rule.split(train, (train // 2) % 5)
     assert aside["a"] == sorted(train[expected].tolist())
-    half = allocate(validation=0.5, per_client=0.1, sizes=wide)
-    assert sizes(half) == {"a": 5, "b": 2, "c": 2}  # fractions are of what is left
-    first = allocate(1, validation=0.2, sizes=wide, draw="first")
-    assert held(first, "a") == [i for i in train.tolist() if i not in aside["a"]]
     mixed = allocate(1, validation=0.2, rule="mixed", ratio=0.5, sizes=wide).validation
     assert {d: lengths(pieces) for d, pieces in mixed.items()} == {
         "a": {"a": 10, "b": 4}, "b": {"b": 4, "c": 5}, "c": {"c": 5, "a": 10},

@@ -29,7 +29,7 @@ PARTS = {
 
 def load(name: str, size: int, root: Path):
     located = locate(name, root)
-    if not located.complete:
+    if located.missing:
         pytest.skip(f"{name} is not under the data root")
     return load_domain(name, size, root), located.source.name
 
@@ -103,14 +103,6 @@ def test_i2pfls_clients_of_office(real_data):
     sizes = {c.domain: len(c.train) for c in fed.clients}
     assert sizes == {"amazon": 153, "caltech": 179, "dslr": 25, "webcam": 47}
     assert all(len(set(c.train.labels.tolist())) == 10 for c in fed.clients)
-
-
-def test_mpfts_pacs_has_the_size_its_printed_traffic_implies(real_data):
-    fed = build(real_data, "pacs", split_seed=1, test_share=0.3, validation=0.2)
-    assert 5_550 <= sum(len(c.train) for c in fed.clients) <= 5_720
-    for client in fed.clients:
-        parts = [len(client.train), len(client.validation or ()), len(fed.tests[client.name])]
-        assert np.array(parts) / sum(parts) == pytest.approx([0.56, 0.14, 0.3], abs=0.002)
 
 
 def test_office_pixels_are_pillows_and_domains_of_one_archive_differ(real_data):

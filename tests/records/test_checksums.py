@@ -1,4 +1,4 @@
-"""A flipped bit in any kind of file is seen, wherever it falls; what a checkpoint is."""
+"""Damage to any kind of file is seen, wherever it falls; what a checkpoint is."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -22,28 +22,28 @@ from tests.records.conftest import obtain
 TRIES = 20
 
 
-def flips(path: Path) -> Iterator[int]:
-    """The file with one bit flipped at random places, the first and the last byte among them;
-    whole again in the end."""
+def damages(path: Path) -> Iterator[str]:
+    """The file empty, cut, or with one bit flipped anywhere; whole again in the end."""
     whole = path.read_bytes()
     draws = random.Random(path.name)
-    places = [0, len(whole) - 1, *(draws.randrange(len(whole)) for _ in range(TRIES))]
-    for place in places:
-        bad = bytearray(whole)
-        bad[place] ^= 1 << draws.randrange(8)
-        path.write_bytes(bad)
+    broken = {"empty": b"", "cut": whole[:-5]}
+    for place in [0, len(whole) - 1, *(draws.randrange(len(whole)) for _ in range(TRIES))]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << draws.randrange(8)
+        broken[f"byte {place}"] = bytes(flipped)
+    for how, content in {**broken, "whole": whole}.items():
+        path.write_bytes(content)
         cache._is_whole.cache_clear()  # two writes may fall on one tick of the file's clock
-        yield place
-    path.write_bytes(whole)
-    cache._is_whole.cache_clear()
+        if how != "whole":
+            yield how
 
 
 def must_fail(path: Path, read: Callable[[], object]) -> None:
-    """Reading it is one line that names the file and the way out, at every flip."""
-    for place in flips(path):
+    """However damaged, reading it is one line that names the file and the way out."""
+    for how in damages(path):
         with pytest.raises(FedReproError, match="delete") as caught:
             read()
-        assert str(path) in str(caught.value) and "\n" not in str(caught.value), place
+        assert str(path) in str(caught.value) and "\n" not in str(caught.value), how
     read()
 
 
@@ -72,10 +72,10 @@ def test_the_list_itself(record):
         for file in (*KINDS, "environment.json", "predictions.safetensors"):
             again.read(file)
 
-    for place in flips(record.folder / "done"):
+    for how in damages(record.folder / "done"):
         with pytest.raises(FedReproError, match="delete its folder and run again"):
             everything()
-            pytest.fail(f"byte {place}")
+            pytest.fail(how)
     everything()
 
 
@@ -98,12 +98,6 @@ def saved(folder: Path) -> FileCheckpoint:
 def test_a_checkpoint_is_what_the_library_reads_and_whole_or_refused(tmp_path):
     checkpoint = saved(tmp_path / "0")
     must_fail(checkpoint.path, checkpoint.load)
-    whole = checkpoint.path.read_bytes()
-    for length in (0, 5, len(whole) - 1):
-        checkpoint.path.write_bytes(whole[:length])
-        with pytest.raises(FedReproError, match="is damaged"):
-            checkpoint.load()
-    checkpoint.path.write_bytes(whole)
     stored, facts = checkpoint.load()
     for read in (load_file(checkpoint.path), stored):
         assert read.keys() == TENSORS.keys() and facts == FACTS
@@ -133,14 +127,14 @@ def test_a_cache_of_images_or_embeddings(tmp_path):
     images = np.arange(6 * 3 * 64, dtype=np.uint8).reshape(6, 3, 8, 8)
     arrays = Decoded(images, np.arange(6), np.zeros(6, dtype=np.int8))
     path = tmp_path / "a.safetensors"
-    cache.write_signed(path, vars(arrays), {"hash": "h", "deviations": '["a \\"word\\""]'})
-    for place in flips(path):
-        assert cache.open_arrays(path, "h") is None, place
-    assert np.array_equal(cache.open_arrays(path, "h")[0].images, images)
+    cache.write_signed(path, vars(arrays), {"hash": "h", "told": 'a "word"'})
+    for how in damages(path):
+        assert cache.open_arrays(path, "h") is None, how
+    assert np.array_equal(cache.open_arrays(path, "h").images, images)
 
     path = tmp_path / "e.safetensors"
     values = np.random.default_rng(0).random((5, 4), dtype=np.float32)
     cache.write_signed(path, {"rows": np.arange(5), "embeddings": values}, {"domain": "d"})
-    for place in flips(path):
-        assert len(embeddings._read(path, 4).rows) == 0, place
+    for how in damages(path):
+        assert len(embeddings._read(path, 4).rows) == 0, how
     assert np.array_equal(embeddings._read(path, 4).values, values)

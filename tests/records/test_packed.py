@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from fedrepro import cli, commands
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
 from fedrepro.records.packed import Pack, PackedRecord, check, light, pack, unpack
@@ -94,3 +96,17 @@ def test_every_damage_is_named(tmp_path):
     shared.write_text("{")
     with pytest.raises(FedReproError, match="restore the file"):
         check(tmp_path)
+
+
+def test_the_command_checks_the_runs_or_in_a_fresh_clone_the_books_records(tmp_path, monkeypatch):
+    runs, book = tmp_path / "runs", tmp_path / "book"
+    run(book, 0)
+    pack(book)
+    monkeypatch.setattr(commands, "RUNS", runs)
+    monkeypatch.setattr(commands, "RECORDS", book)
+    told = [CliRunner().invoke(cli.app, ["records", "check"]).stdout]
+    runs.mkdir()
+    told.append(CliRunner().invoke(cli.app, ["records", "check"]).stdout)
+    assert told == [
+        f"1 packed runs in {book} are complete\n", f"0 packed runs in {runs} are complete\n"
+    ]  # fmt: skip

@@ -108,9 +108,11 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
 
 
 class TreeFile(NamedTuple):
-    """A file and its path in the folder or archive, as parts. Read it before the next one."""
+    """A file, its path in the folder or archive, as parts, and its name in a message. Read it
+    before the next one."""
 
     parts: tuple[str, ...]
+    name: str
     read: Callable[[], bytes]
 
 
@@ -136,6 +138,7 @@ def files_in(
     data filter protects extraction only, and allows some members that are refused here.)
     """
     limit, total = limit or MAX_FILE_BYTES, 0
+    above = where.parent if where.is_dir() else where
     with reading(where):
         for count, (name, size, ordinary, opened) in enumerate(_members(where)):
             path, total = PurePosixPath(name), total + size
@@ -146,7 +149,8 @@ def files_in(
             much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
             check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
             if wanted(path.name):
-                yield TreeFile(path.parts, partial(_content, where, size, opened))
+                read = partial(_content, where, size, opened)
+                yield TreeFile(path.parts, f"{above}/{name}", read)
 
 
 def _content(where: Path, size: int, opened: Opened) -> bytes:
@@ -204,6 +208,30 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
     except Exception:  # Pillow has many kinds, and words that name no file
         check(False, name, "cannot be read: it is cut, damaged or no PNG, JPEG or BMP picture")
     raise AssertionError
+
+
+def decode_pictures(
+    where: Path,
+    label_of: Callable[[tuple[str, ...]], int | None],
+    size: int,
+    domain: str,
+    upright: bool = False,
+) -> tuple[Images, Labels, list[str]]:
+    """The pictures whose path has a label, sorted by label, then file name.
+
+    Returns images (n, C, size, size), labels (n,), and ``<label>/<file>`` keys.
+    """
+    found: list[tuple[int, str, Images]] = []
+    for file in files_in(where):
+        label = label_of(file.parts)
+        if label is not None:
+            image = decode_image(file.read(), file.name, size, upright)
+            found.append((label, file.parts[-1], image))
+    check(len(found) > 0, where, f"holds no pictures of {domain}")
+    found.sort(key=lambda item: item[:2])
+    labels, names, images = zip(*found, strict=True)
+    keys = [f"{label}/{name}" for label, name in zip(labels, names, strict=True)]
+    return stack(images), np.array(labels, np.int64), keys
 
 
 def stack(pictures: Iterable[Images]) -> Images:

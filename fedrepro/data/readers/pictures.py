@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
         odd = sorted(rows.keys() ^ pictures.keys())
         check(not odd, folder, f"{len(odd)} pictures are only here or in {listing.name}: {odd[:1]}")
         labels = common.check_labels(np.array([*rows.values()]), 10, listing)
-        decoded = (decode_image(pictures[f].read(), f"{folder}/{f}", spec.size) for f in rows)
+        decoded = (decode_image(pictures[f].read(), pictures[f].name, spec.size) for f in rows)
         yield common.stack(decoded), labels, part
 
 
@@ -55,25 +56,14 @@ def locate(parts: Sequence[str], folders: set[str], classes: dict[str, int]) -> 
 def collect(
     spec: ReadSpec, where: Path, folders: Iterable[str]
 ) -> tuple[common.Images, common.Labels, list[str]]:
-    """Decode the pictures of one domain, sorted by class then file name.
-
-    Returns images (n, C, size, size), labels (n,), and ``<class label>/<file>`` keys.
-    """
+    """The pictures of one domain, as from `common.decode_pictures`; none twice."""
     names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
     if where.is_dir():
         names = {plain(where.name)}
-    found: list[tuple[int, str, common.Images]] = []
-    for file in common.files_in(where):
-        label = locate(file.parts, names, classes)
-        if label is not None:
-            name = "/".join((str(where), *file.parts))
-            found.append((label, file.parts[-1], decode_image(file.read(), name, spec.size)))
-    check(len(found) > 0, where, f"holds no pictures of {spec.domain}")
-    found.sort(key=lambda item: item[:2])
-    keys = [f"{label}/{name}" for label, name, _ in found]
+    label_of = partial(locate, folders=names, classes=classes)
+    images, labels, keys = common.decode_pictures(where, label_of, spec.size, spec.domain)
     check(len(set(keys)) == len(keys), where, f"holds {spec.domain} twice")
-    labels = np.array([label for label, _, _ in found], np.int64)
-    return common.stack(image for _, _, image in found), labels, keys
+    return images, labels, keys
 
 
 @reader("digit-folders", "cifar-jpeg-tar")
