@@ -321,12 +321,9 @@ class Updates:
         if spec.kind == "adamw":
             optimizer = torch.optim.AdamW(values, lr=rate, weight_decay=decay, fused=True)
         else:
-            # Fused steps need momentum for all parameters or none; clients may start in other
-            # rounds.
-            alone, momentum = len(self._moving) == 1, spec.momentum
-            optimizer = torch.optim.SGD(
-                values, lr=rate, momentum=momentum, weight_decay=decay, fused=alone
-            )
+            # Fused steps need momentum for all or for none; clients may start in any round.
+            fused, momentum = len(self._moving) == 1, spec.momentum
+            optimizer = torch.optim.SGD(values, rate, momentum, weight_decay=decay, fused=fused)
         for value, key, slot, memory in self._states(spec, names):
             if key in memory:
                 # In the parameter's own memory format, as fused steps require.
