@@ -100,7 +100,7 @@ def fit(
     order = torch.Generator().manual_seed(key)
     # A copy is trained: the hooks for each sample's gradient must not be sent.
     module = GradSampleModule(copy.deepcopy(server.modules[name]).train())
-    sums = torch.zeros(3, dtype=server.dtype, device=server.device)
+    sums = torch.zeros(3, device=server.device)
     with server.momentum(name, module, optimizer) as sgd:
         private = DPOptimizer(
             sgd,
