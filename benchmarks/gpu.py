@@ -95,8 +95,7 @@ def play(method: str, engine: str, device: str, shape: Shape, protocol: Protocol
     curve = run.run(Silent())
     heard |= {f"server|{name}": value for name, value in run.server.state().items()}
     for client in run.clients:
-        for group, named in client.groups.items():
-            heard |= {f"client {client.index} {group}|{k}": v for k, v in named.items()}
+        heard |= {f"client {client.index}|{name}": v for name, v in client.state().items()}
     rows = curve[curve.measure != "seconds"].drop(columns="value").astype(str).agg("|".join, axis=1)
     return heard | {f"curve {row}": torch.tensor(curve.value[i]) for i, row in rows.items()}
 

@@ -124,13 +124,13 @@ def assert_resumes(begin: Callable[[], Training], folder: Path) -> None:
     curve = resumed.run(Silent(), FileCheckpoint(folder))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
     assert list(whole.predicted) == list(resumed.predicted)
-    states = [
-        [run.server.state(), run.predicted, *(g for c in run.clients for g in c.groups.values())]
-        for run in (whole, resumed)
-    ]
-    for one, other in zip(*states, strict=True):
-        assert one.keys() == other.keys()
-        assert all(torch.equal(value, other[name]) for name, value in one.items())
+    assert_equal(whole.state(), resumed.state())
+
+
+def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
+    """The same tensors by the same names, bit for bit."""
+    assert one.keys() == other.keys()
+    assert not [name for name, value in one.items() if not torch.equal(value, other[name])]
 
 
 def records(folder: Path) -> list[Record]:

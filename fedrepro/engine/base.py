@@ -35,7 +35,7 @@ class Job:
     """Local training of one client in one round.
 
     state: every tensor of the network at the start (read, never written).
-    optimizer: the optimiser's state, if it is kept between rounds (`optimizers.slots`).
+    optimizer: the optimiser's state, if it is kept between rounds (`slots`).
     stream: the purpose of the random streams that order the batches. batch_size: None: the
     protocol's.
     """
@@ -284,9 +284,6 @@ def keep_freed_memory() -> bool:
     return large and bool(mallopt(trim_threshold, -1))
 
 
-Named = Mapping[str, Tensor]
-
-
 def slots(spec: OptimizerSpec, name: str) -> dict[str, str]:
     """An optimiser's state of a parameter: stored name -> torch's name."""
     if spec.kind == "adamw":
@@ -294,41 +291,74 @@ def slots(spec: OptimizerSpec, name: str) -> dict[str, str]:
     return {name: "momentum_buffer"} if spec.momentum else {}
 
 
-def build(
-    spec: OptimizerSpec,
-    moving: Sequence[Mapping[str, nn.Parameter]],
-    kept: Sequence[Named],
-    round: int,
-) -> torch.optim.Optimizer:
-    """The optimiser of some clients' parameters, with the state of earlier rounds."""
-    values = [value for named in moving for value in named.values()]
-    rate, decay = spec.rate(round), spec.weight_decay
-    optimizer: torch.optim.Optimizer
-    if spec.kind == "adamw":
-        optimizer = torch.optim.AdamW(values, lr=rate, weight_decay=decay, fused=True)
-    else:
-        # Fused steps need momentum for all parameters or none; clients may start in other rounds.
-        optimizer = torch.optim.SGD(
-            values, lr=rate, momentum=spec.momentum, weight_decay=decay, fused=len(moving) == 1
-        )
-    for named, memory in zip(moving, kept, strict=True):
-        for name, value in named.items():
-            for key, slot in slots(spec, name).items():
-                if key in memory:
-                    # In the parameter's own memory format, as fused steps require.
-                    like = value if slot != "step" else memory[key]
-                    place = torch.empty_like(like, device=value.device, requires_grad=False)
-                    optimizer.state[value][slot] = place.copy_(memory[key])
-    return optimizer
+class Updates:
+    """The optimisers of one phase of clients that are trained together.
 
+    moving: each client's trained parameters; memory: each one's optimiser state by stored name,
+    read at first and replaced by `keep`.
+    """
 
-def remembered(
-    spec: OptimizerSpec, optimizer: torch.optim.Optimizer, moving: Mapping[str, nn.Parameter]
-) -> dict[str, Tensor]:
-    """The optimiser's state, by its stored names."""
-    found = {}
-    for name, value in moving.items():
-        for key, slot in slots(spec, name).items():
-            if slot in optimizer.state[value]:
-                found[key] = optimizer.state[value][slot].contiguous()
-    return found
+    def __init__(
+        self,
+        phase: Phase,
+        default: OptimizerSpec,
+        moving: Sequence[Mapping[str, nn.Parameter]],
+        memory: Sequence[dict[str, Tensor]],
+        round: int,
+    ) -> None:
+        self._moving, self._memory = moving, memory
+        apart = {name: spec for name, spec in phase.apart if name in moving[0]}
+        rest = [name for name in moving[0] if name not in apart]
+        groups = [(phase.optimizer or default, rest)] if rest else []
+        groups += [(spec, [name]) for name, spec in apart.items()]
+        self._groups = [(spec, names, self._built(spec, names, round)) for spec, names in groups]
+
+    def _built(self, spec: OptimizerSpec, names: list[str], round: int) -> torch.optim.Optimizer:
+        """An optimiser of these parameters of all clients, with the state of earlier rounds."""
+        values = [own[name] for own in self._moving for name in names]
+        rate, decay = spec.rate(round), spec.weight_decay
+        optimizer: torch.optim.Optimizer
+        if spec.kind == "adamw":
+            optimizer = torch.optim.AdamW(values, lr=rate, weight_decay=decay, fused=True)
+        else:
+            # Fused steps need momentum for all or for none; clients may start in any round.
+            fused, momentum = len(self._moving) == 1, spec.momentum
+            optimizer = torch.optim.SGD(values, rate, momentum, weight_decay=decay, fused=fused)
+        for value, key, slot, memory in self._states(spec, names):
+            if key in memory:
+                # In the parameter's own memory format, as fused steps require.
+                like = value if slot != "step" else memory[key]
+                place = torch.empty_like(like, device=value.device, requires_grad=False)
+                optimizer.state[value][slot] = place.copy_(memory[key])
+        return optimizer
+
+    def _states(
+        self, spec: OptimizerSpec, names: list[str]
+    ) -> Iterator[tuple[nn.Parameter, str, str, dict[str, Tensor]]]:
+        """Every parameter with the stored and torch's name of each of its states, and the memory of
+        its client."""
+        for own, memory in zip(self._moving, self._memory, strict=True):
+            for name in names:
+                for key, slot in slots(spec, name).items():
+                    yield own[name], key, slot, memory
+
+    def step(self, late: Sequence[Mapping[str, Tensor]], clients: slice = slice(None)) -> None:
+        """Take the step of some clients, whose gradients are in their parameters. late: by client,
+        gradients to add after clipping. Parameters without a gradient do not change."""
+        for own, added in zip(self._moving[clients], late, strict=True):
+            for spec, names, _ in self._groups:
+                if spec.clip is not None:
+                    nn.utils.clip_grad_norm_([own[name] for name in names], spec.clip)
+            for name, gradient in added.items():
+                had = own[name].grad
+                own[name].grad = gradient if had is None else had.add_(gradient)
+        for _, _, optimizer in self._groups:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def keep(self) -> None:
+        """Store the optimisers' state in the clients' memory."""
+        for spec, names, optimizer in self._groups:
+            for value, key, slot, memory in self._states(spec, names):
+                if slot in optimizer.state[value]:
+                    memory[key] = optimizer.state[value][slot].contiguous()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
-from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel
@@ -93,11 +93,7 @@ class LoopEngine(Engine):
         for name, value in params.items():
             value.requires_grad_(phase.trains(self.layout[name]))
         moving = {name: value for name, value in params.items() if value.requires_grad}
-        groups = [
-            (spec, {name: moving[name] for name in names})
-            for spec, names in phase.groups(self.protocol.optimizer, moving)
-        ]
-        optimizers = [build(spec, [own], [memory], job.round) for spec, own in groups]
+        updates = Updates(phase, self.protocol.optimizer, [moving], [memory], job.round)
         model = LocalModel(self.module, moving, self._run_other)
         loss = getattr(method, phase.loss)
         for first, batch in self._batches(method, phase, job, streams):
@@ -107,17 +103,9 @@ class LoopEngine(Engine):
                 self._gradients(loss, model, first, received)
                 with _one_step_ahead(model, phase.lookahead):
                     terms, late = self._gradients(loss, model, batch, received)
-            for spec, own in groups:
-                if spec.clip is not None:
-                    nn.utils.clip_grad_norm_(own.values(), spec.clip)
-            for name, gradient in late.items():
-                place = moving[name]
-                place.grad = gradient if place.grad is None else place.grad.add_(gradient)
-            for optimizer in optimizers:
-                optimizer.step()
+            updates.step([late])
             yield len(batch.y), terms
-        for (spec, own), optimizer in zip(groups, optimizers, strict=True):
-            memory |= remembered(spec, optimizer, own)
+        updates.keep()
 
     def _gradients(
         self,

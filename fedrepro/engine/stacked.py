@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from fedrepro.base.protocol import OptimizerSpec, Protocol
+from fedrepro.base.protocol import Protocol
 from fedrepro.data.transforms import slices
-from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, build, remembered
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output
@@ -30,7 +30,6 @@ from fedrepro.models.base import norms
 
 Named = Mapping[str, Tensor]
 Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of `Batch`
-Groups = list[tuple[OptimizerSpec, tuple[str, ...]]]  # parameters by their optimiser
 
 
 class StackedEngine(Engine):
@@ -106,22 +105,13 @@ class _Stack:
         moving = self._engine.moving(phase)
         clients = range(len(self._jobs))
         own = [{name: nn.Parameter(self._tensors[name][i]) for name in moving} for i in clients]
-        groups = phase.groups(self._engine.protocol.optimizer, moving)
-        pieces = [
-            (spec, [{name: weights[name] for name in names} for weights in own])
-            for spec, names in groups
-        ]
-        rounds = self._jobs[0].round
-        optimizers = [build(spec, part, self._memory, rounds) for spec, part in pieces]
+        default, number = self._engine.protocol.optimizer, self._jobs[0].round
+        updates = Updates(phase, default, own, self._memory, number)
         for _ in range(phase.epochs):
             for rows, batches in self._epoch(phase):
-                self._set_gradients(phase, groups, own, rows, batches)
-                for optimizer in optimizers:
-                    optimizer.step()
-                    optimizer.zero_grad()
-        for (spec, part), optimizer in zip(pieces, optimizers, strict=True):
-            for memory, weights in zip(self._memory, part, strict=True):
-                memory |= remembered(spec, optimizer, weights)
+                late = self._set_gradients(phase, own[rows], rows, batches)
+                updates.step(late, rows)
+        updates.keep()
 
     def _epoch(self, phase: Phase) -> Iterator[tuple[slice, list[Columns]]]:
         """The steps of all clients' epochs: whose, and one batch of each, or two with lookahead.
@@ -148,12 +138,12 @@ class _Stack:
     def _set_gradients(
         self,
         phase: Phase,
-        groups: Groups,
         own: list[dict[str, nn.Parameter]],
         rows: slice,
         batches: list[Columns],
-    ) -> None:
-        """Put the gradients of a step's clients into their parameters; add up its loss terms."""
+    ) -> list[dict[str, Tensor]]:
+        """Put the gradients of a step's clients into their parameters; add up its loss terms.
+        Returns the late terms' gradients, by client."""
         weights = {name: self._tensors[name][rows] for name in self._engine.moving(phase)}
         late: Sequence[str] = phase.unclipped
         if phase.lookahead is not None:
@@ -161,15 +151,9 @@ class _Stack:
             ahead = {n: weights[n] - phase.lookahead * g for n, g in found.items()}
             weights, late = {**weights, **ahead}, ()
         now, after, terms = self._gradients(phase.loss, late, weights, rows, batches[-1])
-        for i, places in enumerate(own[rows]):
+        for i, places in enumerate(own):
             for name, gradient in now.items():
                 places[name].grad = gradient[i]
-            for spec, names in groups:
-                if spec.clip is not None:
-                    nn.utils.clip_grad_norm_([places[name] for name in names], spec.clip)
-            for name, gradient in after.items():
-                had = places[name].grad
-                places[name].grad = gradient[i] if had is None else had.add_(gradient[i])
         samples = batches[-1][1].shape[1]
         for name, value in terms.items():
             if name not in self._sums:
@@ -177,6 +161,7 @@ class _Stack:
                 self._seen[name] = torch.zeros(len(self._jobs), dtype=torch.int64)
             self._sums[name][rows] += value.detach() * samples
             self._seen[name][rows] += samples
+        return [{name: g[i] for name, g in after.items()} for i in range(len(own))]
 
     def _gradients(
         self, loss: str, late: Sequence[str], weights: Named, rows: slice, batch: Columns

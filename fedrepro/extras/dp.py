@@ -1,24 +1,19 @@
 """Differential privacy: noise and clipping of messages, and DP-SGD for a network of the server.
 Opacus (extra `privacy`) does the accounting and DP-SGD."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.base.rng import stream_seed
-
-if TYPE_CHECKING:
-    from fedrepro.methods.server import Server
+from fedrepro.methods.server import Server, learn
 
 Noise = Literal["laplace", "gaussian"]
 
@@ -105,7 +100,7 @@ def fit(
     order = torch.Generator().manual_seed(key)
     # A copy is trained: the hooks for each sample's gradient must not be sent.
     module = GradSampleModule(copy.deepcopy(server.modules[name]).train())
-    sums = torch.zeros(3, device=server.device)  # loss, hits, samples
+    sums = torch.zeros(3, device=server.device)
     with server.momentum(name, module, optimizer) as sgd:
         private = DPOptimizer(
             sgd,
@@ -118,18 +113,8 @@ def fit(
             chosen = torch.rand(len(labels), generator=order) < rate
             if chosen.any():  # else there is no gradient
                 index = chosen.nonzero().squeeze(1).to(server.device)
-                sums += _step(module, private, inputs[index], labels[index])
+                x = inputs[index].requires_grad_()  # Opacus warns about inputs without gradients
+                sums += learn(module, private, x, labels[index])
     server.modules[name].load_state_dict(module.to_standard_module().state_dict())
-    server.log_fit(name, *sums.tolist())
+    server.log_fit(name, sums)
     server.log[f"{name}_epsilon"] = spent(sigma, delta, rate, steps * server.round)
-
-
-def _step(module: nn.Module, private: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Take one step. Returns the sums of loss, hits and samples of the batch before it."""
-    private.zero_grad(set_to_none=True)
-    logits = module(x.requires_grad_())  # Opacus warns about inputs without gradients
-    loss = F.cross_entropy(logits, y)
-    loss.backward()
-    private.step()
-    hits = (logits.detach().argmax(1) == y).sum()
-    return torch.stack([loss.detach() * len(y), hits.to(loss), loss.new_tensor(len(y))])

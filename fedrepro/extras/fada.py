@@ -6,14 +6,14 @@ from typing import Literal
 import torch.nn.functional as F
 
 import fedrepro.methods.api as fl
-from fedrepro.extras.disentangling import (
+from fedrepro.extras.fada_parts import (
+    AttendedSources,
     Disentangled,
     DisentanglingModel,
     cross_entropy_to,
     information_bound,
     opposed,
 )
-from fedrepro.extras.fada_server import AttendedSources
 from fedrepro.methods.losses import kl_from_uniform
 
 SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`

@@ -1,6 +1,6 @@
 """Clients between rounds: the tensors each keeps, and its frozen head."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from typing import Protocol as Interface
@@ -47,9 +47,18 @@ class Client:
             return self.personal_model
         return self.personal(model) | (self.trained if subject == "trained" else {})
 
-    @property
-    def groups(self) -> dict[str, Named]:
-        return {group: getattr(self, attribute) for group, attribute in GROUPS.items()}
+    def state(self) -> Named:
+        """All its tensors by flat names, for a checkpoint."""
+        return {
+            f"{group}/{name}": value
+            for group, attribute in GROUPS.items()
+            for name, value in getattr(self, attribute).items()
+        }
+
+    def load_state(self, flat: Mapping[str, Tensor]) -> None:
+        """Restore a checkpoint's tensors."""
+        for group, attribute in GROUPS.items():
+            setattr(self, attribute, under(flat, f"{group}/"))
 
 
 class Checkpoint(Interface):
@@ -60,23 +69,6 @@ class Checkpoint(Interface):
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None: ...
 
     def due(self) -> bool: ...
-
-
-def flatten(clients: Sequence[Client]) -> dict[str, Tensor]:
-    return {
-        f"client/{client.index}/{group}/{name}": value
-        for client in clients
-        for group, named in client.groups.items()
-        for name, value in named.items()
-    }
-
-
-def restore(clients: Sequence[Client], flat: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore a checkpoint's tensors."""
-    for client in clients:
-        for group, attribute in GROUPS.items():
-            own = under(flat, f"client/{client.index}/{group}/")
-            setattr(client, attribute, {name: value.to(device) for name, value in own.items()})
 
 
 SCALE = 100.0  # CLIP's own, the upper limit in its training

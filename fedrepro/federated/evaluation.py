@@ -4,10 +4,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedrepro.data.federation import Federation, Samples
+from fedrepro.data.federation import Federation
 from fedrepro.engine import Engine
 from fedrepro.federated.metrics import Row
 
@@ -66,21 +65,3 @@ def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, T
         for test in found
         if test.split == "test"
     }
-
-
-def embed(
-    engine: Engine,
-    federation: Federation,
-    networks: Mapping[str, Mapping[str, Tensor]],
-    per_domain: int,
-) -> tuple[Tensor, Tensor, list[str]]:
-    """Features (m, d) of up to `per_domain` test images of each domain under its network, their
-    labels (m,) and domains."""
-    features, labels, domains = [], [], []
-    for domain in (d for d in federation.tests if d in networks):
-        test = federation.tests[domain]
-        part = Samples(test.images[:per_domain], test.labels[:per_domain])
-        features.append(engine.features(networks[domain], part).cpu())
-        labels.append(part.labels.cpu())
-        domains += [domain] * len(part)
-    return torch.cat(features), torch.cat(labels), domains

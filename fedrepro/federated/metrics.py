@@ -14,8 +14,11 @@ from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.protocol import EarlyStop
 
+CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
+Row = tuple[int, str, str, str, str, float]
 ScoreRule = Literal["last", "last5", "validation", "best-test"]
 SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+LAST = 5  # rounds at a run's end that the rule `last5` reads
 CONFIDENCE = 0.95
 ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
 
@@ -64,32 +67,23 @@ def late_gain(curve: pd.DataFrame) -> float:
 
 def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
     """Accuracy of every domain and `avg` under one score rule."""
-    return _means(scored(curve, rule, subject))
+    means = scored(curve, rule, subject).mean()
+    return {str(key): float(value) for key, value in means.items()}
 
 
 def all_scores(curve: pd.DataFrame) -> dict[str, dict[str, float]]:
     """The same under every score rule that has images."""
-    table, seen = accuracies(curve), (curve.split == "validation").any()
-    rules = (rule for rule in SCORE_RULES if rule != "validation" or seen)
-    return {rule: _means(_scored(table, curve, rule)) for rule in rules}
-
-
-def _means(table: pd.DataFrame) -> dict[str, float]:
-    return {str(key): float(value) for key, value in table.mean().items()}
+    seen = (curve.split == "validation").any()
+    return {rule: scores(curve, rule) for rule in SCORE_RULES if rule != "validation" or seen}
 
 
 def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
     """The rounds of `accuracies` whose mean is a rule's score."""
     if rule not in SCORE_RULES:
         raise FedReproError(f"no score rule {rule!r}; choose from {choices(rule, SCORE_RULES)}")
-    return _scored(accuracies(curve, subject=subject), curve, rule, subject)
-
-
-def _scored(
-    table: pd.DataFrame, curve: pd.DataFrame, rule: str, subject: str | None = None
-) -> pd.DataFrame:
+    table = accuracies(curve, subject=subject)
     if rule in ("last", "last5"):
-        return table.tail(1 if rule == "last" else 5)
+        return table.tail(1 if rule == "last" else LAST)
     if rule == "best-test":
         return table.loc[[best_tested(table["avg"])]]
     losses = _by_round(curve, "loss", "validation", subject)
@@ -198,11 +192,6 @@ def seconds(curve: pd.DataFrame) -> pd.Series[float]:
     """Seconds by phase of the round, summed over rounds."""
     rows = curve[curve.measure == "seconds"]
     return rows.groupby("subject", sort=False)["value"].sum()
-
-
-CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
-LAST = 5  # rounds at a run's end that the rule `last5` reads
-Row = tuple[int, str, str, str, str, float]
 
 
 def logged(number: int, measure: str, values: Mapping[str, float]) -> list[Row]:

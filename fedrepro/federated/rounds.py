@@ -17,11 +17,11 @@ from torch import Tensor
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
-from fedrepro.data.federation import Federation
+from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
 from fedrepro.engine.base import Results
 from fedrepro.federated import evaluation
-from fedrepro.federated.clients import Checkpoint, Client, flatten, give_head, restore
+from fedrepro.federated.clients import Checkpoint, Client, give_head
 from fedrepro.federated.metrics import LAST, Curve, Row, logged, term_rows
 from fedrepro.federated.server import RunningAverage, participants
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
@@ -119,9 +119,11 @@ class Training:
         """Run one round: clients are drawn, receive, train and send; the server averages and
         learns; all networks are tested."""
         method, server, clock = self.method, self.server, Clock(self.device)
+        stop = self.protocol.early_stop
         number = server.round = self.round + 1
         with self._undone_if_broken_off():
-            rows, predicted = self._untrained(clock) if number == 1 else ([], {})
+            untrained = number == 1 and stop is not None and stop.untrained
+            rows, predicted = self._evaluate(0, clock) if untrained else ([], {})
             chosen = self._participants(number)
             with clock("messages"):
                 downs = [self._download(client) for client in chosen]
@@ -248,11 +250,6 @@ class Training:
 
     # Evaluation.
 
-    def _untrained(self, clock: Clock) -> Tested:
-        """The tests of the first networks, as round 0, if the protocol asks for them."""
-        stop = self.protocol.early_stop
-        return self._evaluate(0, clock) if stop is not None and stop.untrained else ([], {})
-
     def _evaluate(self, number: int, clock: Clock) -> Tested:
         """Test every evaluated network, and the watched one, whose validation loss counts."""
         rows: list[Row] = []
@@ -318,9 +315,17 @@ class Training:
         return {domains[i]: state for i, state in found}
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of test images under the tested networks, labels (m,) and domains."""
+        """Features (m, d) of up to `per_domain` test images of each domain under its first tested
+        network, their labels (m,) and domains."""
+        features, labels, domains = [], [], []
         networks = self.tested_networks(self.round)
-        return evaluation.embed(self.engine, self.federation, networks, per_domain)
+        for domain in (d for d in self.federation.tests if d in networks):
+            test = self.federation.tests[domain]
+            part = Samples(test.images[:per_domain], test.labels[:per_domain])
+            features.append(self.engine.features(networks[domain], part).cpu())
+            labels.append(part.labels.cpu())
+            domains += [domain] * len(part)
+        return torch.cat(features), torch.cat(labels), domains
 
     def curve(self) -> pd.DataFrame:
         """Everything logged so far."""
@@ -328,12 +333,15 @@ class Training:
 
     # Checkpoints.
 
+    def state(self) -> dict[str, Tensor]:
+        """All tensors after the last complete round, by flat names."""
+        parts = {"server": self.server.state(), "predicted": self.predicted}
+        parts |= {f"client/{client.index}": client.state() for client in self.clients}
+        return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()}
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Save the state after the last complete round."""
-        tensors = {f"server/{k}": v for k, v in self.server.state().items()}
-        tensors |= flatten(self.clients)
-        tensors |= {f"predicted/{name}": value for name, value in self.predicted.items()}
-        checkpoint.save(tensors, {"round": self.round, "rows": self.log.rows})
+        checkpoint.save(self.state(), {"round": self.round, "rows": self.log.rows})
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint's round, if there is one."""
@@ -341,10 +349,11 @@ class Training:
         if found is None:
             return
         tensors, facts = found
-        server = {n: value.to(self.device) for n, value in under(tensors, "server/").items()}
-        self.server.load_state(server)
-        self.predicted = under(tensors, "predicted/")
-        restore(self.clients, tensors, self.device)
+        self.predicted = under(tensors, "predicted/")  # stay on the host
+        here = {name: value.to(self.device) for name, value in tensors.items()}
+        self.server.load_state(under(here, "server/"))
+        for client in self.clients:
+            client.load_state(under(here, f"client/{client.index}/"))
         self.round = int(facts["round"])
         self.log.rows += [tuple(row) for row in facts["rows"]]
 

@@ -28,10 +28,6 @@ def register(method: type[Method]) -> type[Method]:
     """Make a method known by its `name`; usable as a class decorator. FedReproError: the class
     does not meet the requirements of `Method`, or its name is taken."""
     _discover()
-    return _add(method)
-
-
-def _add(method: type[Method]) -> type[Method]:
     _check(method)
     held = _registry.get(method.name)
     same = held and (held.__module__, held.__qualname__) == (method.__module__, method.__qualname__)
@@ -73,7 +69,7 @@ def _discover() -> None:
                 _registry[item.name] = item
     for entry in entry_points(group=ENTRY_POINTS):
         try:
-            _add(entry.load())
+            register(entry.load())
         except (Exception, SystemExit) as error:  # of somebody else's: the others still work
             place = f"entry point {entry.name} = {entry.value}"
             said = f"warning: the method of {place} is left out: {type(error).__name__}: "

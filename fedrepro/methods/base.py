@@ -5,9 +5,9 @@ name."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -15,10 +15,8 @@ from torch import Tensor
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import Message
+from fedrepro.methods.server import Server
 from fedrepro.models import FLModel, Output, TensorInfo
-
-if TYPE_CHECKING:
-    from fedrepro.methods.server import Server
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
 BN_POLICIES: tuple[str, ...] = get_args(BNPolicy)
@@ -152,15 +150,6 @@ class Phase:
     steps: int | None = None
     unclipped: tuple[str, ...] = ()
     apart: tuple[tuple[str, OptimizerSpec], ...] = ()
-
-    def groups(
-        self, default: OptimizerSpec, moving: Iterable[str]
-    ) -> list[tuple[OptimizerSpec, tuple[str, ...]]]:
-        """The trained parameters by their optimiser, the phase's own first; none is empty."""
-        alone = {name: spec for name, spec in self.apart if name in moving}
-        rest = tuple(name for name in moving if name not in alone)
-        own = [(self.optimizer or default, rest)] if rest else []
-        return [*own, *((spec, (name,)) for name, spec in alone.items())]
 
 
 CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that updates only BatchNorm's statistics

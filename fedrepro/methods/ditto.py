@@ -54,12 +54,9 @@ class Ditto(fl.Method):
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message
     ) -> fl.Terms:
         """CE + lambda/2 ||v - w||^2 over the shared tensors of w."""
-        shared = fl.tensors_of(received, "model")
-        params = {name: value for name, value in model.params.items() if name in shared}
-        return {
-            "ce": fl.cross_entropy(model(batch.x).logits, batch.y),
-            "pull": self.lam * proximal(params, shared),
-        }
+        ce = fl.cross_entropy(model(batch.x).logits, batch.y)
+        distance = proximal(model.params, fl.tensors_of(received, "model"))
+        return {"ce": ce, "pull": self.lam * distance}
 
     def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
         return ("twin",)

@@ -48,10 +48,9 @@ class FedDyn(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            moved = fl.tensors_of(received, "memory")
-            bent = {name: value for name, value in model.params.items() if name in moved}
-            terms["linear"] = self.alpha * feddyn_linear(bent, moved)
-            terms["prox"] = self.alpha * proximal(bent, fl.tensors_of(received, "model"))
+            moved, sent = (fl.tensors_of(received, kind) for kind in ("memory", "model"))
+            terms["linear"] = self.alpha * feddyn_linear(model.params, moved)
+            terms["prox"] = self.alpha * proximal(model.params, sent)
         return terms
 
     def weights(self, protocol: fl.Protocol, counts: Sequence[int]) -> list[float]:

@@ -38,9 +38,6 @@ class FedProx(fl.Method):
         return "trained" if self.stops_by == "trained" else None
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
-        sent = fl.tensors_of(received, "model")
-        shared = {name: value for name, value in model.params.items() if name in sent}
-        return {
-            "ce": fl.cross_entropy(model(batch.x).logits, batch.y),
-            "prox": self.mu * proximal(shared, sent),
-        }
+        ce = fl.cross_entropy(model(batch.x).logits, batch.y)
+        distance = proximal(model.params, fl.tensors_of(received, "model"))
+        return {"ce": ce, "prox": self.mu * distance}

@@ -51,18 +51,16 @@ def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> T
     """Half the squared Euclidean distance between trained parameters and the received ones.
 
     Li et al., FedProx (2020), Eq. 2 without mu; the second term of FedDyn and Ditto's pull.
-    Tensors of `reference` that are not trained parameters (running statistics) are ignored.
+    Tensors that only one side has (local parameters, running statistics) are ignored.
     """
-    parts = [((value - reference[name]) ** 2).sum() for name, value in params.items()]
+    parts = [((v - reference[name]) ** 2).sum() for name, v in params.items() if name in reference]
     return 0.5 * torch.stack(parts).sum()
 
 
 def feddyn_linear(params: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> Tensor:
-    """<g, w> of FedDyn, to be subtracted: Acar et al. (2021), Alg. 1.
-
-    g: one tensor per trained parameter, by name; others are ignored.
-    """
-    return torch.stack([(g[name] * value).sum() for name, value in params.items()]).sum()
+    """<g, w> of FedDyn, to be subtracted: Acar et al. (2021), Alg. 1. g: one tensor per regularised
+    parameter, by name."""
+    return torch.stack([(g[name] * v).sum() for name, v in params.items() if name in g]).sum()
 
 
 def model_contrast(

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,19 +68,13 @@ class Server:
         module = self.modules[name].train()
         inputs, labels = inputs.to(self.device), labels.to(self.device)
         generator = torch_stream(self.seed, "server", round=self.round)
-        loss_sum = hits = torch.zeros((), device=self.device)
+        sums = torch.zeros(3, dtype=self.dtype, device=self.device)
         with self.momentum(name, module, optimizer) as sgd:
             for _ in range(epochs):
                 for index in epoch_batches(len(labels), self.protocol.batch_size, generator):
                     index = index.to(self.device)
-                    logits = module(inputs[index])
-                    loss = F.cross_entropy(logits, labels[index])
-                    sgd.zero_grad(set_to_none=True)
-                    loss.backward()
-                    sgd.step()
-                    loss_sum = loss_sum + loss.detach() * len(index)
-                    hits = hits + (logits.detach().argmax(1) == labels[index]).sum()
-        self.log_fit(name, float(loss_sum), float(hits), epochs * len(labels))
+                    sums += learn(module, sgd, inputs[index], labels[index])
+        self.log_fit(name, sums)
 
     @contextmanager
     def momentum(
@@ -97,8 +92,9 @@ class Server:
             if "momentum_buffer" in sgd.state[parameter] and optimizer.momentum:
                 self.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
 
-    def log_fit(self, name: str, loss: float, hits: float, seen: int) -> None:
-        """Log the batches' mean loss and accuracy in percent before their step, from sums."""
+    def log_fit(self, name: str, sums: Tensor) -> None:
+        """Log the mean loss and accuracy in percent, from the sums of `learn`."""
+        loss, hits, seen = sums.tolist()
         self.log[f"{name}_loss"] = loss / max(seen, 1)
         self.log[f"{name}_accuracy"] = 100 * hits / max(seen, 1)
 
@@ -138,6 +134,18 @@ class Server:
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors with a prefix in their flat name, by the rest of the name."""
     return {key[len(prefix) :]: value for key, value in flat.items() if key.startswith(prefix)}
+
+
+def learn(module: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+    """Take one step of a classifier. Returns (3,): the sums of the batch's losses, hits and samples
+    before it."""
+    optimizer.zero_grad(set_to_none=True)
+    logits = module(x)
+    loss = F.cross_entropy(logits, y)
+    loss.backward()
+    optimizer.step()
+    hits = (logits.detach().argmax(1) == y).sum()
+    return torch.stack([loss.detach() * len(y), hits.to(loss), loss.new_tensor(len(y))])
 
 
 def fit_until_flat(

@@ -6,15 +6,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedrepro import methods, papers
+from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.data.domains import DATASETS
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import normalise
-from fedrepro.extras.disentangling import (
+from fedrepro.extras.fada_parts import (
     Disentangled,
-    DisentanglingModel,
     information_bound,
     within_clusters,
 )
@@ -24,7 +22,7 @@ from fedrepro.methods.server import Server
 from fedrepro.models import build_model, layout
 from fedrepro.models.discriminators import Panel
 from tests import toys
-from tests.methods.test_methods import only, record_messages, training
+from tests.methods.test_methods import record_messages, training
 
 D = 16  # tiny-cnn's features
 LOG2, LOG3 = math.log(2), math.log(3)
@@ -139,13 +137,6 @@ def test_the_estimator_works_against_the_parts_and_they_with_their_weight():
         torch.testing.assert_close(ours[name], sign * gradient)
 
 
-def test_the_predictor_reads_the_invariant_part():
-    _, module, x = network()
-    out = module.eval()(x)
-    torch.testing.assert_close(out.logits, module.predictor(module.invariant(out.features)))
-    assert isinstance(module, DisentanglingModel) and not hasattr(out, "joint")
-
-
 # Attention.
 
 
@@ -219,15 +210,6 @@ def test_the_new_network_by_hand(share, policy):
     assert stay >= {"specific", "identifier", "estimator", "reconstructor"}
 
 
-def test_the_next_candidates_are_the_extractors_before_and_after():
-    method, server, before = served()
-    method.server_step(server, uploads(method, server)[1])
-    old, one, five = server.modules["candidates"].members
-    for name, value in old.state_dict().items():
-        assert torch.equal(value, before[name])
-        assert (one.state_dict()[name] == 1).all() and (five.state_dict()[name] == 5).all()
-
-
 def test_a_discriminator_takes_one_step_on_its_source_and_the_target():
     """One batch of a source's feature and two of the target's: W <- W - lr mean (p - e) z^T."""
     fields = {"discriminator_hidden": (), "discriminator_lr": 0.5}
@@ -264,6 +246,10 @@ def test_messages():
     assert [set(down) for down in downs][1] == {"discriminators", "model", "candidates"}
     assert set(ups[1].message) == {"features", "network", "scatter"}
     assert run.evaluated == ("personal",)
+    equal = training("FADA", target=1, attention="equal")
+    equal.one_round(), equal.one_round()
+    assert "candidates" not in equal._download(equal.clients[1])
+    assert equal.server.log["attention0"] == equal.server.log["attention2"] == 0.5
 
 
 def test_candidates_are_networks_with_the_batchs_own_statistics():
@@ -281,13 +267,6 @@ def test_candidates_are_networks_with_the_batchs_own_statistics():
     assert found.shape == (3, 13, 16) and not torch.allclose(found[1], found[2])
 
 
-def test_equal_weights_need_no_candidates():
-    run = training("FADA", attention="equal")
-    run.one_round(), run.one_round()
-    assert "candidates" not in run._download(run.clients[0])
-    assert run.server.log["attention1"] == run.server.log["attention2"] == 0.5
-
-
 # The target's labels.
 
 
@@ -302,8 +281,7 @@ def with_labels_turned(client):
 
 def everything(run):
     run.run(Silent())
-    groups = [named for client in run.clients for named in client.groups.values()]
-    return [run.server.state(), *groups]
+    return run.state()
 
 
 @pytest.mark.parametrize("policy", ["recompute", "average"])
@@ -312,23 +290,8 @@ def test_the_targets_labels_change_no_bit(policy):
         everything(training("FADA", given, target=1, bn_policy=policy))
         for given in (None, with_labels_turned(1), with_labels_turned(0))
     )
-    for a, b in zip(expected, found, strict=True):
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[name], b[name]) for name in a)
-    assert any(not torch.equal(value, other[0][name]) for name, value in expected[0].items())
-
-
-def test_the_target_trains_its_extractor_alone():
-    run = training("FADA", target=1)
-    run.one_round()
-    client = run.clients[1]
-    job = run._job(client, run._download(client), 2)
-    result = only(run, job)
-    assert set(result.terms) == {"fool"}
-    for name, info in run.layout.items():
-        if not info.is_buffer:
-            same = torch.equal(result.state[name], job.state[name])
-            assert same == (info.part not in ("encoder", "projection")), name
+    toys.assert_equal(expected, found)
+    assert any(not torch.equal(value, other[name]) for name, value in expected.items())
 
 
 def test_wrong_values_are_single_clear_lines():
@@ -341,11 +304,3 @@ def test_wrong_values_are_single_clear_lines():
     ):
         with pytest.raises(FedReproError, match=said):
             toys.start("FADA", **wrong)
-
-
-@pytest.mark.parametrize("dataset", ["digits5", "digits5-standin", "minidigits"])
-def test_table_21_names_every_client(dataset):
-    arms = papers.load("adcol").arms("table-21", dataset, "reduced")
-    targets = [arm.fields["target"] for arm in arms if arm.method == "FADA"]
-    clients = range(len(DATASETS[dataset]))
-    assert {clients[target] for target in targets} == set(clients)

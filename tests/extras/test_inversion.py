@@ -79,16 +79,6 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert torch.equal(again, whole)
 
 
-def test_images_of_a_batch_know_nothing_of_each_other() -> None:
-    """The second of two is what it is beside another first one."""
-    encoder = linear(TURNED)
-    a, b, c = torch.linspace(0.5, 2.5, 36).reshape(3, 12)
-    one, other = (
-        invert(encoder, torch.stack(pair), 2, 50, 0.01, generator()) for pair in ((a, b), (c, b))
-    )
-    assert torch.equal(one[1], other[1]) and not torch.equal(one[0], other[0])
-
-
 def test_the_error_of_an_embedding_by_hand() -> None:
     """Pixels 0.5 against 0.5 in six values and 0.75 in six: (6 x 0.25^2) / 12."""
     sent = torch.tensor([[0.5] * 6 + [0.75] * 6])

@@ -31,10 +31,10 @@ def test_the_bound_by_hand() -> None:
     assert float(lower_bound(scores)) == pytest.approx(3.0 - math.log((1 + 3) / 2))
 
 
-@pytest.mark.parametrize(("d", "rho"), [(3, 0.5), (16, 0.5)])
-def test_correlated_gaussians(d: int, rho: float) -> None:
-    found = mutual_information(*gaussians(1000, d, rho))
-    assert 0.7 * known(d, rho) < found < 1.03 * known(d, rho) + 0.03
+@pytest.mark.parametrize("d", [3, 16])
+def test_correlated_gaussians(d: int) -> None:
+    found = mutual_information(*gaussians(1000, d, 0.5))
+    assert 0.7 * known(d, 0.5) < found < 1.03 * known(d, 0.5) + 0.03
 
 
 def test_independent_pairs_tell_nothing() -> None:
@@ -91,17 +91,15 @@ def test_what_fedpall_sends_of_normal_features_tells_as_much_as_is_known(sent_as
 
 
 def trained(method: str = "FedPall", **fields: object) -> Training:
-    training = Training(create(method, **fields), toys.protocol(), toys.federation((40, 30, 20)), 0)
+    training = toys.start(method, (40, 30, 20), fields=fields)
     training.run(Silent())
     return training
 
 
 def test_pairs_are_the_images_and_what_is_sent_of_them() -> None:
     training = trained(sent_as="raw", closing_pass=False)
-    pairs = list(sent_pairs(training))
-    networks = dict(training.tested_networks(training.round))
-    assert [len(x) for x, _ in pairs] == [40, 30, 20]
-    for client, (images, sent) in zip(training.clients, pairs, strict=True):
+    networks = training.tested_networks(training.round)
+    for client, (images, sent) in zip(training.clients, sent_pairs(training), strict=True):
         assert np.array_equal(images, client.data.train.images.flatten(1).numpy())
         z = training.engine.features(networks[client.data.domain], client.data.train)
         np.testing.assert_allclose(sent, z.numpy(), rtol=1e-5, atol=1e-6)
@@ -111,11 +109,10 @@ def test_pairs_are_the_images_and_what_is_sent_of_them() -> None:
 
 def test_measuring_leaves_the_training_as_it_is() -> None:
     training = trained()
-    before = {name: value.clone() for name, value in training.server.state().items()}
+    before = {name: value.clone() for name, value in training.state().items()}
     curve = training.curve()
     first = leakage(training)
     assert first == leakage(training) and first["pairs"] == 90.0
     assert first["mutual_information"] >= 0
     assert training.curve().equals(curve)
-    after = training.server.state()
-    assert all(torch.equal(after[name], value) for name, value in before.items())
+    toys.assert_equal(training.state(), before)

@@ -10,16 +10,6 @@ from tests import toys
 from tests.methods.test_methods import record_messages, training
 
 
-def test_networks_stay():
-    run = training("FedProto")
-    start = {n: v.clone() for n, v in run.server.model.items()}
-    downs, _ = record_messages(run)
-    assert count_bytes(downs)["prototypes"] == 0, "there are none yet"
-    assert all(torch.equal(start[n], v) for n, v in run.server.model.items())
-    first, second = (client.personal(run.server.model) for client in run.clients[:2])
-    assert any(not torch.equal(first[n], second[n]) for n in first)
-
-
 @pytest.mark.parametrize("in_training", [False, True])
 @pytest.mark.parametrize("augmented", [False, True])
 def test_prototypes_are_means_of_the_trained_networks_features(in_training, augmented):
@@ -54,7 +44,7 @@ def test_the_nearest_global_prototype_is_what_is_tested(averages):
     fields = {"averages_networks": averages}
     run = training("FedProto", inference="prototype", **fields)
     run.one_round()
-    downs, ups = record_messages(run)
+    downs, _ = record_messages(run)
     client, (domain, test) = run.clients[0], next(iter(run.federation.tests.items()))
     state = run.server.model if averages else client.personal(run.server.model)
     z = run.engine.features(state, test)
@@ -66,7 +56,5 @@ def test_the_nearest_global_prototype_is_what_is_tested(averages):
     # The traffic is the classifier's form's: what a network holds of them came but once.
     other = training("FedProto", **fields)
     other.one_round()
-    other_downs, other_ups = record_messages(other)
-    assert count_bytes(downs) == count_bytes(other_downs)
-    assert {kind for u in ups for kind in u.message} == {k for u in other_ups for k in u.message}
+    assert count_bytes(downs) == count_bytes(record_messages(other)[0])
     assert run.evaluated == (("global",) if averages else ("personal",))

@@ -103,24 +103,10 @@ def test_bn_recompute_gives_the_data_statistics():
         torch.testing.assert_close(client.kept[name], again[name])
 
 
-def test_solo_sends_nothing_and_keeps_its_momentum():
-    run = training("SOLO")
-    downs, ups = record_messages(run)
-    assert [*downs, *(upload.message for upload in ups)] == [{}] * 6
-    assert all(client.optimizer for client in run.clients)
-
-
-def test_adcol_averages_nothing_and_may_send_a_share_of_the_representations():
-    run = training("ADCOL", sampling=0.5)
-    start = {n: v.clone() for n, v in run.server.model.items()}
-    downs, ups = record_messages(run)
-    assert [len(up.message["representations"]) for up in ups] == [11, 7, 5]
-    assert all(set(message) == {"discriminator"} for message in downs)
+def test_adcol_may_send_a_share_of_the_representations():
+    downs, ups = record_messages(training("ADCOL", sampling=0.5))
     assert all(isinstance(message["discriminator"], Network) for message in downs)
-    assert all(set(upload.message) == {"representations"} for upload in ups)
-    assert all(torch.equal(start[n], v) for n, v in run.server.model.items())
-    one, other = (client.personal(run.server.model) for client in run.clients[:2])
-    assert not torch.equal(*(state[next(iter(one))] for state in (one, other)))
+    assert [len(up.message["representations"]) for up in ups] == [11, 7, 5]
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -133,82 +119,6 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
         other = run.engine.features(state, client.data.train, training=not mode)
         torch.testing.assert_close(upload.message["representations"], z)  # one batch, in any order
         assert not torch.allclose(z, other, atol=0.1)
-
-
-def test_what_partialfed_sends_and_keeps():
-    """It sends all and loads a part."""
-    run = training("PartialFed", model="tiny-cnn")
-    everything = {n for n, info in run.layout.items() if not info.is_counter}
-    own = {n for n in everything if run.layout[n].is_bn or run.layout[n].part == "predictor"}
-    check_sent(run, sent=everything, kept=own)
-
-
-@pytest.mark.parametrize("shortcut_bn", ["local", "average"])
-def test_fedbn_keeps_batch_norm(shortcut_bn):
-    """All of it; as FedPall's code has it, all but the shortcuts'."""
-    run = training("FedBN", model="resnet10", shortcut_bn=shortcut_bn)
-    everything = {n for n, info in run.layout.items() if not info.is_counter}
-    kept = {n for n in everything if run.layout[n].is_bn}
-    assert any("downsample" in n for n in kept)
-    if shortcut_bn == "average":
-        kept = {n for n in kept if ".bn" in n}  # the names by which the code selects
-    check_sent(run, sent=everything - kept, kept=kept)
-
-
-def check_sent(run, sent, kept):
-    downs, ups = record_messages(run)
-    for client, down, up in zip(run.clients, downs, ups, strict=True):
-        assert set(down["model"]) == sent == set(up.message["model"])
-        assert set(client.kept) == kept
-    assert run.evaluated == ("personal",)
-
-
-def test_fedrep_shares_the_representation_and_trains_the_head_first():
-    run = training("FedRep", bn_policy="local")
-    assert run.travelling and all(run.layout[n].part != "predictor" for n in run.travelling)
-    job = run._job(run.clients[0], run._download(run.clients[0]), 1)
-    head, body = run.method.phases(run.protocol)
-    assert (head.epochs, body.epochs) == (2, 1)
-    result = only(run, replace(job, phases=[head]))
-    for name, info in run.layout.items():
-        if not info.is_buffer:
-            same = torch.equal(result.state[name], job.state[name])
-            assert same == (info.part != "predictor"), name
-
-
-def test_feddyn_leaves_local_batch_norm_alone():
-    run = training("FedDyn", bn_policy="local")
-    run.run(Silent())
-    assert not any(run.layout[name].is_bn for name in run.clients[0].memory)
-    assert all(run.layout[name].is_bn for name in run.clients[0].kept)
-
-
-def test_per_fedavg_tests_an_adapted_copy_only():
-    run = training("Per-FedAvg")
-    run.one_round()
-    assert run.evaluated == ("personal",)
-    assert all(client.kept == {} for client in run.clients)
-    for client, (_, adapted) in zip(run.clients, run.tested_networks(1).items(), strict=True):
-        shared = client.personal(run.server.model)
-        assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
-    assert training("Per-FedAvg", adapt_epochs=0).evaluated == ("global",)
-
-
-def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
-    """Fallah et al., Eq. 3: w - alpha grad. Nine images are three batches, one of them read."""
-    run = training("Per-FedAvg", toys.federation((9,)), adapt_steps=1, alpha=0.1)
-
-    @dataclass(frozen=True)
-    class Quadratic(methods.get("Per-FedAvg")):
-        def client_loss(self, model, batch, received):
-            return {"half-square": 0.5 * sum((p**2).sum() for p in model.params.values())}
-
-    for steps, factor in ((1, 0.9), (None, 0.9**2), (5, 0.9**5)):  # a rest of one joins a batch
-        method = Quadratic(alpha=0.1, adapt_steps=steps)
-        job = run._adaptation(run.clients[0], 1, method.before_test(run.protocol, False))
-        name = next(n for n, info in run.layout.items() if not info.is_buffer)
-        after = only(run, job, method).state[name]
-        torch.testing.assert_close(after, factor * job.state[name])
 
 
 @pytest.mark.parametrize(

@@ -131,8 +131,12 @@ def test_weights_that_meet_tensors_and_not_clients():
         torch.testing.assert_close(run.server.model[name], share * total)
 
 
-@pytest.mark.parametrize("name", FIELDS)
-def test_both_engines_agree(name):
-    settings = {"fields": FIELDS[name], "precision": "float64", "weighting": "tensors"}
-    runs = (embedded.start(name, engine, sizes=(21, 13, 9, 13), **settings) for engine in ENGINES)
+@pytest.mark.parametrize("name", [*FIELDS, "FedAvg", "SOLO", "MOON"])
+def test_both_engines_agree_and_the_head_neither_moves_nor_travels(name):
+    settings = {"precision": "float64", "weighting": "tensors", "batch_size": 8}
+    settings |= {"fields": FIELDS.get(name), "sizes": (21, 13, 9, 13)}
+    runs = [embedded.start(name, engine, **settings) for engine in ENGINES]
+    head = runs[0].server.model["predictor.weight"].clone()
     assert_same_run(*runs)
+    assert torch.equal(runs[0].server.model["predictor.weight"], head)
+    assert "predictor.weight" not in [*runs[0].travelling, *runs[0].broadcast]

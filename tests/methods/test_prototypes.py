@@ -10,11 +10,9 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.methods.prototypes import (
     beta_draws,
     class_means,
-    distance_reweighted,
     fedpall_mix,
     finch_prototypes,
     mix_other_class,
-    plain_mean,
 )
 
 
@@ -32,17 +30,6 @@ def test_class_means_sum_half_precision_in_float32():
         means, counts = class_means(features, torch.zeros(4000, dtype=torch.long), 1)
     assert means.dtype == counts.dtype == torch.float32
     assert counts.item() == 4000 and means.tolist() == [[1.5, 1.5]]
-
-
-def test_distance_reweighted_falls_back_to_the_mean():
-    alike = draw(1, 1, 4).expand(4, 1, 4)
-    for clients in (1, 2, 4):
-        stack = torch.cat([alike[:clients], draw(clients, 1, 4)], dim=1)
-        found, present = distance_reweighted(stack, torch.ones(clients, 2))
-        mean, _ = plain_mean(stack, torch.ones(clients, 2))
-        assert present.all()
-        assert torch.allclose(found[0], mean[0])
-        assert torch.allclose(found[1], mean[1]) == (clients <= 2)
 
 
 def test_finch_prototypes_of_equal_or_zero_means_are_one_cluster():
@@ -99,13 +86,6 @@ def test_the_largest_draw_takes_the_last_other_sample(largest):
     draws = torch.full((300,), largest)
     mixed = mix_other_class(torch.eye(300), labels, 2, torch.tensor(0.0), draws)
     assert mixed[0].argmax() == 299 and mixed[1].argmax() == 298
-
-
-def test_a_batch_of_one_class_stays_as_it_is():
-    z = draw(5, 3)
-    for labels in (torch.zeros(5), torch.full((5,), 2)):
-        mixed = mix_other_class(z, labels.long(), 3, torch.full((5,), 0.3), torch.rand(5))
-        assert torch.equal(mixed, z)
 
 
 def test_fedpall_mix_draws_one_alpha_and_one_mask():

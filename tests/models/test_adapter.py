@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -12,9 +11,6 @@ from fedrepro.data.transforms import augment, draw
 from fedrepro.models import build_model, layout, parameter_count
 from tests import embedded, toys
 from tests.data.made import one_line
-from tests.engine.test_fused import assert_same_run
-
-METHODS = ["FedAvg", "SOLO", "MOON", "Ditto", "DBE", "FedProto"]
 
 
 def test_it_has_the_half_mebibyte_of_the_papers_table_3():
@@ -57,16 +53,6 @@ def test_a_head_in_words_goes_before_class_means():
     assert (run.server.model["predictor.weight"] == 1).all()
     own = embedded.start("SOLO", given=given, head="own")
     assert (heads(own)[2] == 2).all()
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_head_neither_moves_nor_travels_and_engines_agree(name):
-    settings = {"precision": "float64", "sizes": (21, 13, 9, 13), "batch_size": 8}
-    run = embedded.start(name, **settings)
-    head = run.server.model["predictor.weight"].clone()
-    assert_same_run(run, embedded.start(name, "fused", **settings))
-    assert torch.equal(run.server.model["predictor.weight"], head)
-    assert not set(run.travelling + run.broadcast) & {"predictor.weight"}
 
 
 def test_embeddings_cannot_be_augmented():

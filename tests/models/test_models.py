@@ -30,71 +30,39 @@ def test_fedpalls_network_has_the_printed_parameter_counts_and_shares():
     """The shares are those of ten classes and four clients."""
     model = build_model("fedpall-resnet50", 10, 28)
     encoder, classifier = parameter_count(model.encoder), parameter_count(model.predictor)
-    assert parameter_count(model.projection) == 0 and isinstance(model.projection, nn.Identity)
-    assert round(encoder / 1e6, 1) == 23.5
-    # 2048*512 + 512*512 + 512*10 weights, biases of all three, two BatchNorms of 512
-    assert classifier == 1_048_576 + 262_144 + 5_120 + 512 + 512 + 10 + 2 * 1_024
-    assert round(classifier / 1e6, 2) == 1.32
-    assert round((encoder + classifier) / 1e6, 1) == 24.8
     amplifier = parameter_count(discriminator(2048, 4, batch_norm=True))
+    assert parameter_count(model) == encoder + classifier
+    assert round(encoder / 1e6, 1) == 23.5 and round(classifier / 1e6, 2) == 1.32
     assert round(100 * classifier / encoder, 2) == 5.61
     assert round(100 * amplifier / encoder, 2) == 5.59
-    assert round(amplifier / 1e6, 2) == 1.31  # the paper prints 1.33
     assert round(100 * (amplifier + classifier) / (encoder + classifier), 1) == 10.6
 
 
-# conv + BN + blocks + shortcuts + linear, added by hand
-@pytest.mark.parametrize(("name", "values"), [("resnet10", 4_903_242), ("resnet18", 11_173_962)])
-def test_basic_resnets_have_the_known_sizes(name, values):
-    model = build_model(name, 10, 32).eval()
+# Layers added by hand; of the digit CNN 6,272 values are flattened at 28 pixels.
+SIZES = [
+    ("resnet10", 32, 512, 4_903_242),
+    ("resnet18", 32, 512, 11_173_962),
+    ("narrow-resnet", 32, 128, 464 + 4_672 + 14_528 + 57_728 + 230_144 + 1_290),
+    ("digit-cnn", 28, 512, 312_768 + 6_273 * 2048 + 4_096 + 2_049 * 512 + 1_024 + 5_130),
+    ("pfl-cnn", 32, 128, 896 + 18_496 + 1_605_760 + 1_290),
+]
+
+
+@pytest.mark.parametrize(("name", "size", "features", "values"), SIZES)
+def test_networks_of_public_code_have_the_known_sizes(name, size, features, values):
+    model = build_model(name, 10, size).eval()
     assert parameter_count(model) == values
     with torch.no_grad():
-        features = model(images(2, 32)).features
-        maps = nn.Sequential(*list(model.encoder.children())[:-2])(images(1, 32))
-    assert features.shape == (2, 512) and float(features.min()) >= 0
-    assert maps.shape == (1, 512, 4, 4)  # stride 1 stem, no max-pool
+        z = model(images(2, size)).features
+    assert z.shape == (2, features) and float(z.min()) >= 0
 
 
-def test_digit_cnn_flattens_6272_values_and_follows_the_size():
-    linears = [m for m in build_model("digit-cnn", 10, 28).modules() if isinstance(m, nn.Linear)]
-    sizes = [(m.in_features, m.out_features) for m in linears]
-    assert sizes == [(6272, 2048), (2048, 512), (512, 10)]
-    assert build_model("digit-cnn", 7, 32)(images(2, 32)).features.shape == (2, 512)
-
-
-def test_pfl_cnn_has_the_public_sizes_no_batch_norm_and_starts_glorot_uniform():
+def test_pfl_cnn_has_no_batch_norm_and_starts_glorot_uniform():
     with seeded_modules(0):
         model = build_model("pfl-cnn", 10, 32)
-    # 3*32*9 + 32, 32*64*9 + 64, 64*14*14*128 + 128, 128*10 + 10
-    assert parameter_count(model) == 896 + 18_496 + 1_605_760 + 1_290
     assert not any(info.is_bn or info.is_buffer for info in layout(model).values())
     bound = (6 / (12_544 + 128)) ** 0.5
     assert bound * 0.999 < float(model.encoder[6].weight.detach().abs().max()) <= bound
-    out = model(images(2, 32))
-    assert out.features.shape == (2, 128) and float(out.features.detach().min()) >= 0
-    assert build_model("pfl-cnn", 4, 6)(images(2, 6)).logits.shape == (2, 4)
-
-
-@pytest.mark.parametrize("name", ["digit-cnn", "small-cnn", "tiny-cnn", "pfl-cnn"])
-def test_pooling_before_relu_makes_no_difference(name):
-    """Losses and gradients of the usual order of layers, ReLU before pooling, to the bit."""
-    with seeded_modules(0):
-        ours = build_model(name, 10, 28)
-    layers = list(ours.encoder)
-    pools = [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]
-    assert pools
-    for i in pools:
-        layers[i], layers[i + 1] = layers[i + 1], layers[i]
-        assert isinstance(layers[i], nn.ReLU)
-    usual = nn.Sequential(*layers, ours.projection, ours.predictor)
-    x, y = images(16, 28), torch.arange(16) % 10
-    gradients = []
-    for logits in (ours(x).logits, usual(x)):
-        ours.zero_grad()
-        loss = nn.functional.cross_entropy(logits, y)
-        loss.backward()
-        gradients.append([loss.detach(), *(p.grad.clone() for p in ours.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
 DEEP = [("adcol-resnet50", 28), ("fedpall-resnet50", 28), ("fedpall-resnet50", 64)]
@@ -102,7 +70,7 @@ DEEP = [("adcol-resnet50", 28), ("fedpall-resnet50", 28), ("fedpall-resnet50", 6
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [*DEEP, *product(["small-cnn", "tiny-cnn", "narrow-resnet"], [8, 16, 28, 33, 64])],
+    [*DEEP, *product(["small-cnn", "tiny-cnn", "narrow-resnet"], [8, 33, 64])],
 )
 def test_networks_take_small_images_and_train(name, size):
     model = build_model(name, 7, size)
@@ -111,19 +79,6 @@ def test_networks_take_small_images_and_train(name, size):
     assert model.feature_size == 2048 or "50" not in name
     out.logits.sum().backward()
     assert next(model.encoder.parameters()).grad is not None
-
-
-def test_narrow_resnet_has_resnet_10s_features_at_one_16th_of_its_size():
-    model = build_model("narrow-resnet", 10, 32)
-    z = model(images(4, 32)).features
-    assert z.shape == (4, 128) and (z >= 0).all() and (z > 0).any()
-    widths, full = (
-        [m.out_channels for m in network.modules() if isinstance(m, nn.Conv2d)]
-        for network in (model, build_model("resnet10", 10, 32))
-    )
-    assert [4 * width for width in widths] == full
-    with_pool = build_model("narrow-resnet", 7, 64)
-    assert sum(isinstance(m, nn.MaxPool2d) for m in with_pool.modules()) == 1
 
 
 def test_layout_tells_batch_norm_by_type_even_in_shortcuts():
@@ -143,11 +98,8 @@ def test_layout_tells_batch_norm_by_type_even_in_shortcuts():
         ("resnet51", 28, {}, "choose from .*resnet"),
         ("small-cnn", 28, {"depth": 3}, "it takes width"),
         ("resnet10", 28, {"width": 3}, "it takes none"),
-        ("narrow-resnet", 28, {"width": 0}, "whole number of 1 or more"),
         ("adcol-resnet50", 28, {"representation": 2.5}, "whole number of 1 or more"),
-        ("adcol-resnet50", 28, {"representation": True}, "whole number of 1 or more"),
         ("tiny-cnn", 7, {}, "8 pixels or more, not 7"),
-        ("small-cnn", 7, {}, "8 pixels or more, not 7"),
     ],
 )
 def test_wrong_names_arguments_and_sizes_are_one_clear_line(name, size, args, says):
