@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedrepro import __version__, campaign, commands
+from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, choices, one_line
 from fedrepro.base.places import CHECKOUT, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, Where, changes_of
@@ -106,7 +106,7 @@ app = typer.Typer(
 )
 app.add_typer(commands.data_app, name="data")
 app.add_typer(commands.records_app, name="records")
-app.command("campaign")(campaign.command)
+app.command()(commands.campaign)
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     commands.bench
 )

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 from fedrepro import campaign, cli
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.campaign_list import pflop, table
+from fedrepro.campaign import pflop, table
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import federation_of
 from fedrepro.records.packed import pack

@@ -62,7 +62,6 @@ class Asked:
     protocol: Protocol
     results: Sequence[Result] = ()
     seed: int = 0
-    scale: str = "reduced"
     runs: Path = RUNS
     root: Path | None = None
 
@@ -178,7 +177,7 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         known["past"] = any(r.past for r in ([result] if result else asked.results))
         alone = not asked.results or method in silent
         known["alternative"] = bool(result and result.arm.alternative)
-        if asked.scale == "paper" and kind.whole and result is not None:
+        if asked.protocol.scale == "paper" and kind.whole and result is not None:
             share = kind.whole * _one_image(result.record, column)
             known |= {"one_image": share, "run": result.record}
         rows.append({**place, **plain, "alone": alone, **known, **(more[0] if more else {})})

@@ -12,8 +12,8 @@ from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
+from fedrepro.quantities.figure_arrays import with_prototypes
 from fedrepro.quantities.paper_run import Study, study
-from fedrepro.quantities.prototypes import with_prototypes
 from fedrepro.report import figures, images, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
@@ -38,7 +38,7 @@ def open_study(
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
     where = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
-    chosen = {"only": methods or None, "changes": changes or {}}
+    chosen: dict[str, Any] = {"only": methods or None, "changes": changes or {}}
     return study(paper, dataset, scale, seed, **where, **chosen, progress=progress(own=True))
 
 

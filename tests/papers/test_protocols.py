@@ -11,7 +11,7 @@ from fedrepro import methods, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Scale
 from fedrepro.papers import Arm, Paper
-from fedrepro.papers.asked import known_methods, written
+from fedrepro.papers.registry import known_methods, written
 from fedrepro.quantities.base import get
 
 SCALES = get_args(Scale)

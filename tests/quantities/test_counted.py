@@ -7,8 +7,8 @@ import pytest
 from scipy import linalg
 
 from fedrepro import papers
-from fedrepro.quantities import base, counts
-from fedrepro.quantities.counts import frechet
+from fedrepro.quantities import base, counted
+from fedrepro.quantities.counted import frechet
 from fedrepro.quantities.paper_run import study
 
 
@@ -58,7 +58,7 @@ def test_sizes_of_sources_are_those_before_clients_get_theirs() -> None:
 
 
 def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeypatch) -> None:
-    whole, federation_of = counts.sources, base.federation_of
+    whole, federation_of = counted.sources, base.federation_of
 
     def cut(asked):
         return {k: replace(v, subset=k == "mini-font") for k, v in whole(asked).items()}
@@ -66,14 +66,14 @@ def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeyp
     def lesser(*where):
         return replace(federation_of(*where), subsets=("mini-font",))
 
-    monkeypatch.setattr(counts, "sources", cut)
+    monkeypatch.setattr(counted, "sources", cut)
     monkeypatch.setattr(base, "federation_of", lesser)
     sizes = found("table-3-sizes")
     assert {m for (m, _), row in sizes.items() if row["subset"]} == {"minidigits / mini-font"}
     messages = found("prose-cost", paper="fedpall")
-    counted = {method for (method, _), row in messages.items() if row["subset"]}
+    lesser_rows = {method for (method, _), row in messages.items() if row["subset"]}
     up = "bytes up in a round, relative to FedAvg (percent)"
-    assert counted == {"images per client, minidigits", up}
+    assert lesser_rows == {"images per client, minidigits", up}
 
 
 def test_the_printed_features_stand_beside_digits_alone() -> None:
