@@ -222,29 +222,6 @@ def test_unknown_parameter_is_refused(notebooks: Path, run: Sweep, tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--seeds", "-1"], "--seeds -1"),
-        (["--seeds", "0,x"], "0,x"),
-        (["--experiment", "figure-1"], "blocked"),
-        (["--device", "tpu"], "tpu"),
-        (["--jobs", "0"], "--jobs"),
-        (["--on", "moon"], "local, dask"),
-        (["--scheduler", "tcp://127.0.0.1:1"], "--on dask"),
-        (["nopaper"], "nopaper"),
-    ],
-)
-def test_wrong_words_are_one_line(
-    words: list[str], named: str, notebooks: Path, run: Sweep
-) -> None:
-    write_notebook(notebooks, GLUE, END)
-    result = run(*words)
-    assert result.exit_code == 2
-    assert len(result.stderr.splitlines()) == 1 and named in result.stderr, result.stderr
-    assert result.stdout == ""
-
-
 def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
     notebooks: Path, run: Sweep, tmp_path: Path
 ) -> None:
@@ -277,6 +254,8 @@ def test_no_notebook_and_no_folder(notebooks: Path, run: Sweep, tmp_path: Path) 
     (tmp_path / "runs").write_text("")
     taken = run()
     assert taken.exit_code == 2 and "is a file" in taken.stderr
+    alone = run("--scheduler", "tcp://127.0.0.1:1", "--runs", str(tmp_path / "other"))
+    assert alone.exit_code == 2 and "--on dask" in alone.stderr
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ REFUSED = [
     ("cross_device", "--peers nobody", ""),
     ("drift", "--domains nowhere", ""),
     ("end_to_end", "nowhere", "name a clone"),
-    ("gpu", "--device cuda", ""),
     ("growth", "--values 3 5", "belong to one axis"),
     ("growth", "--axis clients --values 7", "two or more"),
     ("growth", "--axis clients --values 0 5", "from 1 on"),
@@ -44,9 +43,11 @@ def test_bad_input_is_one_line_and_status_2(name, words, says, monkeypatch, caps
         assert line.startswith("error: ") and not usage
 
 
-def test_every_script_is_tried():
+def test_every_script_is_tried_and_named_in_the_readme():
     found = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8")}
     assert found == {name for name, *_ in REFUSED}
+    text = (FOLDER / "README.md").read_text("utf-8")
+    assert [path.name for path in FOLDER.glob("*.py") if f"`{path.name}`" not in text] == []
 
 
 def test_a_stored_call_names_no_place():
