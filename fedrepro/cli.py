@@ -21,7 +21,6 @@ from fedrepro.commands import Load, Root, Runs, Set, Track, Where, changes_of
 from fedrepro.report import text
 
 if TYPE_CHECKING:
-    from fedrepro.papers import Question
     from fedrepro.sweep import Job
 
 
@@ -214,26 +213,21 @@ def run(
     loaded = papers.load(paper)
     only, changed = _split(methods, loaded.labels), changes_of(changes)
     names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
-    where = scale, seed, only, changed, device, engine
-    asked = [papers.Question(loaded, name, *where) for name in names]
+    asked = [
+        papers.Question(loaded, name, scale, seed, only, changed, device, engine) for name in names
+    ]
     todo = [(a, name) for a in asked for name in a.chosen(experiment)]
     if not todo:
         raise FedReproError(
             f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"
         )
-    _answer(todo, runs=runs, data_root=data_root)
-
-
-def _answer(todo: Sequence[tuple[Question, str]], runs: Path, data_root: Path | None) -> None:
-    """Train or find the runs of experiments, and print their tables. Torch comes with it, so that
-    what was asked is checked before."""
     from fedrepro.base.progress import progress
-    from fedrepro.quantities.paper_run import Study
+    from fedrepro.quantities.paper_run import Study  # torch comes with it
     from fedrepro.records import Store
     from fedrepro.records.environment import pick_device
     from fedrepro.report.printout import result
 
-    pick_device(todo[0][0].device)
+    pick_device(device)
     where = {"store": Store(runs), "data_root": data_root, "progress": progress()}
     studies = [(Study.of(question, **where), name) for question, name in todo]
     for one, name in studies:
