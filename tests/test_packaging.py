@@ -11,7 +11,6 @@ import tomllib
 from pathlib import Path
 
 import nbformat
-import pytest
 import typer
 import yaml
 from packaging.requirements import Requirement
@@ -228,16 +227,3 @@ def test_what_binder_installs_exists() -> None:
     page = (REPOSITORY / "book" / "running.md").read_text()
     named = re.findall(r"(?:/main\?urlpath=lab/tree|/blob/main)/(\S+)", page)
     assert len(named) == 2 and all((REPOSITORY / file).is_file() for file in named)
-
-
-def test_conda_reads_the_environment() -> None:
-    """By rattler, a client of conda: its own entries and channels. Nothing is solved."""
-    rattler = pytest.importorskip("rattler", reason="it comes with the extra test")
-    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
-    entries = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
-    specs = [rattler.MatchSpec(entry, strict=True) for entry in entries]
-    assert [str(spec).split()[0] for spec in specs] == ["python", "pip"]
-    oldest = rattler.Version(PROJECT["requires-python"].removeprefix(">="))
-    assert rattler.VersionSpec(str(specs[0].version)).matches(oldest)
-    channels = [rattler.Channel(name) for name in environment["channels"]]
-    assert [channel.name for channel in channels] == ["conda-forge"]

@@ -15,7 +15,6 @@ pytest.importorskip("websocket", reason="the browser test needs websocket-client
 from fedrepro.federated import metrics
 from fedrepro.records.packed import Pack
 from fedrepro.report.results import FOLDER, recorded
-from fedrepro.report.verdicts import RULES
 from tests.book.chrome import Chrome, find_chromium
 
 PHONE, DESK = 390, 1400
@@ -45,20 +44,6 @@ CELLS = f"[...document.querySelectorAll({LINKS!r})].map(a => [a.innerText, a.hre
 LISTED = """location.pathname.endsWith('/run.html') &&
   [...document.querySelectorAll("#run tbody tr")].map(row =>
     [...row.cells].map(cell => cell.innerText))"""
-# Of each table of results, all unfolded: its id and what scale it says, the visible verdict words
-# in it, how many rows it has, and letters that are not explained under it.
-VERDICTS = """document.querySelectorAll('details').forEach(folded => { folded.open = true; });
-[...document.querySelectorAll('table.beside')].map(table => {
-  const below = table.closest('.table-scroll').nextElementSibling;
-  const explained = [...below?.querySelectorAll('.table-marks sup') ?? []].map(s => s.innerText);
-  return [
-    table.caption.textContent,
-    [...table.querySelectorAll('.verdict')].filter(v => v.checkVisibility())
-      .map(v => v.innerText.trim()),
-    table.tBodies[0].rows.length,
-    [...table.querySelectorAll('.mark')].flatMap(mark => mark.innerText.split(', '))
-      .filter(letter => !explained.includes(letter))];
-})"""
 # Rows of the table of results whose caption has a text, as a reader sees them; a head of it.
 TABLE = "[...document.querySelectorAll('table.beside')].find(t => t.innerText.includes({!r}))"
 ROWS = """[...%s.tBodies[0].rows].filter(row => row.checkVisibility())
@@ -123,27 +108,6 @@ def test_pages_opened_as_files_draw_formulas_and_load_nothing_remote(
         assert not [url for url in visit.requests if url.startswith("http")]
         assert browser.run("document.querySelectorAll('mjx-container').length") > 3
         assert not browser.run(RAW_FORMULAS) and not browser.run(BROKEN_IMAGES)
-
-
-@pytest.mark.browser
-def test_result_tables_show_their_verdicts(browser: Chrome, site: Path) -> None:
-    """At scale paper a word a cell, at other scales one word for all; nothing run, nothing said."""
-    tables = []
-    for page in pages(site):
-        if page.parent.name == "results":
-            browser.open(page.as_uri(), PHONE)
-            tables += browser.run(VERDICTS)
-    assert any("table-1" in caption for caption, *_ in tables)
-    known = {word for word, _ in RULES}
-    for caption, words, rows, unexplained in tables:
-        assert set(words) <= known and not unexplained, caption
-        if "no verdict on numbers" in caption:
-            assert words == ["no verdict"], caption
-        elif "the paper's protocol" in caption:
-            assert len(words) >= rows, caption
-        else:
-            assert "not run" in caption, caption
-    assert any(words for _, words, *_ in tables), "no page shows a verdict"
 
 
 def press(browser: Chrome, what: str) -> None:
@@ -311,17 +275,6 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
     browser.wait(f"{STRONG} === 1 / 4")
     press("ArrowUp", 38)
     browser.wait(f"{STRONG} === 1")
-    name = "shown.querySelector('.role-legend-label text').getBoundingClientRect()"
-    for _ in range(60):  # the same: until the click has met the name
-        x, y = browser.run(f"(r => [r.x + r.width / 2, r.y + r.height / 2])({name})")
-        for kind in ("mousePressed", "mouseReleased"):
-            where = {"x": x, "y": y, "button": "left", "clickCount": 1}
-            browser.send("Input.dispatchMouseEvent", type=kind, **where)
-        time.sleep(0.5)
-        if browser.run(f"{STRONG} === 1 / 4"):
-            break
-    assert browser.run(STRONG) == 1 / 4
-
     ink = "shown.querySelector('.role-axis-label text').getAttribute('fill')"
     before = browser.run(f"document.documentElement.dataset.theme = 'light', {ink}")
     browser.run("document.documentElement.dataset.theme = 'dark'")

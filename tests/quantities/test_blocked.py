@@ -102,6 +102,7 @@ def test_distances_of_domainnets_sources(plain: Path, tmp_path: Path, monkeypatc
     monkeypatch.setitem(counted.MEASURED, "reduced", ("pixels", None))  # type: ignore[arg-type]
     rows = asked("domainnet", plain, tmp_path).cells("table-3-fid-domainnet")
     found = {row["method"]: row["value"] for row in rows}
+    assert all(row["standin"] and "Inception" in row["caveats"][0] for row in rows)  # no verdict
     spread = 5 * 2 * (125**2 + 75**2 + 25**2) / 29
     each = [192 * ((50 * i - 125) ** 2 + spread) / 255**2 for i in range(6)]
     assert [found[f"DomainNet / {name}-10"] for name in NAMES] == pytest.approx(each)

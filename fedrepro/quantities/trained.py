@@ -1,7 +1,8 @@
-"""Costs of a training: seconds, rounds and bytes, until a target accuracy (the printed one, or the
-lowest final one among some arms) or until the best round; and MPFT's messages, counted."""
+"""Numbers of trained runs: accuracy by domain, as a mean, in and out of the clients' domains, and
+its gains; seconds, rounds and bytes, until a target accuracy or the best round."""
 
 from dataclasses import replace
+from itertools import product
 
 import torch
 
@@ -11,10 +12,100 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods import create
 from fedrepro.papers import Arm
 from fedrepro.quantities.base import Asked, Result, Values, quantity
+from fedrepro.quantities.noise import tested_images
 from fedrepro.records import federation_of
 
 VALUES = 512  # values of an embedding, for both encoders of the paper
 ONCE = {"server_epochs": 1, "server_warmup": 0}  # the server's training does not change the bytes
+
+
+# Accuracy.
+
+
+@quantity("accuracy", "sweep", "curves", "features", "terms", "privacy", whole=100.0)
+def by_domain(asked: Asked) -> Values:
+    """Test accuracy per domain and `avg`; also of experiments that are only drawn."""
+    for result in asked.results:
+        for column, value in asked.scores(result).items():
+            yield result.label, column, value
+
+
+@quantity("grid", whole=100.0)
+def grid(asked: Asked) -> Values:
+    """Each arm's mean accuracy, in the arm's row and column."""
+    first = asked.table.columns[0]
+    for result in asked.results:
+        arm = result.arm
+        yield arm.row or result.label, arm.column or first, asked.scores(result)["avg"]
+
+
+@quantity("targets", per_arm=False, whole=100.0)
+def each_target(asked: Asked) -> Values:
+    """Arms whose method has a target share one row: each in the column of its target's domain, and
+    their mean if every domain has been a target. Other arms have their own row."""
+    turns: dict[str, dict[str, float]] = {}
+    domains: list[str] = []
+    for result in asked.results:
+        scores, target = asked.scores(result), result.arm.fields.get("target")
+        if target is None:
+            yield from ((result.label, column, value) for column, value in scores.items())
+            continue
+        data = result.record.data
+        domains, home = data["domains"], data["clients"][target]["domain"]
+        turns.setdefault(result.arm.row, {})[home] = scores[home]
+    for row, found in turns.items():
+        yield from ((row, domain, found[domain]) for domain in domains if domain in found)
+        if len(found) == len(domains):
+            yield row, "avg", sum(found.values()) / len(found)
+
+
+@quantity("differences", per_arm=False)
+def differences(asked: Asked) -> Values:
+    """Printed rows that are one accuracy, or the difference of two. Rows of other data sets, and of
+    domains that a replacing data set does not have, are left out."""
+    scores = {result.label: asked.scores(result) for result in asked.results}
+    for one in asked.experiment.differences:
+        embedded = asked.dataset == "minidigits"
+        if not embedded and asked.paper.dataset(asked.dataset).protocol != one.dataset:
+            continue
+        if one.of not in scores or (one.minus is not None and one.minus not in scores):
+            continue
+        base = scores[one.minus] if one.minus is not None else {}
+        gains = {column: value - base.get(column, 0.0) for column, value in scores[one.of].items()}
+        gains["largest"] = max(value for column, value in gains.items() if column != "avg")
+        if one.column in gains:
+            yield one.row, asked.table.columns[0], gains[one.column]
+
+
+@quantity("relative", per_arm=False)
+def relative(asked: Asked) -> Values:
+    """How much the last arm's mean accuracy is above the first's, in percent of the first's."""
+    if len(asked.results) < 2:
+        return
+    low, high = (asked.scores(asked.results[place])["avg"] for place in (0, -1))
+    row = asked.experiment.rows.get(asked.dataset, asked.dataset)
+    yield row, asked.table.columns[0], 100 * (high / low - 1)
+
+
+@quantity("in-out", whole=1.0)
+def in_out(asked: Asked) -> Values:
+    """Accuracies as fractions, and their round: 0 if nothing is sent. On other data than the
+    printed table's, they have other names."""
+    first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
+    printed = asked.experiment.table is not None and first == asked.dataset
+    ours = "out of domain", "in domain", "best round"
+    names = ("ood_acc", "ind_acc", "rounds") if printed else ours
+    for result in asked.results:
+        curve, data = result.record.curve, result.record.data
+        best = metrics.best_round(curve)
+        weights = data.get("weights") or tested_images(result.record)
+        found = metrics.in_and_out(curve, data["clients"], weights).loc[best]
+        last = best if metrics.traffic(curve).size else 0
+        values = (found["ood"] / 100, found["ind"] / 100, last)
+        yield from zip([result.label] * 3, names, map(float, values), strict=True)
+
+
+# Costs. A target accuracy is the printed one, or the lowest final one among some arms.
 
 
 def targets(asked: Asked) -> dict[str, float]:
@@ -47,18 +138,14 @@ def gigabytes(asked: Asked, result: Result, column: str, target: float) -> float
 
 @quantity("rounds")
 def rounds(asked: Asked) -> Values:
-    wanted = targets(asked)
-    for result in asked.results:
-        for column, target in wanted.items():
-            yield result.label, column, reached(result, column, target)
+    for result, (column, target) in product(asked.results, targets(asked).items()):
+        yield result.label, column, reached(result, column, target)
 
 
 @quantity("traffic")
 def traffic(asked: Asked) -> Values:
-    wanted = targets(asked)
-    for result in asked.results:
-        for column, target in wanted.items():
-            yield result.label, column, gigabytes(asked, result, column, target)
+    for result, (column, target) in product(asked.results, targets(asked).items()):
+        yield result.label, column, gigabytes(asked, result, column, target)
 
 
 @quantity("speedup", per_arm=False)
