@@ -370,7 +370,7 @@ def book(
     """
     from fedrepro.pages import build_book
 
-    page = build_book(runs or (RUNS if RUNS.is_dir() else None), report=_say)
+    page = build_book(runs or (RUNS if RUNS.is_dir() else None), say=_say)
     typer.echo(str(page))
     if show:
         typer.launch(page.as_uri())

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from email.message import EmailMessage
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from typer.testing import CliRunner, Result
 
 import fedrepro
 from fedrepro import cli, commands, papers
-from fedrepro.base import places
 from fedrepro.report import text
 
 COMMANDS = (
@@ -107,16 +105,6 @@ def test_a_mistake_is_one_line_before_anything_heavy_is_imported() -> None:
     assert len(lines) == len(WRONG)
     for (words, named), line in zip(WRONG, lines, strict=True):
         assert line.startswith("error: ") and named in line, (words, line)
-
-
-def test_the_address_of_the_clone_is_told_where_it_is_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    known = EmailMessage()
-    monkeypatch.setattr(places, "metadata", lambda name: known)
-    assert places.clone() == "clone the repository and install it with `pip install -e .`"
-    known["Project-URL"] = "Repository, https://example.org/fedrepro"
-    assert "the repository https://example.org/fedrepro and install" in places.clone()
 
 
 def test_methods() -> None:
@@ -282,24 +270,6 @@ def test_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "CHECKOUT", tmp_path)
     assert call("bench").stdout.splitlines()[1:] == ["speed      How fast."]
     assert call("bench", "speed", "--rounds", "3").exit_code == 3
-
-
-def test_book_hands_on_its_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedrepro import pages
-
-    asked: list[Path | None] = []
-
-    def build(runs: Path | None = None, **_: Any) -> Path:
-        asked.append(runs)
-        return tmp_path / "index.html"
-
-    monkeypatch.setattr(pages, "build_book", build)
-    monkeypatch.setattr(cli, "RUNS", tmp_path / "runs")
-    assert call("book").stdout.strip() == str(tmp_path / "index.html")
-    (tmp_path / "runs").mkdir()
-    call("book")
-    call("book", "--runs", "other")
-    assert asked == [None, tmp_path / "runs", Path("other")]
 
 
 def test_aligned_columns_and_json() -> None:

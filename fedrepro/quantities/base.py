@@ -187,8 +187,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         rows.append(row | (more[0] if more else {}))
     columns = list(dict.fromkeys(row["column"] for row in rows))
     for arm, end in diverged if kind.per_arm else ():
-        known = {"method": arm.row or arm.label, "value": None, "alternative": arm.alternative}
-        known["caveats"] = [f"seed {end.seed} diverged in round {end.round}"]
+        known: Row = {"method": arm.row or arm.label, "alternative": arm.alternative}
+        known |= {"value": None, "caveats": [f"seed {end.seed} diverged in round {end.round}"]}
         for column in [arm.column] if arm.column else columns:
             standin = any(row["standin"] for row in rows if row["column"] == column)
             rows.append({**plain, **known, "column": column, "standin": standin})

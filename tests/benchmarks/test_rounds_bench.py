@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from tests.benchmarks.conftest import script
 from tests.data.made import one_line
@@ -41,19 +40,6 @@ def test_a_wrong_loss_stops_the_measurement(monkeypatch):
         monkeypatch.setattr(bench, "field_rounds", lambda *_, rows=rows, **__: (rows, [1.0]))
         with one_line(message):
             bench.check("FedAvg", TINY, federation)
-
-
-@pytest.mark.slow
-def test_a_side_is_measured_in_a_fresh_process():
-    """Its memory is not of the process that started it, which holds more; the round that warms up
-    is not among the timed ones."""
-    ballast = torch.ones(64, 1024, 1024)  # 256 MiB
-    here = bench.peak_resident()
-    found = bench.measured_apart("field", "FedAvg", TINY)
-    memory = found["memory_mib"]
-    assert 0 < memory["before"] <= memory["peak"] < here and memory["device_peak"] is None
-    assert len(found["seconds"]) == 1 and found["seconds"][0] > 0
-    assert ballast.shape == (64, 1024, 1024)
 
 
 def test_what_is_stored_is_what_the_page_shows(tmp_path, monkeypatch, capsys):

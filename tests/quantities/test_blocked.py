@@ -107,10 +107,3 @@ def test_distances_of_domainnets_sources(plain: Path, tmp_path: Path, monkeypatc
     each = [192 * ((50 * i - 125) ** 2 + spread) / 255**2 for i in range(6)]
     assert [found[f"DomainNet / {name}-10"] for name in NAMES] == pytest.approx(each)
     assert found["DomainNet"] == pytest.approx(sum(each) / 6)
-
-
-def test_without_the_pictures_one_line_says_what_is_missing(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    given = asked("domainnet", tmp_path / "data", tmp_path / "runs")
-    with pytest.raises(FedReproError, match="fedrepro data fetch"):
-        given.results("table-5")

@@ -65,7 +65,15 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
 
 
 def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
-    solo, adcol = weights(tmp_path, SHORT).results("table-4")
+    """Progress names rows and tried values; an experiment with another's arms has its tuning."""
+    labels = []
+
+    class Told(Silent):
+        def start(self, label: str, total: int, done: int) -> None:
+            labels.append(label)
+
+    study = replace(weights(tmp_path, SHORT), progress=Told())
+    solo, adcol = study.results("table-4")
     assert solo.tries == {} and adcol.tries.keys() == {"10.0", "0.1"}
     best = max((10.0, 0.1), key=lambda mu: adcol.tries[str(mu)])
     assert adcol.record.config["method"]["fields"]["mu"] == best
@@ -73,6 +81,10 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     trials = [r.config for r in toys.records(tmp_path) if r.config["seed"] == 3]
     assert [trial["protocol"]["rounds"] for trial in trials] == [1, 1]
     assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
+    tried = ["ADCOL, 10.0 seed 3", "ADCOL, 0.1 seed 3"]
+    assert labels == ["SOLO seed 0", *tried, "ADCOL seed 0"]
+    (again,) = study.results("table-6-rounds")
+    assert again.tries == adcol.tries
 
 
 def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
@@ -90,23 +102,6 @@ def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
     chosen = metrics.best_value(proximal.tries)
     assert proximal.record.config["protocol"]["optimizer"]["lr"] == best
     assert proximal.record.config["method"]["fields"]["mu"] == own.get(chosen, 0.01)
-
-
-def test_progress_names_rows_and_tried_values(tmp_path) -> None:
-    labels = []
-
-    class Told(Silent):
-        def start(self, label: str, total: int, done: int) -> None:
-            labels.append(label)
-
-    replace(weights(tmp_path, SHORT), progress=Told()).results("table-4")
-    tried = ["ADCOL, 10.0 seed 3", "ADCOL, 0.1 seed 3"]
-    assert labels == ["SOLO seed 0", *tried, "ADCOL seed 0"]
-
-
-def test_an_experiment_with_anothers_arms_has_its_tuning(tmp_path) -> None:
-    (adcol,) = weights(tmp_path, SHORT).results("table-6-rounds")
-    assert adcol.tries.keys() == {"10.0", "0.1"}
 
 
 @pytest.mark.parametrize("update", [{"values": {"paper": (0.1,)}}, {"protocols": ("domainnet",)}])
