@@ -17,21 +17,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import entry
+import report
 import torch
+from rounds import RESULTS, Settings, made_federation
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.records.environment import environment
-
-if __package__:
-    from benchmarks import entry, report
-    from benchmarks.rounds import RESULTS, Settings, made_federation
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
-    import report
-    from rounds import RESULTS, Settings, made_federation
 
 # Images of a client, their side in pixels, and a batch: about a second a round on two cores.
 WORK = {
@@ -98,8 +93,7 @@ def main(words: Sequence[str] | None = None) -> None:
         "results": found,
     }
     files.write_json(given.json or RESULTS / "at-once-cpu.json", content)
-    for row in report.at_once_rows(content):
-        print(", ".join(f"{name}: {value}" for name, value in row.items()))
+    entry.show(report.at_once_rows(content))
 
 
 if __name__ == "__main__":

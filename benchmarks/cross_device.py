@@ -3,7 +3,6 @@
     python benchmarks/cross_device.py --make-venvs DIR          on the CPU, beside all peers
     python benchmarks/cross_device.py --python-pfl P --python-flower F --rounds 20 --repeat 5
     python benchmarks/cross_device.py --device cuda --engine fused --rounds 1500 --peers none
-    python benchmarks/cross_device.py --table                   fill README.md's table
 
 1,000 users with 50 images of 32x32 pixels each, 50 users a round, batches of 10, a network of two
 convolutions: the set-up of pfl-research's CIFAR10 benchmark. Each side trains in a process of its
@@ -24,25 +23,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import entry
 import numpy as np
+import report
 import torch
+from peers.shared import MARK, Work
+from rounds import made_samples
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.engine import ENGINES
 from fedrepro.records.environment import environment, pick_device
 
-if __package__:
-    from benchmarks import entry
-    from benchmarks.peers.shared import MARK, Work
-    from benchmarks.rounds import made_samples
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
-    from peers.shared import MARK, Work
-    from rounds import made_samples
-
 HERE = Path(__file__).resolve().parent
-RESULTS, README = HERE / "results", HERE / "README.md"
-MARKS = ("<!-- cross-device: begin -->", "<!-- cross-device: end -->")
+RESULTS = HERE / "results"
 LIBRARY = "library"
 OWN = (LIBRARY, "field")  # run by the Python that runs this
 PEERS = ("pfl", "pfl-torchrun", "flower", "field")  # those measured where nobody names any
@@ -229,43 +222,6 @@ def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, "calls": old["calls"] + new["calls"], "sides": sides, "ratios": ratios(sides)}
 
 
-# The table.
-
-HEAD = (
-    "| machine | side | s/round | rounds, repeats | time / library's (min to max) |\n"
-    "|---|---|---|---|---|"
-)
-
-
-def table(files: Sequence[Path]) -> str:
-    """A Markdown table of stored measurements."""
-    rows = []
-    for path in sorted(files):
-        held = json.loads(path.read_text(encoding="utf-8"))
-        work, place = held["settings"], held["calls"][0]["environment"]
-        where = f"{place['device']}, threads: {work['threads']}"
-        for name, side in held["sides"].items():
-            label = f"{name} ({held['engine']}, {work['precision']})" if name == LIBRARY else name
-            if "error" in side:
-                rows.append(f"| {where} | {label} | {side['error']} | | |")
-                continue
-            seconds = statistics.median(totals(side)) / work["rounds"]
-            ratio = held["ratios"].get(name)
-            shown = "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio) if ratio else ""
-            counts = f"{work['rounds']}, {len(side['repeats'])}"
-            rows.append(f"| {where} | {label} | {seconds:.2f} | {counts} | {shown} |")
-    return "\n".join([HEAD, *rows]) if rows else "No measurement is stored."
-
-
-def fill_readme(readme: Path = README, results: Path = RESULTS) -> str:
-    """Put the table between the marks of the README; returns it."""
-    text = table(list(results.glob("cross-device-*.json")))
-    before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    readme.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}", encoding="utf-8")
-    return text
-
-
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description="rounds with many small users, beside peers")
     plan.add_argument("--rounds", type=entry.count, default=20, help="timed rounds of each repeat")
@@ -286,7 +242,6 @@ def parser() -> argparse.ArgumentParser:
         "--json", type=Path, help="default: results/cross-device[-PRECISION]-DEVICE.json"
     )
     plan.add_argument("--add", action="store_true", help="keep the repeats stored there")
-    plan.add_argument("--table", action="store_true", help="fill README.md from the results")
     return plan
 
 
@@ -327,9 +282,6 @@ def called(given: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
 
 def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
-    if given.table:
-        print(fill_readme())
-        return
     kind = "" if given.precision == "float32" else f"-{given.precision}"
     path = given.json or RESULTS / f"cross-device{kind}-{given.device}.json"
     held = called(given, sys.argv[1:] if words is None else words)
@@ -337,7 +289,7 @@ def main(words: Sequence[str] | None = None) -> None:
         held = joined(json.loads(path.read_text(encoding="utf-8")), held)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
-    print(table([path]))
+    entry.show(report.cross_device_rows(held))
 
 
 if __name__ == "__main__":

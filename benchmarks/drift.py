@@ -11,6 +11,7 @@ import argparse
 from itertools import pairwise
 from pathlib import Path
 
+import entry
 import numpy as np
 import pandas as pd
 import torch
@@ -19,11 +20,6 @@ from torch.nn import functional as F
 
 from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.data.domains import generator
-
-if __package__:
-    from benchmarks import entry
-else:
-    import entry
 
 MINIDIGITS = ("mini-scanned", "mini-font", "mini-photo", "mini-street")
 BATCH = 64

@@ -23,6 +23,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import entry
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -35,11 +36,6 @@ from fedrepro.data.transforms import normalise
 from fedrepro.engine.base import Streams
 from fedrepro.federated.rounds import Training
 from fedrepro.quantities.paper_run import study
-
-if __package__:
-    from benchmarks import entry
-else:
-    import entry
 
 CPU, CODE = torch.device("cpu"), "federated/fed_office.py"
 MOVED = 1e-7

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fedrepro.base.errors import FedReproError
 
@@ -31,6 +31,12 @@ def command(script: str, words: Sequence[str]) -> str:
         if word.partition("=")[0] not in PLACES and i - 1 not in places
     ]
     return " ".join([f"python benchmarks/{script}.py", *kept])
+
+
+def show(rows: Iterable[Mapping[str, str]]) -> None:
+    """Print one line per row of a table of report.py."""
+    for row in rows:
+        print(", ".join(f"{name}: {value}" for name, value in row.items()))
 
 
 def run(main: Callable[[], None]) -> None:

@@ -26,7 +26,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import entry
 import torch
+from field_loop import FieldLoop
+from timing import SHAPES, TINY, Shape, clear, clocked, peak_mib
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
@@ -38,15 +41,6 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.federated.rounds import Training
 from fedrepro.records import RunSpec, Store, federation_of
 from fedrepro.records.environment import environment, pick_device
-
-if __package__:
-    from benchmarks import entry
-    from benchmarks.field_loop import FieldLoop
-    from benchmarks.timing import SHAPES, TINY, Shape, clear, clocked, peak_mib
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
-    from field_loop import FieldLoop
-    from timing import SHAPES, TINY, Shape, clear, clocked, peak_mib
 
 HERE = Path(__file__).resolve().parent
 STEPS = ("checks", "timing", "runs")

@@ -10,6 +10,7 @@ results/growth-AXIS-ENGINE-DEVICE.json; report_growth.py fits the slopes. See RE
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import sys
@@ -22,7 +23,10 @@ from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any
 
+import entry
 import torch
+from report_growth import slopes
+from rounds import CLASSES, MIB, Ticks, made_samples, peak_resident
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro import methods
@@ -34,17 +38,6 @@ from fedrepro.data.federation import ClientData, Federation
 from fedrepro.federated.rounds import Training
 from fedrepro.models import build_model, parameter_count
 from fedrepro.records.environment import environment, pick_device
-
-if __package__:
-    from benchmarks import entry
-    from benchmarks.report_growth import slopes
-    from benchmarks.rounds import CLASSES, Ticks, made_samples
-    from benchmarks.timing import clear, peak_mib
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
-    from report_growth import slopes
-    from rounds import CLASSES, Ticks, made_samples
-    from timing import clear, peak_mib
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS = ("FedAvg", "ADCOL")
@@ -167,6 +160,21 @@ def operations(point: Point, device: torch.device) -> int:
     with FlopCounterMode(display=False) as counter:
         run.run(Silent())
     return int(counter.get_total_flops())
+
+
+def clear(device: torch.device) -> None:
+    """Forget what earlier measurements held."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_mib(device: torch.device) -> float:
+    """The most memory held: on the device since `clear`, or by the whole process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / MIB
+    return peak_resident()
 
 
 def measured(point: Point, count: bool = False) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+import entry
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -23,11 +24,6 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.threads import one_thread
 from fedrepro.models import build_model
 from fedrepro.records.environment import device_name
-
-if __package__:
-    from benchmarks import entry
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
 
 RESULT = Path(__file__).parent / "results" / "peak.md"
 NETWORKS = (("resnet10", 32, 32), ("adcol-resnet50", 64, 32), ("adcol-resnet50", 28, 64))

@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import entry
 import pandas as pd
+import report
 import torch
+from rounds import Settings, made_federation, synchronize
 
 from fedrepro import methods
 from fedrepro.base import files
@@ -32,16 +35,6 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.methods.server import Server
 from fedrepro.records.environment import environment, pick_device
-
-if __package__:
-    from benchmarks import entry, report
-    from benchmarks.rounds import Settings, made_federation
-    from benchmarks.timing import synchronize
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
-    import report
-    from rounds import Settings, made_federation
-    from timing import synchronize
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS = ("FedAvg", "ADCOL")

@@ -15,16 +15,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import entry
+
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
 from fedrepro.records.environment import environment, pick_device
-
-if __package__:
-    from benchmarks import entry
-else:
-    import entry
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAPER, RULE, BASE = "adcol", "last5", "float32"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,13 @@ def stored(pattern: str, folder: Path | None = None) -> dict[str, dict[str, Any]
         except (OSError, TypeError, ValueError) as error:
             raise FedReproError(f"{path} cannot be read ({error}); measure it again") from None
     return found
+
+
+def rows_of(
+    pattern: str, folder: Path | None, rows: Callable[[File], list[dict[str, str]]]
+) -> list[dict[str, str]]:
+    """The rows of all stored measurements of a kind."""
+    return [row for file in stored(pattern, folder).values() for row in rows(file)]
 
 
 # Words and tables.
@@ -124,31 +131,35 @@ def measurements(folder: Path | None = None) -> Html:
 # Beside the field's loop.
 
 
-def rounds(folder: Path | None = None) -> Html:
-    """The library's rounds beside the field's loop, a row a network, machine and method."""
+def round_rows(file: File) -> list[dict[str, str]]:
+    """The library's rounds beside the field's loop, a row a method."""
     rows = []
-    for file in stored("rounds-*.json", folder).values():
-        asked = file["settings"]
-        key = "device_peak" if asked["device"] == "cuda" else "peak"
-        for method, found in file["results"].items():
-            ratio, memory = found["seconds_ratio"], found["memory_mib"]
-            rows.append(
-                {
-                    "network": f"{asked['model']}, {asked.get('precision', 'float32')}",
-                    "method": method,
-                    "library (s)": spread(found["seconds"]["library"]),
-                    "field (s)": spread(found["seconds"]["field"]),
-                    "time, ratio": f"{ratio['median']:.2f} ({ratio['min']:.2f} to "
-                    f"{ratio['max']:.2f})",
-                    "library (MiB)": f"{memory['library'][key]:,.0f}",
-                    "field (MiB)": f"{memory['field'][key]:,.0f}",
-                    "memory, ratio": f"{found['memory_ratio']:.2f}",
-                    "protocol": f"{asked['clients']} clients of {asked['images']} images, "
-                    f"{asked['size']} px, batches of {asked['batch']}, local epochs: "
-                    f"{asked['epochs']}, repeats: {asked['repeat']}",
-                    "machine": machine(file),
-                }
-            )
+    asked = file["settings"]
+    key = "device_peak" if asked["device"] == "cuda" else "peak"
+    for method, found in file["results"].items():
+        ratio, memory = found["seconds_ratio"], found["memory_mib"]
+        rows.append(
+            {
+                "network": f"{asked['model']}, {asked.get('precision', 'float32')}",
+                "method": method,
+                "library (s)": spread(found["seconds"]["library"]),
+                "field (s)": spread(found["seconds"]["field"]),
+                "time, ratio": f"{ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f})",
+                "library (MiB)": f"{memory['library'][key]:,.0f}",
+                "field (MiB)": f"{memory['field'][key]:,.0f}",
+                "memory, ratio": f"{found['memory_ratio']:.2f}",
+                "protocol": f"{asked['clients']} clients of {asked['images']} images, "
+                f"{asked['size']} px, batches of {asked['batch']}, local epochs: "
+                f"{asked['epochs']}, repeats: {asked['repeat']}",
+                "machine": machine(file),
+            }
+        )
+    return rows
+
+
+def rounds(folder: Path | None = None) -> Html:
+    """`round_rows` of every stored measurement."""
+    rows = rows_of("rounds-*.json", folder, round_rows)
     return table(rows, "Median (least to greatest); ratios are library / field.")
 
 
@@ -254,34 +265,39 @@ def phase_rows(file: File) -> list[dict[str, str]]:
 
 def phase_table(folder: Path | None = None) -> Html:
     """`phase_rows` of every stored measurement."""
-    rows = [row for file in stored("phases-*.json", folder).values() for row in phase_rows(file)]
+    rows = rows_of("phases-*.json", folder, phase_rows)
     return table(rows, "Median seconds and share of each part; whole rounds with their range.")
 
 
 # What other scripts stored.
 
 
-def cross_device(folder: Path | None = None) -> Html:
+def cross_device_rows(file: File) -> list[dict[str, str]]:
     """Rounds with many small users: the library and each peer."""
     rows = []
-    for file in stored("cross-device-*.json", folder).values():
-        asked = file["settings"]
-        for side, found in file["sides"].items():
-            each = [sum(one["seconds"]) / asked["rounds"] for one in found["repeats"]]
-            ratio = file["ratios"].get(side)
-            rows.append(
-                {
-                    "side": _side(side, file),
-                    "seconds a round": spread(each, 3) if "error" not in found else found["error"],
-                    "time, peer / library": "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio)
-                    if ratio
-                    else "–",
-                    "protocol": f"{asked['users']} users of {asked['images']} images, "
-                    f"{asked['size']} px, {asked['cohort']} a round, batches of {asked['batch']}, "
-                    f"rounds: {asked['rounds']}, repeats: {len(each)}",
-                    "machine": machine(call(file)),
-                }
-            )
+    asked = file["settings"]
+    for side, found in file["sides"].items():
+        each = [sum(one["seconds"]) / asked["rounds"] for one in found["repeats"]]
+        ratio = file["ratios"].get(side)
+        rows.append(
+            {
+                "side": _side(side, file),
+                "seconds a round": spread(each, 3) if "error" not in found else found["error"],
+                "time, peer / library": "{median:.2f} ({min:.2f} to {max:.2f})".format(**ratio)
+                if ratio
+                else "–",
+                "protocol": f"{asked['users']} users of {asked['images']} images, "
+                f"{asked['size']} px, {asked['cohort']} a round, batches of {asked['batch']}, "
+                f"rounds: {asked['rounds']}, repeats: {len(each)}",
+                "machine": machine(call(file)),
+            }
+        )
+    return rows
+
+
+def cross_device(folder: Path | None = None) -> Html:
+    """`cross_device_rows` of every stored measurement."""
+    rows = rows_of("cross-device-*.json", folder, cross_device_rows)
     return table(rows, "Median (least to greatest) of a repeat's mean.")
 
 
@@ -316,26 +332,5 @@ def at_once_rows(file: File) -> list[dict[str, str]]:
 
 def at_once(folder: Path | None = None) -> Html:
     """`at_once_rows` of every stored measurement."""
-    rows = [row for file in stored("at-once-*.json", folder).values() for row in at_once_rows(file)]
+    rows = rows_of("at-once-*.json", folder, at_once_rows)
     return table(rows, "Median (least to greatest) of a round; ratios round by round.")
-
-
-def gpu(folder: Path | None = None) -> Html:
-    """Seconds a round on GPUs: the engines and the field's loop. Trial runs are left out."""
-    rows = []
-    for file in stored("gpu-*.json", folder).values():
-        timed = {} if file["tiny"] else file["timing"]
-        for name, found in timed.items():
-            seconds = found.get("seconds")
-            if not isinstance(seconds, dict):
-                continue
-            rows.append(
-                {
-                    "shape / method / engine": name,
-                    "seconds a round": f"{seconds['median']:.3f} ({seconds['min']:.3f} to "
-                    f"{seconds['max']:.3f})",
-                    "of so many": str(len(seconds["all"])),
-                    "machine": machine(call(file)),
-                }
-            )
-    return table(rows, "Median (least to greatest).")

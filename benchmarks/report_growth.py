@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+from report import File, each, machine, protocol, stored, table
 from scipy import stats
 
 from fedrepro.base.errors import FedReproError
@@ -26,11 +27,6 @@ from fedrepro.report.picture import (
     picture,
 )
 from fedrepro.report.tables import Html
-
-if __package__:
-    from benchmarks.report import File, each, machine, protocol, stored, table
-else:  # this folder is on the path, the one above may not be
-    from report import File, each, machine, protocol, stored, table
 
 AXES = {"clients": "clients", "parameters": "trainable parameters", "pixels": "pixels of an image"}
 MEASURES = {"seconds": "seconds a round", "mib": "memory (MiB)"}

@@ -1,7 +1,6 @@
 """Seconds a round and peak memory: the library's rounds against a plain loop (field_loop.py).
 
     python benchmarks/rounds.py [--model digit-cnn] [--device cpu|cuda] [--repeat 5] ...
-    python benchmarks/rounds.py --table       fill README.md's table from results/rounds-*.json
 
 Both sides start from the same network and see the same made images. First their losses are compared
 in the same batch order; then library, field, library, field, ... are timed, each in a process of
@@ -25,7 +24,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import entry
 import torch
+from field_loop import FIELDS, METHODS, FieldLoop
 
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
@@ -35,17 +36,8 @@ from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.records.environment import environment, pick_device
 
-if __package__:
-    from benchmarks import entry
-    from benchmarks.field_loop import FIELDS, METHODS, FieldLoop
-else:  # run as a file: this folder is on the path, the one above may not be
-    import entry
-    from field_loop import FIELDS, METHODS, FieldLoop
-
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-README = HERE / "README.md"
-MARKS = ("<!-- rounds: begin -->", "<!-- rounds: end -->")
 SIDES = ("library", "field")
 CLASSES = 10
 CHECK_ROUNDS = 2
@@ -220,6 +212,12 @@ def peak_resident() -> float:
         return peak / MIB if sys.platform == "darwin" else peak / 1024
 
 
+def synchronize(device: torch.device) -> None:
+    """Wait for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def measured_here(side: str, method: str, settings: Settings) -> Found:
     """Seconds of each timed round, after one to warm up, and peak MiB of this process before and
     after training, and on the device."""
@@ -296,45 +294,6 @@ def measure(settings: Settings, command: str) -> dict[str, Any]:
     }
 
 
-# The table.
-
-HEAD = (
-    "| network, machine | method | library s/round | field s/round | time ratio (min to max) "
-    "| library MiB | field MiB | memory ratio |\n|---|---|---|---|---|---|---|---|"
-)
-
-
-def table(files: Sequence[Path]) -> str:
-    """A Markdown table of stored measurements: medians of seconds, ratios library / field."""
-    rows = []
-    for path in sorted(files):
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        asked, place = stored["settings"], stored["environment"]
-        precision = asked.get("precision", "float32")
-        network = asked["model"] + (f" in {precision}" if precision != "float32" else "")
-        where = f"{network}, {place['device']}, threads: {asked['threads']}"
-        key = "device_peak" if asked["device"] == "cuda" else "peak"
-        for method, found in stored["results"].items():
-            seconds = [statistics.median(found["seconds"][side]) for side in SIDES]
-            ratio, memory = found["seconds_ratio"], [found["memory_mib"][s][key] for s in SIDES]
-            rows.append(
-                f"| {where} | {method} | {seconds[0]:.2f} | {seconds[1]:.2f} "
-                f"| {ratio['median']:.2f} ({ratio['min']:.2f} to {ratio['max']:.2f}) "
-                f"| {memory[0]:.0f} | {memory[1]:.0f} | {found['memory_ratio']:.2f} |"
-            )
-    return "\n".join([HEAD, *rows]) if rows else "No measurement is stored."
-
-
-def fill_readme(readme: Path = README, results: Path = RESULTS) -> str:
-    """Put the table between the marks of the README; returns it."""
-    text = table(list(results.glob("rounds-*.json")))
-    before, rest = readme.read_text(encoding="utf-8").split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    filled = f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}"
-    readme.write_text(filled, encoding="utf-8")
-    return text
-
-
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description="library against field's loop, as ratios")
     plan.add_argument("--model", default="digit-cnn", help="digit-cnn, small-cnn, adcol-resnet50")
@@ -352,16 +311,12 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument(
         "--json", type=Path, help="default: results/rounds-MODEL[-PRECISION]-DEVICE.json"
     )
-    plan.add_argument("--table", action="store_true", help="fill README.md from the results")
     plan.add_argument("--side", nargs=2, metavar=("SIDE", "METHOD"), help=argparse.SUPPRESS)
     return plan
 
 
 def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
-    if given.table:
-        print(fill_readme())
-        return
     chosen = {name: getattr(given, name) for name in Settings.__dataclass_fields__}
     settings = replace(Settings(), **chosen)
     if given.side:
@@ -375,7 +330,9 @@ def main(words: Sequence[str] | None = None) -> None:
     path = given.json or RESULTS / f"rounds-{settings.model}{kind}-{settings.device}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
-    print(table([path]))
+    import report  # only here: the processes that are measured do without it
+
+    entry.show(report.round_rows(stored))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Mapping
 from pathlib import Path
 
+import entry
 import numpy as np
 import pandas as pd
 
@@ -19,11 +20,6 @@ from fedrepro import papers
 from fedrepro.data.federation import divided, originals
 from fedrepro.data.partition import Partition, taken
 from fedrepro.data.splits import Indices
-
-if __package__:
-    from benchmarks import entry
-else:
-    import entry
 
 
 def overlap(partition: Partition, shared: Mapping[str, Indices]) -> pd.DataFrame:

@@ -11,14 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from rounds import CLASSES, MIB, made_samples, peak_resident
 
 from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
-
-if __package__:
-    from benchmarks.rounds import CLASSES, MIB, made_samples, peak_resident
-else:  # run as a file: this folder is on the path, the one above may not be
-    from rounds import CLASSES, MIB, made_samples, peak_resident
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from entry import count, run
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.quantities.noise import binomial
 from fedrepro.report.comparison import compared
-
-if __package__:
-    from benchmarks.entry import count, run
-else:
-    from entry import count, run
 
 PLACE = Path(__file__).parent / "results" / "verdict-words.md"
 GAPS, SPREADS, SEEDS, IMAGES = (0, 2, 3, 5), (1, 2, 4), (1, 3, 5), (0, 400)

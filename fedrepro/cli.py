@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from fedrepro import __version__, campaign, commands
+from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, choices, one_line
 from fedrepro.base.places import CHECKOUT, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, Where, changes_of
 from fedrepro.report import text
 
 if TYPE_CHECKING:
-    from fedrepro.papers import Question
     from fedrepro.sweep import Job
 
 
@@ -106,7 +105,7 @@ app = typer.Typer(
 )
 app.add_typer(commands.data_app, name="data")
 app.add_typer(commands.records_app, name="records")
-app.command("campaign")(campaign.command)
+app.command()(commands.campaign)
 app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(
     commands.bench
 )
@@ -214,26 +213,21 @@ def run(
     loaded = papers.load(paper)
     only, changed = _split(methods, loaded.labels), changes_of(changes)
     names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
-    where = scale, seed, only, changed, device, engine
-    asked = [papers.Question(loaded, name, *where) for name in names]
+    asked = [
+        papers.Question(loaded, name, scale, seed, only, changed, device, engine) for name in names
+    ]
     todo = [(a, name) for a in asked for name in a.chosen(experiment)]
     if not todo:
         raise FedReproError(
             f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"
         )
-    _answer(todo, runs=runs, data_root=data_root)
-
-
-def _answer(todo: Sequence[tuple[Question, str]], runs: Path, data_root: Path | None) -> None:
-    """Train or find the runs of experiments, and print their tables. Torch comes with it, so that
-    what was asked is checked before."""
     from fedrepro.base.progress import progress
-    from fedrepro.quantities.paper_run import Study
+    from fedrepro.quantities.paper_run import Study  # torch comes with it
     from fedrepro.records import Store
     from fedrepro.records.environment import pick_device
     from fedrepro.report.printout import result
 
-    pick_device(todo[0][0].device)
+    pick_device(device)
     where = {"store": Store(runs), "data_root": data_root, "progress": progress()}
     studies = [(Study.of(question, **where), name) for question, name in todo]
     for one, name in studies:
@@ -376,7 +370,7 @@ def book(
     """
     from fedrepro.pages import build_book
 
-    page = build_book(runs or (RUNS if RUNS.is_dir() else None), report=_say)
+    page = build_book(runs or (RUNS if RUNS.is_dir() else None), say=_say)
     typer.echo(str(page))
     if show:
         typer.launch(page.as_uri())

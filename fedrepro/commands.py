@@ -1,4 +1,4 @@
-"""The commands `fedrepro data ...`, `records ...` and `bench`."""
+"""The commands `fedrepro data ...`, `records ...`, `campaign` and `bench`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from filelock import FileLock, Timeout
 
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT, LOAD, RECORDS, RUNS, TRACK, clone
 from fedrepro.base.progress import resolve
+from fedrepro.campaign import FOLDER, LIST, read, table, train
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
@@ -29,6 +32,18 @@ Root = Annotated[
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
+
+
+def _there(runs: Path) -> Path:
+    if not runs.is_dir():
+        raise FedReproError(f"no runs folder {runs}; name one with --runs")
+    return runs
+
+
+Known = Annotated[
+    Path,
+    typer.Option(callback=_there, help="Folder of the run records.", show_default=False),
+]
 
 
 def _place(on: str) -> str:
@@ -156,11 +171,10 @@ def prepare(
 
 
 @records_app.command()
-def pack(runs: Runs = RUNS) -> None:
+def pack(runs: Known = RUNS) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; if a
     notebook draws a run's features, their t-SNE points are kept. The notebooks' glued results
     are kept too."""
-    _there(runs)
     from fedrepro.records.packed import pack as packed  # torch comes with it
     from fedrepro.report.results import collect, keep
 
@@ -178,10 +192,9 @@ def pack(runs: Runs = RUNS) -> None:
 
 @records_app.command()
 def unpack(
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Runs = RUNS
+    out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Known = RUNS
 ) -> None:
     """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
-    _there(runs)
     from fedrepro.records.packed import unpack as unpacked
 
     typer.echo(f"{unpacked(runs, out)} runs in {out}")
@@ -206,10 +219,45 @@ def check(
     typer.echo(f"{len(Pack(folder).runs)} packed runs in {folder} are complete")
 
 
-def _there(runs: Path) -> Path:
-    if not runs.is_dir():
-        raise FedReproError(f"no runs folder {runs}; name one with --runs")
-    return runs
+def campaign(
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="Stop after this many; default: at the list's end.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Only show what is done, under way and waiting.")
+    ] = False,
+    runs: Runs = RUNS,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+    ] = None,
+    file: Annotated[Path, typer.Option(help="The list of runs.")] = LIST,
+    root: Root = None,
+) -> None:
+    """Train a list of long runs in order of priority.
+
+    Each run has a process with one thread and the lowest priority. If it was stopped or killed,
+    the same command continues from the last checkpoints.
+    """
+    from fedrepro.sweep import cores
+
+    if file == LIST and not LIST.is_file():
+        raise FedReproError(f"no list {LIST}: {clone()}, or name one with --file")
+    todo, jobs = read(file), jobs or cores()
+    runs = runs.expanduser().resolve()
+    if show:
+        typer.echo(table(todo, runs, jobs))
+        return
+    folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            failed = train(todo, runs, root, jobs, minutes, typer.echo)
+    except Timeout:
+        raise FedReproError(
+            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
+        ) from None
+    if failed:
+        typer.echo(f"{failed} of {len(todo)} runs failed; the same command tries them again")
+        raise typer.Exit(1)
 
 
 def bench(

@@ -64,18 +64,19 @@ BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def source_root() -> Path:
+def source_root(source: Path = CHECKOUT) -> Path:
     """The checkout of this package. FedReproError: it has no sources of the book."""
-    _check_source(CHECKOUT)
-    return CHECKOUT
+    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
+        raise FedReproError(f"the book's sources are not in {source}: {clone()}")
+    return source
 
 
 def build_book(
     runs: Path | None = None,
     out: Path | None = None,
     strict: bool = False,
-    source: Path | None = None,
-    report: Report | None = None,
+    source: Path = CHECKOUT,
+    say: Report = lambda line: None,
 ) -> Path:
     """Build the site and return the path of its first page, `<out>/html/index.html`.
 
@@ -84,12 +85,10 @@ def build_book(
     out: folder for copy, log and site; default `<source>/_build`.
     strict: any warning of the build is an error.
     source: the repository; by default the one of this (editable) installation.
-    report: called with one line per step.
+    say: called with one line per step.
     FedReproError: missing sources, a notebook that fails, a build that fails.
     """
-    say = report or (lambda line: None)
-    source = (source or source_root()).resolve()
-    _check_source(source)
+    source = source_root(source.resolve())
     if runs is not None and not runs.is_dir():
         raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
     out = (out or source / "_build").resolve()
@@ -107,11 +106,6 @@ def build_book(
     (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
     say("building the pages")
     return _build_pages(copy, out, strict)
-
-
-def _check_source(source: Path) -> None:
-    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
-        raise FedReproError(f"the book's sources are not in {source}: {clone()}")
 
 
 def _copy_sources(source: Path, copy: Path) -> None:

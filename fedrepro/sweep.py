@@ -73,7 +73,7 @@ class Outcome:
 
     job: Job
     state: State
-    seconds: float
+    seconds: float = 0.0
     reason: str = ""
     score: str = ""
     path: Path | None = None
@@ -192,7 +192,7 @@ def sweep(
                 if error is None:
                     ended[index] = future.result()
                 else:  # a lost worker, a full disk
-                    ended[index] = Outcome(jobs[index], "failed", 0.0, one_line(error))
+                    ended[index] = Outcome(jobs[index], "failed", reason=one_line(error))
                 if report is not None:
                     report(ended[index])
         except BaseException:
@@ -292,7 +292,7 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
 
     started = time.monotonic()
     if resume and finished(job.output):
-        return Outcome(job, "kept", 0.0, "", _score(job), job.output)
+        return Outcome(job, "kept", score=_score(job), path=job.output)
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
@@ -302,12 +302,13 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
             reason = papermill_complaint(job.source, job.running, job.parameters)
             if _stopping[0].is_set():  # an interrupted notebook has not failed
                 job.running.unlink(missing_ok=True)
-                return Outcome(job, "failed", 0.0, "interrupted")
+                return Outcome(job, "failed", reason="interrupted")
             if not reason and not finished(job.running):
                 reason = "it ended before its last cell, where the results are glued"
             outcome = _keep(job, reason)
     except Timeout:
-        outcome = Outcome(job, "failed", 0.0, "another sweep is executing it; wait for its end")
+        reason = "another sweep is executing it; wait for its end"
+        outcome = Outcome(job, "failed", reason=reason)
     return replace(outcome, seconds=time.monotonic() - started)
 
 
@@ -343,9 +344,9 @@ def _keep(job: Job, reason: str) -> Outcome:
     finished one: they are not results, and would be wrong on other machines."""
     if reason:
         if not job.running.exists():
-            return Outcome(job, "failed", 0.0, reason)
+            return Outcome(job, "failed", reason=reason)
         os.replace(job.running, job.failed)
-        return Outcome(job, "failed", 0.0, reason, "", job.failed)
+        return Outcome(job, "failed", reason=reason, path=job.failed)
     notebook = nbformat.read(job.running, as_version=4)
     facts = notebook.metadata.papermill
     for key in ("input_path", "output_path"):
@@ -362,7 +363,7 @@ def _keep(job: Job, reason: str) -> Outcome:
     nbformat.write(notebook, job.running)
     os.replace(job.running, job.output)
     job.failed.unlink(missing_ok=True)
-    return Outcome(job, "done", 0.0, "", _score(job), job.output)
+    return Outcome(job, "done", score=_score(job), path=job.output)
 
 
 def _score(job: Job) -> str:

@@ -6,14 +6,11 @@ import ast
 import importlib
 import re
 import shlex
-import shutil
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import nbformat
-import pytest
 import typer
 import yaml
 from packaging.requirements import Requirement
@@ -150,27 +147,22 @@ def test_every_line_for_the_shell_is_one_command_with_known_options() -> None:
             assert {word for word in words if word.startswith("--")} <= known, line
 
 
-def test_version_is_one() -> None:
+def test_version_and_entry_point_are_one() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert citation["version"] == fedrepro.__version__
     assert f"## {fedrepro.__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
     assert citation["license"] == PROJECT["license"]
-
-
-def test_entry_point_can_be_called() -> None:
     module, _, name = PROJECT["scripts"]["fedrepro"].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 
 
 def test_torchvision_comes_in_through_one_door() -> None:
     """A plain import fails beside a CPU build of torch, in every process that tries it."""
-    bare = re.compile(r"^\s*(import torchvision|from torchvision)\b", re.MULTILINE)
     files = [p for p in sources("fedrepro", "tests", "benchmarks") if p.name != "_torchvision.py"]
-    found = [str(p) for p in files if bare.search(p.read_text())]
-    for path in NOTEBOOKS:
-        cells = nbformat.read(path, as_version=4).cells
-        found += [str(path) for cell in cells if bare.search(cell.source)]
-    assert not found
+    for path in (*files, *NOTEBOOKS):
+        start = r' *"' if path.suffix == ".ipynb" else r"\s*"
+        bare = re.compile(rf"^{start}(import torchvision|from torchvision)\b", re.MULTILINE)
+        assert not bare.search(path.read_text()), path
 
 
 def test_files_functions_and_cells_keep_to_the_limits() -> None:
@@ -184,67 +176,40 @@ def test_files_functions_and_cells_keep_to_the_limits() -> None:
             if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 50:
                 long.append(f"{path.name}: {node.name}")
     for path in NOTEBOOKS:
-        for number, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        notebook = nbformat.read(path, as_version=4)
+        assert notebook.metadata["kernelspec"]["name"] == "python3"  # which every machine has
+        for number, cell in enumerate(notebook.cells):
             limit = 24 if re.search(r"^class ", cell.source, re.MULTILINE) else 16
             if cell.cell_type == "code" and len(cell.source.splitlines()) > limit:
                 long.append(f"{path.name}: cell {number}")
     assert not long
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_notebooks_start_in_any_environment(path: Path) -> None:
-    """Another kernel name would be looked for, and not found, on other machines."""
-    assert nbformat.read(path, as_version=4).metadata["kernelspec"]["name"] == "python3"
-
-
-@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
-def test_make_test_ends_with_pytest() -> None:
-    """So that the last line of `make test`, and its exit status, are pytest's."""
-    done = subprocess.run(
-        ["make", "-n", "test"], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    commands = [line for line in done.stdout.splitlines() if line and not line.startswith("make")]
-    assert "pytest" in commands[-1] and "--nbval-lax" in commands[-1]
-    assert any("ruff check" in line for line in commands)
-    assert any(line.endswith("mypy") for line in commands)
-
-
-def test_the_files_for_joining_agree_with_the_project() -> None:
-    """Workflows run what the README names; forms, hooks and the citation are readable."""
+def test_workflows_and_hooks_run_what_the_makefile_does() -> None:
     folder = REPOSITORY / ".github"
     read = {p.stem: yaml.safe_load(p.read_text()) for p in sorted(folder.rglob("*.yml"))}
     assert {"test", "book", "wrong-number", "new-method", "data-problem"} <= set(read)
-    steps = [step.get("run") for step in read["test"]["jobs"]["test"]["steps"]]
-    assert "bash .ci/run" in steps
-    versions = read["test"]["jobs"]["test"]["strategy"]["matrix"]["python"]
-    assert versions[0] == PROJECT["requires-python"].removeprefix(">=")
-    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"][0][
-        "hooks"
-    ]
+    job = read["test"]["jobs"]["test"]
+    assert "bash .ci/run" in [step.get("run") for step in job["steps"]]
+    oldest = PROJECT["requires-python"].removeprefix(">=")
+    assert job["strategy"]["matrix"]["python"][0] == oldest
+    hooks = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text())["repos"][0]
     lint = (REPOSITORY / "Makefile").read_text()
-    for hook in hooks:
-        assert hook["entry"].replace(".venv/bin/", "$(BIN)/") in lint
-    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
-    assert cited["version"] == fedrepro.__version__
-    bibliography = (REPOSITORY / "book" / "references.bib").read_text()
-    assert all(paper["url"] in bibliography for paper in cited["references"])
+    assert all(h["entry"].replace(".venv/bin/", "$(BIN)/") in lint for h in hooks["hooks"])
 
 
 def test_every_paper_of_the_bibliography_can_be_found() -> None:
     """By a DOI or an address; the five papers' addresses are the README's, too."""
     from pybtex.database import parse_file
 
-    entries = parse_file(REPOSITORY / "book" / "references.bib").entries
-    bare = [
-        key
-        for key, entry in entries.items()
-        if not re.fullmatch(r"10\.\d{4,5}/\S+", entry.fields.get("doi", ""))
-        and not re.fullmatch(r"https?://\S+\.\S+", entry.fields.get("url", ""))
-    ]
-    assert not bare
-    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
-    readme = (REPOSITORY / "README.md").read_text()
-    assert all(paper["url"] in readme for paper in cited["references"])
+    place = REPOSITORY / "book" / "references.bib"
+    for key, entry in parse_file(place).entries.items():
+        doi, url = entry.fields.get("doi", ""), entry.fields.get("url", "")
+        found = re.fullmatch(r"10\.\d{4,5}/\S+", doi) or re.fullmatch(r"https?://\S+\.\S+", url)
+        assert found, key
+    cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())["references"]
+    readme, bibliography = (REPOSITORY / "README.md").read_text(), place.read_text()
+    assert all(paper["url"] in readme and paper["url"] in bibliography for paper in cited)
 
 
 def test_what_binder_installs_exists() -> None:
@@ -262,16 +227,3 @@ def test_what_binder_installs_exists() -> None:
     page = (REPOSITORY / "book" / "running.md").read_text()
     named = re.findall(r"(?:/main\?urlpath=lab/tree|/blob/main)/(\S+)", page)
     assert len(named) == 2 and all((REPOSITORY / file).is_file() for file in named)
-
-
-def test_conda_reads_the_environment() -> None:
-    """By rattler, a client of conda: its own entries and channels. Nothing is solved."""
-    rattler = pytest.importorskip("rattler", reason="it comes with the extra test")
-    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
-    entries = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
-    specs = [rattler.MatchSpec(entry, strict=True) for entry in entries]
-    assert [str(spec).split()[0] for spec in specs] == ["python", "pip"]
-    oldest = rattler.Version(PROJECT["requires-python"].removeprefix(">="))
-    assert rattler.VersionSpec(str(specs[0].version)).matches(oldest)
-    channels = [rattler.Channel(name) for name in environment["channels"]]
-    assert [channel.name for channel in channels] == ["conda-forge"]

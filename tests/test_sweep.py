@@ -214,37 +214,6 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
     assert [line.split()[3] for line in result.stdout.splitlines()[1:]] == ["kept", "done"]
 
 
-def test_unknown_parameter_is_refused(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
-    write_notebook(notebooks, GLUE, END, parameters=PARAMETERS.replace("data_root", "root"))
-    result = run("--seeds", "0")
-    assert result.exit_code == 2
-    assert len(result.stderr.splitlines()) == 1 and "no parameter data_root" in result.stderr
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--seeds", "-1"], "--seeds -1"),
-        (["--seeds", "0,x"], "0,x"),
-        (["--experiment", "figure-1"], "blocked"),
-        (["--device", "tpu"], "tpu"),
-        (["--jobs", "0"], "--jobs"),
-        (["--on", "moon"], "local, dask"),
-        (["--scheduler", "tcp://127.0.0.1:1"], "--on dask"),
-        (["nopaper"], "nopaper"),
-    ],
-)
-def test_wrong_words_are_one_line(
-    words: list[str], named: str, notebooks: Path, run: Sweep
-) -> None:
-    write_notebook(notebooks, GLUE, END)
-    result = run(*words)
-    assert result.exit_code == 2
-    assert len(result.stderr.splitlines()) == 1 and named in result.stderr, result.stderr
-    assert result.stdout == ""
-
-
 def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
     notebooks: Path, run: Sweep, tmp_path: Path
 ) -> None:
@@ -270,13 +239,20 @@ def test_another_machine_gets_the_environment_that_was_asked_for(
     assert code_of(job.output)[-2].outputs[0]["text"] == "tensorboard\n"
 
 
-def test_no_notebook_and_no_folder(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
-    missing = run()
-    assert missing.exit_code == 2 and "adcol.ipynb" in missing.stderr
+def test_what_cannot_begin_is_one_line(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
+    def refused(said: str, *words: str) -> None:
+        result = run(*words)
+        assert result.exit_code == 2 and result.stdout == ""
+        assert len(result.stderr.splitlines()) == 1 and said in result.stderr
+
+    refused("adcol.ipynb")
+    write_notebook(notebooks, GLUE, END, parameters=PARAMETERS.replace("data_root", "root"))
+    refused("no parameter data_root")
     write_notebook(notebooks, GLUE, END)
+    refused("--on dask", "--scheduler", "tcp://127.0.0.1:1")
+    assert not (tmp_path / "runs").exists()
     (tmp_path / "runs").write_text("")
-    taken = run()
-    assert taken.exit_code == 2 and "is a file" in taken.stderr
+    refused("is a file")
 
 
 @pytest.mark.slow

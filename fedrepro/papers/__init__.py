@@ -1,8 +1,15 @@
 """The papers: printed numbers, protocols with the source of every value, and claims."""
 
-from fedrepro.papers.asked import Question, default_datasets, known_methods
 from fedrepro.papers.paper import COMPARES, Arm, Paper
-from fedrepro.papers.registry import COMMON, experiments, load, read_paper
+from fedrepro.papers.registry import (
+    COMMON,
+    Question,
+    default_datasets,
+    experiments,
+    known_methods,
+    load,
+    read_paper,
+)
 from fedrepro.papers.registry import names as list
 from fedrepro.papers.schema import Claim, Comparison, Experiment, Table, Tuning, contradicts
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
+SAME = ("label", "method", "alternative", "column", "tuned", "constant")  # of an arm as written
 Named = TypeVar("Named", Table, Experiment)
 
 
@@ -130,10 +131,25 @@ class Paper(BaseModel):
             return domain
         return next((name for name in self.columns.get(domain, ()) if name in printed), None)
 
-    def protocol(self, dataset: str, scale: str = "paper") -> Protocol:
+    def protocol(
+        self, dataset: str, scale: str = "paper", experiment: str | None = None
+    ) -> Protocol:
         """The paper's protocol on a data set. At scale ``paper`` every value is the paper's own
-        (or, where it is silent, the one that ``sources`` justifies)."""
-        return self._protocol(self._base(dataset), dataset, scale)
+        (or, where it is silent, the one that ``sources`` justifies). experiment: the protocol of
+        its own data if this data set replaces them there."""
+        kind = folders.kind(dataset)
+        flat: dict[str, Any] = {"data.dataset": kind, "scale": _scale(scale)}
+        for layer in self._layers(self._base(dataset, experiment), dataset, scale):
+            flat |= {key: setting.value for key, setting in layer.items()}
+        flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
+        tree: dict[str, Any] = {}
+        for key, value in flat.items():
+            *parts, last = key.split(".")
+            node = tree
+            for part in parts:
+                node = node.setdefault(part, {})
+            node[last] = value
+        return parse_protocol(tree)
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
         """Every setting as text: columns setting, value, status, source, alternatives. Where a data
@@ -141,17 +157,17 @@ class Paper(BaseModel):
         import pandas as pd  # only here: it takes a third of a second
 
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
-        rows = {"data.dataset": chosen}
-        for layer in self._layers(self._base(dataset), dataset, scale):
+        rows, base = {"data.dataset": chosen}, self._base(dataset)
+        for layer in self._layers(base, dataset, scale):
             rows |= layer
-        base = self.protocols[self._base(dataset)]
+        stated = self.protocols[base]
         for key, setting in rows.items():
-            if key in base and setting.value != base[key].value:
-                others = (base[key].value, *setting.alternatives)
+            if key in stated and setting.value != stated[key].value:
+                others = (stated[key].value, *setting.alternatives)
                 rows[key] = setting.model_copy(update={"alternatives": others})
-        own = self.method_settings_on.get(self._base(dataset), {})
+        own = self.method_settings_on.get(base, {})
         for method in dict.fromkeys([*self.method_settings, *own]):
-            settings = self.settings_of(method, self._base(dataset))
+            settings = self.settings_of(method, base)
             rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
         rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
         text = [
@@ -181,15 +197,11 @@ class Paper(BaseModel):
             raise FedReproError(
                 f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
-        base = self._base_of(experiment, dataset)
-        protocol = self.protocol_of(name, dataset, scale)
+        base, protocol = self._base(dataset, name), self.protocol(dataset, scale, name)
         if protocol.scale in experiment.clients_each:
             protocol = _equal_clients(protocol, experiment.clients_each[protocol.scale])
         own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
         return [self._arm(spec, protocol, base) for spec in [*self.arm_specs(name), *own]]
-
-    def protocol_of(self, name: str, dataset: str, scale: str = "paper") -> Protocol:
-        return self._protocol(self._base_of(self.experiment(name), dataset), dataset, scale)
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen, with reused arms included."""
@@ -204,7 +216,7 @@ class Paper(BaseModel):
         """The tuning of an experiment's arm on a data set, if any. Reused arms keep their
         tuning."""
         experiment = self.experiment(name)
-        tuning, base = experiment.tuning, self._base_of(experiment, dataset)
+        tuning, base = experiment.tuning, self._base(dataset, name)
         if tuning is None and experiment.arms_of is not None:
             return self.tuning_of(experiment.arms_of, dataset, arm)
         if tuning is None or not (tuning.setting or arm.tuned):
@@ -240,23 +252,20 @@ class Paper(BaseModel):
         hashable = {
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
-        changed = protocol.changed(**changes)
-        place = spec.row or spec.label, spec.column
-        tuned = spec.tuned, spec.constant
-        return Arm(spec.label, spec.method, hashable, changed, spec.alternative, *place, *tuned)
+        same = {name: getattr(spec, name) for name in SAME}
+        row = spec.row or spec.label
+        return Arm(**same, row=row, fields=hashable, protocol=protocol.changed(**changes))
 
     def settings_of(self, method: str, base: str) -> Settings:
         own = self.method_settings_on.get(base, {})
         return {**self.method_settings.get(method, {}), **own.get(method, {})}
 
-    def _base_of(self, experiment: Experiment, dataset: str) -> str:
-        """The protocol of a data set in an experiment: its own, or the first one if it replaces
-        another data set."""
-        base = self._base(dataset)
-        return base if base in experiment.datasets else experiment.datasets[0]
-
-    def _base(self, dataset: str) -> str:
-        return self.dataset(dataset).protocol
+    def _base(self, dataset: str, experiment: str | None = None) -> str:
+        """The protocol that a data set follows; in an experiment the first one's if the data set
+        replaces another."""
+        base = self.dataset(dataset).protocol
+        known = (base,) if experiment is None else self.experiment(experiment).datasets
+        return base if base in known else known[0]
 
     def dataset(self, name: str) -> DatasetSpec:
         """The specification of a data set, for a folder by its kind. FedReproError, with the
@@ -269,21 +278,6 @@ class Paper(BaseModel):
             f"{self.short} has no protocol for data set {name!r}; "
             f"choose from {choices(name, known)}"
         )
-
-    def _protocol(self, base: str, dataset: str, scale: str) -> Protocol:
-        kind = folders.kind(dataset)
-        flat: dict[str, Any] = {"data.dataset": kind, "scale": _scale(scale)}
-        for layer in self._layers(base, dataset, scale):
-            flat |= {key: setting.value for key, setting in layer.items()}
-        flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
-        tree: dict[str, Any] = {}
-        for key, value in flat.items():
-            *parts, last = key.split(".")
-            node = tree
-            for part in parts:
-                node = node.setdefault(part, {})
-            node[last] = value
-        return parse_protocol(tree)
 
     def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
         """Settings from the paper's own to the scale's, later ones winning."""

@@ -1,8 +1,18 @@
-"""The papers by name, read from their files."""
+"""The papers by name, read from their files; and what is asked of one: which of its rows, on which
+data set, at which scale, for which seed.
+
+All words are checked here, and without torch, so that a mistyped one is answered at once.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +20,17 @@ import yaml
 from pydantic import ValidationError
 
 from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.places import LOAD
+from fedrepro.base.protocol import Protocol, check_device, resolve_engine
 from fedrepro.data import folders
-from fedrepro.papers.paper import Paper
+from fedrepro.papers.paper import COMPARES, Arm, Paper
 
 FOLDER = Path(__file__).parent
+OWN = FOLDER / "own.folder.yaml"
 COMMON = "common"  # the project's own protocol, in the form of a paper without printed numbers
 # All papers take 0.66 s in Python, 0.10 s in C.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-# Images of one's own, `folder:PATH`, under a paper's first protocol: its network and training, and
-# one client per domain with all training images.
-OWN = {
-    "data.dataset": folders.FOLDER,
-    "data.split": "pooled-stratified",
-    "data.test_share": 0.2,
-    "data.validation": 0.1,
-    "data.allocation.rule": "domain",
-    "data.allocation.clients": {},
-    "data.allocation.per_client": "all",
-    "data.allocation.every_class": False,
-}
-LISTED = ("id", "dataset", "caption", "state", "reason")
+LISTED = {"id", "dataset", "caption", "state", "reason"}
 
 
 def names() -> list[str]:
@@ -50,7 +51,7 @@ def load(name: str) -> Paper:
 def experiments(paper: str | None = None) -> list[dict[str, str]]:
     """Every table and figure of one paper or of all: paper, id, dataset, caption, state, reason."""
     return [
-        {"paper": name, **{key: getattr(experiment, key) for key in LISTED}}
+        {"paper": name, **experiment.model_dump(include=LISTED)}
         for name in ([paper] if paper is not None else names())
         for experiment in load(name).experiments
     ]
@@ -64,7 +65,8 @@ def read_paper(path: Path) -> Paper:
     if "tables" not in raw:
         raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))
     if raw.get("protocols"):
-        raw["datasets"].setdefault(folders.FOLDER, _own(next(iter(raw["protocols"]))))
+        own = {"protocol": next(iter(raw["protocols"])), **_read_yaml(OWN)}
+        raw["datasets"].setdefault(folders.FOLDER, own)
     authors = path.with_name(f"{path.stem}.authors.yaml")
     if authors.exists():
         raw["filed"] = _read_yaml(authors)
@@ -84,17 +86,121 @@ def read_paper(path: Path) -> Paper:
     return paper.model_copy(update={"experiments": shown})
 
 
-def _own(protocol: str) -> dict[str, Any]:
-    """The data set of one's own images, in the form of the YAML files."""
-    told = {"source": "your own images have no official parts and no table of clients"}
-    changes = {key: {"value": value, "status": "decided", **told} for key, value in OWN.items()}
-    caveat = "your own images, not the paper's"
-    return {"protocol": protocol, "changes": changes, "caveat": caveat, "added": True}
-
-
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         return dict(yaml.load(path.read_text(encoding="utf-8"), _LOADER))
     except (yaml.YAMLError, TypeError, ValueError, OSError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path.name} is not readable YAML ({flat}); correct it") from None
+
+
+# What is asked of a paper.
+
+SMOKE_DATASET = "minidigits"
+METHODS = "fedrepro.methods"  # the package, and the group of entry points of others
+NAME = re.compile(r'^    name = "(.+)"$', re.MULTILINE)  # in the class of a method
+
+
+@dataclass
+class Question:
+    """A paper on one data set at one scale for one seed.
+
+    dataset: a name, or ``folder:PATH``, which becomes the name that its content gives it.
+    only: labels or methods of the arms to run (all where None). changes: settings of the protocol
+    to replace, dotted keys as `Protocol.changed` takes them; not at scale paper, which is the
+    paper's own.
+    """
+
+    paper: Paper
+    dataset: str
+    scale: str = "smoke"
+    seed: int = 0
+    only: Sequence[str] | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "auto"
+    engine: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.changes and self.scale == "paper":
+            raise FedReproError(
+                "scale paper is the paper's own protocol; change settings at reduced"
+            )
+        check_device(self.device)
+        resolve_engine(self.engine)
+        self.protocol()
+        self.dataset = folders.named(self.dataset)
+        if self.seed < 0:
+            raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
+        self._methods = known_methods(self.only or ())
+        known = self._methods | self.paper.labels
+        for label in self.only or ():
+            if label not in known:
+                raise FedReproError(
+                    f"no method or row {label!r} in {self.paper.short}; "
+                    f"choose from {choices(label, sorted(known, key=str.lower))}"
+                )
+
+    def protocol(self) -> Protocol:
+        """The protocol behind the arms, before an arm's own changes."""
+        return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
+
+    def chosen(self, experiment: str) -> list[str]:
+        """Ids behind an experiment's name; `all` stands for all that run on this data set at this
+        scale without being named. Those of which `only` leaves no row are left out."""
+        ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
+        if experiment == "all":
+            ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
+        return [n for n in ids if self.arms(n) or not self.paper.arm_specs(n)]
+
+    def arms(self, experiment: str) -> list[Arm]:
+        """The arms to run: the experiment's, without those left out by `only`. A method that `only`
+        names and the experiment does not hold has a row of its own beside other methods'."""
+        only = self.only or ()
+        return [
+            replace(arm, protocol=arm.protocol.changed(**self.changes))
+            for arm in self.paper.arms(experiment, self.dataset, self.scale, self._also(experiment))
+            if not only or arm.label in only or arm.method in only
+        ]
+
+    def _also(self, experiment: str) -> list[str]:
+        specs = self.paper.arm_specs(experiment)
+        held = {spec.method for spec in specs}
+        if len(held) < 2 or self.paper.experiment(experiment).kind not in COMPARES:
+            return []
+        labels = {spec.label for spec in specs}
+        return [m for m in self.only or () if m in self._methods and m not in held | labels]
+
+
+def known_methods(asked: Sequence[str]) -> set[str]:
+    """Methods by name. torch is imported only for a name that the package's own files do not have,
+    and only if a method may be from elsewhere: a file, another package, or registered here."""
+    known = written()
+    elsewhere = os.environ.get(LOAD) or entry_points(group=METHODS) or METHODS in sys.modules
+    if elsewhere and not known.issuperset(asked):
+        from fedrepro import methods
+
+        known |= {*methods.names()}
+    return known
+
+
+def written() -> set[str]:
+    """The names of the package's own methods, read from its files."""
+    rooms = (FOLDER.parent / room for room in ("methods", "extras"))
+    files = (file for room in rooms for file in room.glob("*.py"))
+    return {name for file in files for name in NAME.findall(file.read_text(encoding="utf-8"))}
+
+
+def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
+    """The data sets meant where none is named: the embedded one at scale smoke, else those of the
+    experiment, or of all that run."""
+    if experiment != "all" and not paper.experiment(experiment).can_run:
+        paper.arms(experiment)  # raises the line that says why
+    if scale == "smoke":
+        return [SMOKE_DATASET]
+    runs = paper.named(experiment, scale)
+    if not runs:
+        raise FedReproError(
+            f"nothing of {paper.short} runs yet; `fedrepro experiments --paper {paper.name}` says "
+            "what is missing"
+        )
+    return list(dict.fromkeys(name for e in runs for name in e.datasets))

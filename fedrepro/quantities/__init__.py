@@ -1,1 +1,1 @@
-"""Printed quantities, computed from records: one file each, found automatically."""
+"""Printed quantities, computed from records; files of this folder are found automatically."""

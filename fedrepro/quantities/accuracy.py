@@ -1,4 +1,4 @@
-"""Accuracy: by domain, as a mean, in and out of the clients' domains; and gains of accuracy."""
+"""Accuracies: by domain, as a mean, in and out of the clients' domains, and gains."""
 
 from fedrepro.federated import metrics
 from fedrepro.quantities.base import Asked, Values, quantity

@@ -62,7 +62,6 @@ class Asked:
     protocol: Protocol
     results: Sequence[Result] = ()
     seed: int = 0
-    scale: str = "reduced"
     runs: Path = RUNS
     root: Path | None = None
 
@@ -166,30 +165,33 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     rows that are not one arm each (such as a ratio of two) get none.
     """
     kind = get(asked.experiment.kind)
-    plain = {"standin": False, "caveats": [], "alternative": False, "subset": False}
-    plain |= {"counted": kind.counted, "given": kind.given, "past": False}
+    plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
+    plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
+    plain["caveats"] = []
     by_label = {result.label: result for result in asked.results}
     silent = {r.label for r in asked.results if not (r.record.curve.measure == "bytes").any()}
     rows: list[Row] = []
     for method, column, value, *more in kind.values(asked):
-        place = {"table": asked.experiment.id, "method": method, "column": column, "value": value}
+        row = {**plain, "method": method, "column": column, "value": value}
         result = by_label.get(method)
-        known = _of_run(result or asked.results[0], column) if asked.results else {}
-        known["past"] = any(r.past for r in ([result] if result else asked.results))
-        alone = not asked.results or method in silent
-        known["alternative"] = bool(result and result.arm.alternative)
-        if asked.scale == "paper" and kind.whole and result is not None:
-            share = kind.whole * _one_image(result.record, column)
-            known |= {"one_image": share, "run": result.record}
-        rows.append({**place, **plain, "alone": alone, **known, **(more[0] if more else {})})
+        used = [result] if result is not None else asked.results
+        if used:
+            row |= _of_run(used[0], column)
+        row["past"] = any(one.past for one in used)
+        row["alone"] = not used or method in silent
+        if result is not None:
+            row["alternative"] = result.arm.alternative
+            if asked.protocol.scale == "paper" and kind.whole:
+                share = kind.whole * _one_image(result.record, column)
+                row |= {"one_image": share, "run": result.record}
+        rows.append(row | (more[0] if more else {}))
     columns = list(dict.fromkeys(row["column"] for row in rows))
     for arm, end in diverged if kind.per_arm else ():
+        known: Row = {"method": arm.row or arm.label, "alternative": arm.alternative}
+        known |= {"value": None, "caveats": [f"seed {end.seed} diverged in round {end.round}"]}
         for column in [arm.column] if arm.column else columns:
-            place = {"table": asked.experiment.id, "method": arm.row or arm.label, "column": column}
             standin = any(row["standin"] for row in rows if row["column"] == column)
-            caveats = [f"seed {end.seed} diverged in round {end.round}"]
-            known = {"standin": standin, "caveats": caveats, "alternative": arm.alternative}
-            rows.append({**place, **plain, "value": None, "alone": False, **known})
+            rows.append({**plain, **known, "column": column, "standin": standin})
     return rows
 
 

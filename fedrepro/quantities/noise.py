@@ -103,8 +103,8 @@ class Noise:
 
     def __init__(self, rule: str) -> None:
         self._rule = rule
-        self._hits: dict[str, dict[str, Hits]] = {}
-        self._seen: dict[str, tuple[dict[str, float], dict[str, int]]] = {}  # scores, test images
+        # By run: hits, scores in percent and test images, each by domain.
+        self._seen: dict[str, tuple[dict[str, Hits], dict[str, float], dict[str, int]]] = {}
 
     def variance(self, rows: Sequence[Sequence[Record]], column: str) -> float:
         """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
@@ -120,26 +120,25 @@ class Noise:
         return sum(self._of_domain(rows, domain) for domain in domains) / len(domains) ** 2
 
     def _of_domain(self, rows: Sequence[Sequence[Record]], domain: str) -> float:
-        found = [[self._of_run(run, domain) for run in row] for row in rows]
-        flat = [shares for row in found for shares in row if shares is not None]
-        if len(flat) == sum(map(len, rows)) and len({len(shares) for shares in flat}) == 1:
-            means = [np.mean(np.stack([s for s in row if s is not None]), axis=0) for row in found]
+        seen = [[self._of_run(run) for run in row] for row in rows]
+        found = [[shares[domain] for shares, _, _ in row if domain in shares] for row in seen]
+        stored = [len(shares) for row in found for shares in row]
+        if len(stored) == sum(map(len, rows)) and len(set(stored)) == 1:
+            means = [np.mean(np.stack(row), axis=0) for row in found]
             paired = means[0] - means[1] if len(means) > 1 else means[0]
             return float(paired.var(ddof=1)) / len(paired)
-        return sum(self._independent(row, domain) for row in rows)
+        return sum(
+            binomial(
+                sum(scores[domain] for _, scores, _ in row) / len(row) / 100, row[0][2][domain]
+            )
+            for row in seen
+        )
 
-    def _of_run(self, run: Record, domain: str) -> Hits | None:
-        if run.run_id not in self._hits:
-            self._hits[run.run_id] = hits(run, self._rule)
-        return self._hits[run.run_id].get(domain)
-
-    def _independent(self, row: Sequence[Record], domain: str) -> float:
-        for run in row:
-            if run.run_id not in self._seen:
-                seen = metrics.scores(run.curve, self._rule), tested_images(run)
-                self._seen[run.run_id] = seen
-        scores, images = zip(*(self._seen[run.run_id] for run in row), strict=True)
-        return binomial(sum(s[domain] for s in scores) / len(row) / 100, images[0][domain])
+    def _of_run(self, run: Record) -> tuple[dict[str, Hits], dict[str, float], dict[str, int]]:
+        if run.run_id not in self._seen:
+            scores = metrics.scores(run.curve, self._rule)
+            self._seen[run.run_id] = hits(run, self._rule), scores, tested_images(run)
+        return self._seen[run.run_id]
 
 
 def combined(*parts: tuple[float, float]) -> tuple[float, float]:

@@ -157,10 +157,10 @@ class Study(Question):
             return federation_of(data.model_copy(update={"encoder": None}), self.data_root)
 
     def _asked(self, experiment: str, results: Sequence[Result] = ()) -> Asked:
-        protocol = self.paper.protocol_of(experiment, self.dataset, self.scale)
+        protocol = self.paper.protocol(self.dataset, self.scale, experiment)
         protocol, spec = protocol.changed(**self.changes), self.paper.experiment(experiment)
         place = self.store.root, self.data_root
-        return Asked(self.paper, spec, protocol, results, self.seed, self.scale, *place)
+        return Asked(self.paper, spec, protocol, results, self.seed, *place)
 
     def figure(self, experiment: str) -> Figure:
         """The arrays of a figure for which nothing is trained, stored with the runs."""
@@ -186,16 +186,15 @@ def _key(arm: Arm) -> str:
     return f"{arm.method} {arm.fields} {arm.protocol}"
 
 
-def study(paper: str, dataset: str, scale: str = "smoke", seed: int = 0, **where: Any) -> Study:
-    """A `Study` from plain values: paper by name, `runs_dir` and `data_root` as text or paths."""
-    runs = where.pop("runs_dir", None) or RUNS
-    root = where.pop("data_root", None)
-    return Study(
-        papers.load(paper),
-        dataset,
-        scale,
-        seed,
-        store=Store(runs),
-        data_root=Path(root) if root else None,
-        **where,
-    )
+def study(
+    paper: str,
+    dataset: str,
+    scale: str = "smoke",
+    seed: int = 0,
+    runs_dir: str | Path | None = None,
+    data_root: str | Path | None = None,
+    **where: Any,
+) -> Study:
+    """A `Study` from plain values: paper by name, folders as text or paths."""
+    where |= {"store": Store(runs_dir or RUNS), "data_root": Path(data_root) if data_root else None}
+    return Study(papers.load(paper), dataset, scale, seed, **where)

@@ -21,8 +21,8 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
+from fedrepro.quantities.figure_arrays import with_prototypes
 from fedrepro.quantities.paper_run import Study, study
-from fedrepro.quantities.prototypes import with_prototypes
 from fedrepro.report import figures, images, views
 from fedrepro.report.ledger import protocol_table
 from fedrepro.report.picture import Picture
@@ -48,7 +48,7 @@ def open_study(
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
     where = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
-    chosen = {"only": methods or None, "changes": changes or {}}
+    chosen: dict[str, Any] = {"only": methods or None, "changes": changes or {}}
     return study(paper, dataset, scale, seed, **where, **chosen, progress=progress(own=True))
 
 

@@ -11,7 +11,7 @@ import torch
 
 from fedrepro.base.rng import seeded_modules
 from fedrepro.models import build_model
-from tests.benchmarks.conftest import filled, script, shows_what_is_stored
+from tests.benchmarks.conftest import script
 from tests.data.made import one_line
 
 bench = script("cross_device")
@@ -66,7 +66,7 @@ def test_idle_sides_are_found_out(tiny):
             bench.check(answer(**changes), tiny)
 
 
-def test_sides_take_turns_and_what_is_stored_fills_the_readme(tmp_path, monkeypatch):
+def test_sides_take_turns_and_what_is_stored_is_shown(tmp_path, monkeypatch, capsys):
     order: list[str] = []
     seconds = {"library": [1.0, 2.0, 4.0], "field": [3.0, 3.0, 3.0]}
 
@@ -86,10 +86,6 @@ def test_sides_take_turns_and_what_is_stored_fills_the_readme(tmp_path, monkeypa
     assert {"device", "packages", "commit"} <= set(call["environment"])
     assert "folder" not in held["settings"] and held["settings"]["rounds"] == 2
     assert held["ratios"] == {"field": {"median": 1.5, "min": 0.75, "max": 3.0}}  # the gain
-    text = filled(bench, tmp_path)
-    assert "| library (reference, float32) | 2.00 | 2, 3 |" in text
-    assert "| field | 3.00 | 2, 3 | 1.50 (0.75 to 3.00) |" in text
-
-
-def test_readme_shows_the_stored_measurements():
-    shows_what_is_stored(bench, "cross-device-*.json")
+    library, field = capsys.readouterr().out.splitlines()
+    assert library.startswith("side: library (reference, float32), seconds a round: 2.000 (")
+    assert "1.50 (0.75 to 3.00)" in field and "rounds: 2, repeats: 3" in field

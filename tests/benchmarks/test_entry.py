@@ -44,9 +44,11 @@ def test_bad_input_is_one_line_and_status_2(name, words, says, monkeypatch, caps
         assert line.startswith("error: ") and not usage
 
 
-def test_every_script_is_tried():
+def test_every_script_is_tried_and_named_in_the_readme():
     found = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8")}
     assert found == {name for name, *_ in REFUSED}
+    text = (FOLDER / "README.md").read_text("utf-8")
+    assert [path.name for path in FOLDER.glob("*.py") if f"`{path.name}`" not in text] == []
 
 
 def test_a_stored_call_names_no_place():

@@ -6,12 +6,8 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro import methods
-from fedrepro.base.progress import Silent
-from fedrepro.engine import LoopEngine
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.server import Server
 from tests import toys
 from tests.benchmarks.conftest import FOLDER, script
 
@@ -44,28 +40,7 @@ def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monke
     assert ballast.shape == (96, 1024, 1024)
 
 
-TINY = phases.Settings(model="tiny-cnn", clients=2, images=18, size=16, batch=8, repeat=2)
 PARTS = {"reading", "forward", "backward", "step"}
-
-
-def test_watching_changes_nothing_and_ends():
-    method = methods.create("ADCOL")
-    torch.optim.SGD([torch.zeros(1)])  # with the first one torch wraps every SGD's step
-    owners = [LoopEngine, type(method), torch.Tensor, torch.optim.SGD, Server]
-    names = ["_batch", "client_loss", "backward", "step", "fit"]
-    before = [getattr(owner, name) for owner, name in zip(owners, names, strict=True)]
-    runs = [Training(method, TINY.protocol(2), phases.made_federation(TINY), 0, CPU) for _ in "ab"]
-    watch = phases.Watch(CPU)
-    watch.on = True
-    with watch.around(type(method)):
-        runs[0].run(Silent())
-    assert set(watch.seconds) == PARTS
-    seen = dict(watch.seconds)
-    runs[1].run(Silent())
-    assert watch.seconds == seen
-    assert [getattr(o, n) for o, n in zip(owners, names, strict=True)] == before
-    for one, other in zip(*(run.clients for run in runs), strict=True):
-        assert all(torch.equal(one.kept[name], other.kept[name]) for name in one.kept)
 
 
 def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
@@ -88,21 +63,14 @@ def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
     assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
 
 
-def test_clients_at_once_and_in_turn_train_alike(monkeypatch):
+def test_clients_are_timed_at_once_and_in_turn(monkeypatch):
     done: list[Training] = []
     one_round = Training.one_round
     monkeypatch.setattr(Training, "one_round", lambda self: (one_round(self), done.append(self)))
     asked = {"clients": 4, "images": 12, "batch": 6, "threads": 2, "repeat": 2}
     found = at_once.measure(at_once.Settings(model="small-cnn", **asked))
-    in_turn, at_the_same_time = done[:2]
-    assert done == [in_turn, at_the_same_time] * 3
-    assert (in_turn.engine.lanes, at_the_same_time.engine.lanes) == (1, 2)
-    one, other = (run.curve().query("measure == 'term'").value for run in done[:2])
-    assert len(one) == 3 * 4
-    # Not to the bit: a client's sums are split among one thread or two.
-    assert one.to_numpy() == pytest.approx(other.to_numpy(), rel=0.01)
+    assert [run.engine.lanes for run in done] == [1, 2] * 3
     assert len(found["in turn"]) == len(found["at once"]) == 2
-    assert min(*found["in turn"], *found["at once"]) > 0
 
 
 def test_the_page_shows_ratios_of_clients_at_once():

@@ -1,9 +1,7 @@
 """The performance page's views: slopes, figures and tables hold what the stored files hold."""
 
 import json
-from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.benchmarks.conftest import script
@@ -17,33 +15,6 @@ ENVIRONMENT = {
 FACTS = {"environment": ENVIRONMENT, "load_average": {"before": 0.1, "after": 1.0}}
 
 
-def growth_file(power: float = 1.0, work: float = 1.0, memory: float = 1.0) -> dict[str, Any]:
-    """Seconds, operations and MiB are powers of the clients, the seconds with a little noise."""
-    noise = np.random.default_rng(0)
-
-    def process(x: int, counted: bool) -> dict[str, Any]:
-        seconds = [9.0, *(0.01 * x**power * noise.normal(1, 0.01, 3))]
-        phases = {"train": [0.5 * s for s in seconds], "server": [0.1 * s for s in seconds]}
-        memories = {"before": 100.0, "peak": 100.0 + x**memory}
-        operations = x**work if counted else None
-        return {"seconds": seconds, "phases": phases, "operations": operations, **memories}
-
-    point = {"model": "tiny-cnn", "size": 16, "method": "FedAvg"}
-    points = [
-        {
-            "x": x,
-            "point": {**point, "clients": x},
-            "processes": [process(x, c) for c in (True, False)],
-        }
-        for x in (5, 10, 30, 100, 300, 1000)
-    ]
-    asked = {"warm_up": 1, "repeat": 2, "rounds": 3, "images": 20, "batch": 20}
-    return {
-        "command": "python benchmarks/growth.py", "axis": "clients",
-        "settings": {**asked, "engine": "reference"}, "results": {"FedAvg": points}, **FACTS,
-    }  # fmt: skip
-
-
 def test_a_slope_is_the_power_of_the_larger_half():
     x = [1, 2, 3, 10, 20, 40]
     y = [7.0, 7.0, 7.0, *(3 * v**1.5 for v in x[3:])]
@@ -53,22 +24,13 @@ def test_a_slope_is_the_power_of_the_larger_half():
     assert found.low == pytest.approx(found.high) == pytest.approx(1.5)
 
 
-@pytest.mark.parametrize(
-    ("power", "work", "verdict"),
-    [
-        (0.8, 1.0, "linear or better"),
-        (1.0, 1.0, "linear or better"),
-        (1.3, 1.4, "more than linear, as the method's operations"),
-        (1.3, 1.0, "more than linear"),
-    ],
-)
-def test_a_slope_is_judged_by_its_interval(power, work, verdict):
-    frame = growth.slopes([growth_file(power, work, memory=1.2)]).set_index("of")
-    row = frame.loc["seconds a round"]
-    assert row["slope [95 % interval]"].startswith(f"{power:.2f}"[:3])
-    assert row["growth"] == verdict and row["slope of operations"] == f"{work:.2f}"
-    assert row["fitted over"] == "100 to 1,000"
-    assert frame.loc["memory (MiB)", "growth"] == "more than linear"  # operations excuse no memory
+def test_a_slope_is_judged_by_its_interval():
+    """Beside that of the operations, which no implementation can save."""
+    steep = growth.Slope(1.3, 1.2, 1.4, 100, 1000)
+    assert growth._verdict(steep, None) == "more than linear"
+    assert growth._verdict(steep, steep._replace(value=1.0)) == "more than linear"
+    assert growth._verdict(steep, steep).endswith("as the method's operations")
+    assert growth._verdict(steep._replace(low=0.9), None) == "linear or better"
 
 
 def test_a_narrow_precision_beside_float32(tmp_path):

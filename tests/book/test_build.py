@@ -78,7 +78,7 @@ def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path
     urls = f'[project]\nname = "x"\n[project.urls]\nRepository = "{address}"\n'
     (small / "pyproject.toml").write_text(urls)
     lines: list[str] = []
-    first = build_book(runs, tmp_path / "out", strict=True, source=small, report=lines.append)
+    first = build_book(runs, tmp_path / "out", strict=True, source=small, say=lines.append)
 
     assert first == (tmp_path / "out" / "html" / "index.html").resolve() and first.is_file()
     page = (first.parent / "book" / "results" / "counts.html").read_text()
@@ -126,13 +126,6 @@ def test_strict_turns_a_warning_into_an_error_that_names_it(small: Path, tmp_pat
     assert build_book(out=tmp_path / "out", strict=False, source=small).is_file()
 
 
-def test_missing_sources_and_records_are_one_line_each(small: Path, tmp_path: Path) -> None:
-    with pytest.raises(FedReproError, match="sources are not in"):
-        build_book(source=tmp_path / "elsewhere")
-    with pytest.raises(FedReproError, match="no run records at"):
-        build_book(runs=tmp_path / "none", source=small)
-
-
 def executed(folder: Path, name: str, **given: object) -> None:
     """A recorded notebook as papermill leaves it."""
     one = notebook("print(1)")
@@ -143,6 +136,8 @@ def executed(folder: Path, name: str, **given: object) -> None:
 
 def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path: Path) -> None:
     folder, lines = tmp_path / pages.RECORDED, []
+    pages.add_recorded(tmp_path, lines.append)
+    assert "None is kept" in (tmp_path / pages.GENERATED / pages.NOTEBOOKS).read_text()
     office, digits = {"dataset": "office10"}, {"dataset": "digits5-standin"}
     for seed in (10, 2):
         name = f"adcol-office10-reduced-seed{seed}"
@@ -177,11 +172,6 @@ def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path: Path) -> 
     assert len(lines) == 1 and "seed3" in lines[0]
 
 
-def test_a_book_without_recorded_notebooks_says_so(tmp_path: Path) -> None:
-    pages.add_recorded(tmp_path, lambda line: None)
-    assert "None is kept" in (tmp_path / pages.GENERATED / pages.NOTEBOOKS).read_text()
-
-
 class Links(HTMLParser):
     """Addresses a page loads (scripts, styles, pictures) and those it leads to."""
 
@@ -198,15 +188,6 @@ class Links(HTMLParser):
             self.loaded.append(given["href"])
         if tag == "a" and "href" in given:
             self.led.append(given["href"])
-
-
-def test_every_page_of_the_toc_is_there(site: Path) -> None:
-    toc = yaml.safe_load((REPOSITORY / "book" / "_toc.yml").read_text())
-    files = [toc["root"]] + [page["file"] for part in toc["parts"] for page in part["chapters"]]
-    recorded = (REPOSITORY / pages.RECORDED).glob("*.ipynb")
-    files += [(pages.RECORDED / notebook.stem).as_posix() for notebook in recorded]
-    missing = [file for file in files if not (site / f"{file}.html").is_file()]
-    assert not missing
 
 
 def test_recorded_notebooks_are_linked_but_in_no_menu_and_not_searched(site: Path) -> None:
@@ -302,19 +283,18 @@ def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numb
     assert shown(claims) == shown(site.parent / "site" / pages.RESULTS / claims.name) != []
 
 
-def test_a_results_page_leads_from_each_claim_to_what_decided_it(site: Path) -> None:
-    results = site / "book" / "results"
-    places = re.findall(r'<span id="([^"]+)"', (results / CLAIMS).read_text("utf-8"))
+def test_results_lead_to_their_claims_and_a_claim_to_its_tables_figures_and_runs(
+    site: Path,
+) -> None:
+    links, results = Links(), site / "book" / "results"
+    text = (results / CLAIMS).read_text("utf-8")
+    links.feed(text)
+    places = re.findall(r'<span id="([^"]+)"', text)
     for name in papers.list():
         claims = [f"{name}-{claim.id}" for claim in papers.load(name).claims]
-        text = (results / f"{name}_results.html").read_text("utf-8")
-        assert re.findall(rf'href="{CLAIMS}#([^"]+)"', text) == claims
+        page = (results / f"{name}_results.html").read_text("utf-8")
+        assert re.findall(rf'href="{CLAIMS}#([^"]+)"', page) == claims
         assert set(claims) <= set(places)
-
-
-def test_a_claim_leads_to_its_tables_figures_and_runs(site: Path) -> None:
-    links, results = Links(), site / "book" / "results"
-    links.feed((results / CLAIMS).read_text("utf-8"))
     led = [address for address in links.led if re.match(r"\w+_(results|ablations)\.html#", address)]
     pages = {page: (results / page).read_text("utf-8") for page in {a.split("#")[0] for a in led}}
     gone = [a for a in led if f'id="{a.split("#")[1]}"' not in pages[a.split("#")[0]]]

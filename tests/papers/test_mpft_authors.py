@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -38,15 +37,6 @@ def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table: str) ->
             cell = printed.cell(row, column)
             assert cell is not None and f"{found[ours]:.4f}" == f"{cell.value:.4f}"
             assert FILED.value(table, row, column) == pytest.approx(found[ours], abs=1e-5)
-
-
-def test_in_domain_needs_each_clients_own_network_alone() -> None:
-    assert FILED is not None
-    for table, name in SIZES.items():
-        weights = np.array(FILED.test_sizes[name]) / sum(FILED.test_sizes[name])
-        for row, values in FILED.domains[table].rows.items():
-            found = float(weights @ np.array(values)) / 100
-            assert FILED.value(table, row, "ind_acc") == pytest.approx(found, abs=1e-5)
 
 
 def test_every_filed_number_has_a_printed_cell_and_three_contradict_theirs() -> None:

@@ -89,16 +89,6 @@ def test_the_parts_of_a_paper_fit_together(name: str) -> None:
         assert {len(row.cells) for row in table.rows} == {len(table.columns)}, table.id
 
 
-def test_every_figure_is_listed_and_every_table_of_adcol() -> None:
-    figures = {"adcol": "1 2a 2b 2c 3 4 5 6 7 8", "fedpall": "1 2 3 4 5 6", "fedapc": "1 2 3"}
-    figures |= dict.fromkeys(("i2pfl", "mpft"), "1 2 3 4 5 6 7 8 9")
-    for name in NAMES:
-        ids = {experiment.id for experiment in papers.load(name).experiments}
-        assert {f"figure-{figure}" for figure in figures[name].split()} <= ids
-    numbers = {one.id.split("-")[1] for one in papers.load("adcol").experiments}
-    assert {str(number) for number in range(1, 22)} <= numbers
-
-
 def broken(folder: Path, old: str, new: str) -> Path:
     """A copy of ADCOL's files with one edit in one of them."""
     found = 0
@@ -112,30 +102,22 @@ def broken(folder: Path, old: str, new: str) -> Path:
 
 BATCH = "    batch_size: {value: 64,"
 MISTAKES = [
-    ("short: ADCOL", "short: [ADCOL", "not readable YAML"),
-    ("year: 2023", "year: soon", "year"),
-    ("    rounds: {value: 100,", "    rounds: {values: 100,", "rounds"),
-    (f'{BATCH} source: "paper, Sec. 5.1", status', f"{BATCH} status", "batch_size.source"),
+    ("short: ADCOL", "short: [ADCOL", "adcol.yaml is not readable YAML"),
+    ("year: 2023", "year: soon", "adcol.yaml, year"),
+    ("    rounds: {value: 100,", "    rounds: {values: 100,", "adcol.yaml, .*rounds"),
+    (f'{BATCH} source: "paper, Sec. 5.1", status', f"{BATCH} status", r"batch_size\.source"),
     ("status: stated", "status: rumoured", "'stated', 'code', 'inferred' or 'decided'"),
-    ('"87.9±0.4 ', '"about ', "could not convert"),
+    ('"87.9±0.4 ', '"about ', "adcol.yaml, .*could not convert"),
+    ("data.flip: {value: false", "data.flips: {value: false", r"data\.flips"),
+    ("value: 743,", "value: many,", "per_client"),
 ]
 
 
 @pytest.mark.parametrize(("old", "new", "says"), MISTAKES)
 def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, says: str) -> None:
-    with pytest.raises(FedReproError) as caught:
-        read_paper(broken(tmp_path, old, new))
-    message = str(caught.value)
-    assert says in message and "\n" not in message and "adcol.yaml" in message
-
-
-def test_a_setting_that_is_none_is_one_line(tmp_path: Path) -> None:
-    for old, new, says in (
-        ("data.flip: {value: false", "data.flips: {value: false", r"data\.flips"),
-        ("value: 743,", "value: many,", "per_client"),
-    ):
-        with pytest.raises(FedReproError, match=says):
-            read_paper(broken(tmp_path, old, new)).protocol("digits5")
+    with pytest.raises(FedReproError, match=says) as caught:
+        read_paper(broken(tmp_path, old, new)).protocol("digits5")
+    assert "\n" not in str(caught.value)
 
 
 def test_missing_files_and_names_are_one_line(tmp_path: Path) -> None:

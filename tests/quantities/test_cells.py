@@ -35,7 +35,7 @@ def last(label: str, *accuracies: float, subject: str = "personal", **arm: Any) 
 
 
 def found(paper: Any, name: str, *runs: Any, dataset: str = "digits5", lost: Any = ()) -> Any:
-    asked = Asked(paper, paper.experiment(name), paper.protocol(dataset), runs)
+    asked = Asked(paper, paper.experiment(name), paper.protocol(dataset, "reduced"), runs)
     return cells(asked, lost)
 
 

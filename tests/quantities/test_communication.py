@@ -7,7 +7,6 @@ import torch
 
 from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
-from fedrepro.quantities import communication
 from fedrepro.quantities.base import Asked, cells
 
 MPFT = papers.load("mpft")
@@ -38,7 +37,7 @@ def a_round(experiment: str, label: str) -> float:
     """Megabytes of a round as the paper counts them, all clients together."""
     dataset, _, *size = SIZES[experiment]
     arm = next(a for a in MPFT.arms(experiment, dataset) if a.label == label)
-    return communication.a_round(arm, made(*size)) / MEGABYTE
+    return costs.a_round(arm, made(*size)) / MEGABYTE
 
 
 @pytest.mark.parametrize("label", ARMS)
@@ -68,7 +67,7 @@ def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -
         labels = torch.arange(round(0.56 * n)) % 7
         clients.append(replace(client, train=Samples(torch.zeros(len(labels), 3), labels)))
     whole = replace(federation, clients=tuple(clients))
-    monkeypatch.setattr(communication, "federation_of", lambda *_: whole)
+    monkeypatch.setattr(trained, "federation_of", lambda *_: whole)
     rows = cells(Asked(MPFT, MPFT.experiment("table-3-traffic"), MPFT.protocol("pacs")))
     table = MPFT.table("table-3-communication")
     assert len(rows) == 12 and all(row["counted"] for row in rows)

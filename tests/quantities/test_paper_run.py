@@ -67,18 +67,15 @@ def test_targets_are_the_lowest_final_accuracy_of_our_own_runs(smoke):
         assert row["value"] == (reached[0] if len(reached) else None)
 
 
-def test_some_arms_alone(smoke):
+def test_some_arms_alone_and_changes_in_every_arm(smoke):
     some = study("adcol", "minidigits", "smoke", 0, only=["FedAvg"], runs_dir=smoke.store.root)
     assert [arm.label for arm in some.arms("table-1")] == ["FedAvg"]
     assert some.cells("table-2-rounds") == []
-
-
-def test_changes_reach_every_arm_and_are_refused_at_scale_paper(smoke):
     changed = study("adcol", "minidigits", "smoke", 0, changes={"rounds": 5, "data.size": 32})
-    arm = next(arm for arm in changed.arms("table-1") if arm.label == "ADCOL")
-    assert (arm.protocol.rounds, arm.protocol.data.size) == (5, 32)
-    with pytest.raises(FedReproError, match="the paper's own protocol"):
-        study("adcol", "office10", "paper", 0, changes={"rounds": 5})
+    for arm in changed.arms("table-4"):
+        assert (arm.protocol.rounds, arm.protocol.data.size) == (5, 32)
+    with pytest.raises(FedReproError, match=r"no setting .model\.depth."):
+        study("adcol", "minidigits", changes={"model.depth": 3})
 
 
 def diverging(monkeypatch, **where):
@@ -132,14 +129,3 @@ def test_printed_rows_of_two_arms_are_left_out_with_either(tmp_path, monkeypatch
         shutil.rmtree(done.parent)
     left = asked.cells("prose-gains")
     assert len(left) < len(whole) and all(row["value"] is not None for row in left)
-
-
-def test_wrong_changes_are_one_clear_line():
-    for wrong, said in {
-        ("local_epochs", -3): "protocol setting local_epochs = -3",
-        ("epochs", 3): "protocol setting epochs: there is no such name",
-        ("model.depth", 3): "no setting 'model.depth'",
-    }.items():
-        with pytest.raises(FedReproError, match=said) as caught:
-            study("adcol", "minidigits", changes=dict([wrong]))
-        assert "\n" not in str(caught.value)

@@ -1,7 +1,6 @@
 """The common protocol: one budget of trials for every arm, the same choice for every seed."""
 
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -16,17 +15,16 @@ from fedrepro.records import Store
 from tests import toys
 
 RATES = (0.0001, 0.05, 0.01)
-
-
+RATED = Tuning(setting="optimizer.lr", values={"smoke": RATES}, seed=3, source="a test")
+SHORT = Tuning(values={"smoke": (10.0, 0.1)}, rounds={"smoke": 1}, seed=3, source="a test")
 HERE = {"progress": Silent(), "device": "cpu"}
 
 
-def study_of(name: str, tuned: str, tuning: Tuning, place, seed: int, *where: Any) -> Study:
-    """A paper at scale smoke whose experiment `tuned` has another tuning. where: data set, arms."""
-    dataset, only = where
+def study_of(name: str, changed: str, place, only, seed=0, dataset="minidigits", **update) -> Study:
+    """A paper at scale smoke, one of whose experiments is changed."""
     paper = papers.load(name)
     experiments = tuple(
-        e.model_copy(update={"tuning": tuning}) if e.id == tuned else e for e in paper.experiments
+        e.model_copy(update=update) if e.id == changed else e for e in paper.experiments
     )
     paper = paper.model_copy(update={"experiments": experiments})
     return Study(paper, dataset, "smoke", seed, only, store=Store(place), **HERE)
@@ -34,8 +32,13 @@ def study_of(name: str, tuned: str, tuning: Tuning, place, seed: int, *where: An
 
 def tuned(seed: int, place, rates=RATES) -> Study:
     """FedAvg and SOLO with some rates."""
-    tuning = Tuning(setting="optimizer.lr", values={"smoke": rates}, seed=3, source="a test")
-    return study_of("common", "methods", tuning, place, seed, "minidigits", ["FedAvg", "SOLO"])
+    tuning = RATED.model_copy(update={"values": {"smoke": rates}})
+    return study_of("common", "methods", place, ["FedAvg", "SOLO"], seed, tuning=tuning)
+
+
+def weights(place, tuning: Tuning) -> Study:
+    """ADCOL's Table 4 under another tuning."""
+    return study_of("adcol", "table-4", place, ["SOLO", "ADCOL"], 0, "office10", tuning=tuning)
 
 
 def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> None:
@@ -61,16 +64,16 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
     assert {str(rate): value for rate, value in by_rate.items()} == chosen["FedAvg"][1]
 
 
-def weights(place, tuning: Tuning) -> Study:
-    """ADCOL's Table 4 under another tuning."""
-    return study_of("adcol", "table-4", tuning, place, 0, "office10", ["SOLO", "ADCOL"])
-
-
-SHORT = Tuning(values={"smoke": (10.0, 0.1)}, rounds={"smoke": 1}, seed=3, source="a test")
-
-
 def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
-    solo, adcol = weights(tmp_path, SHORT).results("table-4")
+    """Progress names rows and tried values; an experiment with another's arms has its tuning."""
+    labels = []
+
+    class Told(Silent):
+        def start(self, label: str, total: int, done: int) -> None:
+            labels.append(label)
+
+    study = replace(weights(tmp_path, SHORT), progress=Told())
+    solo, adcol = study.results("table-4")
     assert solo.tries == {} and adcol.tries.keys() == {"10.0", "0.1"}
     best = max((10.0, 0.1), key=lambda mu: adcol.tries[str(mu)])
     assert adcol.record.config["method"]["fields"]["mu"] == best
@@ -78,26 +81,19 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     trials = [r.config for r in toys.records(tmp_path) if r.config["seed"] == 3]
     assert [trial["protocol"]["rounds"] for trial in trials] == [1, 1]
     assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
+    tried = ["ADCOL, 10.0 seed 3", "ADCOL, 0.1 seed 3"]
+    assert labels == ["SOLO seed 0", *tried, "ADCOL seed 0"]
+    (again,) = study.results("table-6-rounds")
+    assert again.tries == adcol.tries
 
 
 def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
-    common = papers.load("common")
-    tuning = Tuning(
-        setting="optimizer.lr",
-        values={"smoke": RATES},
-        constants=("smoke",),
-        seed=3,
-        source="a test",
-    )
-    methods_table = common.experiment("methods")
     arms = tuple(
         arm.model_copy(update={"constant": {"mu": (0.5, 50.0)} if arm.label == "FedProx" else {}})
-        for arm in methods_table.arms
+        for arm in papers.load("common").experiment("methods").arms
     )
-    table = methods_table.model_copy(update={"tuning": tuning, "arms": arms})
-    paper = common.model_copy(update={"experiments": (table,)})
-    only = ["FedAvg", "FedProx"]
-    study = Study(paper, "minidigits", "smoke", 0, only, store=Store(tmp_path), **HERE)
+    tuning, only = RATED.model_copy(update={"constants": ("smoke",)}), ["FedAvg", "FedProx"]
+    study = study_of("common", "methods", tmp_path, only, tuning=tuning, arms=arms)
     average, proximal = study.results("methods")
     assert average.tries.keys() == {str(rate) for rate in RATES}
     best = max(RATES, key=lambda rate: proximal.tries[str(rate)])
@@ -106,23 +102,6 @@ def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
     chosen = metrics.best_value(proximal.tries)
     assert proximal.record.config["protocol"]["optimizer"]["lr"] == best
     assert proximal.record.config["method"]["fields"]["mu"] == own.get(chosen, 0.01)
-
-
-def test_progress_names_rows_and_tried_values(tmp_path) -> None:
-    labels = []
-
-    class Told(Silent):
-        def start(self, label: str, total: int, done: int) -> None:
-            labels.append(label)
-
-    replace(weights(tmp_path, SHORT), progress=Told()).results("table-4")
-    tried = ["ADCOL, 10.0 seed 3", "ADCOL, 0.1 seed 3"]
-    assert labels == ["SOLO seed 0", *tried, "ADCOL seed 0"]
-
-
-def test_an_experiment_with_anothers_arms_has_its_tuning(tmp_path) -> None:
-    (adcol,) = weights(tmp_path, SHORT).results("table-6-rounds")
-    assert adcol.tries.keys() == {"10.0", "0.1"}
 
 
 @pytest.mark.parametrize("update", [{"values": {"paper": (0.1,)}}, {"protocols": ("domainnet",)}])
@@ -164,7 +143,7 @@ def test_what_is_tried_reaches_mpfts_server(tmp_path) -> None:
     common = papers.load("common")
     study = Study(common, "minidigits", "smoke", only=["MPFT"], store=Store(tmp_path), **HERE)
     (arm,) = study.arms("frozen")
-    rates = Tuning(setting="optimizer.lr", values={"smoke": (0.001, 0.1)}, seed=3, source="a test")
+    rates = RATED.model_copy(update={"values": {"smoke": (0.001, 0.1)}})
     curves = [study._record(run).curve for *_, run in arm.trials(rates)]
     losses = [curve[curve.subject == "server_loss"].value.iloc[-1] for curve in curves]
     assert losses[0] != losses[1]

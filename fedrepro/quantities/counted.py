@@ -1,6 +1,8 @@
-"""The data: images, clients, their classes, and distances between the sources (FID)."""
+"""Numbers for which nothing is trained: the data (images, clients, their classes, distances between
+the sources), sizes of networks and of messages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +13,22 @@ from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embedder, encode
 from fedrepro.data.splits import make_split
+from fedrepro.federated.rounds import Training
+from fedrepro.methods import create
+from fedrepro.methods.messages import Message, Network, count_bytes, payload_bytes
+from fedrepro.models import build_model, discriminator, parameter_count
 from fedrepro.quantities.base import Asked, Values, quantity
+
+Array = npt.NDArray[np.float64]
+# Encoder, and most images of a source, by scale.
+MEASURED: Mapping[Scale, tuple[str, int | None]] = {
+    "smoke": ("pixels", 300),
+    "reduced": ("mobilenetv2-imagenet", 1500),
+    "paper": ("mobilenetv2-imagenet", None),
+}
+MILLION = 1e6
+BYTES, LABEL_BYTES = 4, 8  # of a float32, of a label
+OF_IMAGES = ("mean number", "images per client", "bytes up")  # rows that count images begin so
 
 
 def sources(asked: Asked) -> dict[str, DomainArrays]:
@@ -60,15 +77,6 @@ def shares(asked: Asked) -> Values:
             yield str(client), str(name), 100 * float(number) / float(rows.images.sum())
 
 
-Array = npt.NDArray[np.float64]
-# Encoder, and most images of a source, by scale.
-MEASURED: Mapping[Scale, tuple[str, int | None]] = {
-    "smoke": ("pixels", 300),
-    "reduced": ("mobilenetv2-imagenet", 1500),
-    "paper": ("mobilenetv2-imagenet", None),
-}
-
-
 @quantity("distances")
 def distances(asked: Asked) -> Values:
     """Mean over the sources of the Frechet distance between each source and all together."""
@@ -113,3 +121,69 @@ def frechet(first: Array, second: Array) -> float:
     root = (vectors * np.sqrt(values.clip(min=0))) @ vectors.T
     crossed = linalg.eigvalsh(root @ t @ root).clip(min=0)
     return float(difference @ difference + np.trace(s) + np.trace(t) - 2 * np.sqrt(crossed).sum())
+
+
+@quantity("sizes", counted=True)
+def sizes(asked: Asked) -> Values:
+    """FedPall's networks and messages (its Section 4), rounded to the printed digits."""
+    given = asked.federation
+    lesser = {"standin": bool(given.standins), "subset": bool(given.subsets)}
+    for row, value in of_fedpall(asked):
+        more: dict[str, Any] = {"alternative": row not in asked.table.methods}
+        more |= lesser if row.startswith(OF_IMAGES) else {}
+        yield row, "value", round(value, asked.digits(row, "value")), more
+
+
+def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
+    """Row and value: parameters in millions, as the paper counts them, and shares in percent.
+
+    The last two rows are bytes relative to FedAvg's network: all messages of a round, down with
+    prototypes and BatchNorm, up with features, labels, prototypes and class counts.
+    """
+    federation, protocol = asked.federation, asked.protocol
+    classes = len(federation.classes)
+    images = float(np.mean([len(client.train) for client in federation.clients]))
+    training = Training(create("FedPall"), protocol, federation, 0)
+    server = training.server
+    network = build_model(protocol.model, classes, federation.size, **protocol.model_args)
+    encoder = parameter_count(network.encoder) + parameter_count(network.projection)
+    classifier = parameter_count(server.modules["classifier"])
+    amplifier = parameter_count(server.modules["amplifier"])
+    yield "feature extractor parameters (millions)", encoder / MILLION
+    yield "classifier parameters (millions)", classifier / MILLION
+    yield "amplifier parameters (millions)", amplifier / MILLION
+    yield "classifier share (percent, as printed)", 100 * classifier / encoder
+    yield "amplifier share (percent, as printed)", 100 * amplifier / encoder
+    yield "embedding dimension", float(network.feature_size)
+    yield asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}"), images
+    yield "FedAvg parameters uploaded (millions)", (encoder + classifier) / MILLION
+    share = (classifier + amplifier) / (encoder + classifier)
+    yield "download relative to FedAvg (percent)", 100 * share
+    whole = sum(tensor.bytes for tensor in training.layout.values() if not tensor.is_counter)
+    message: Message = dict(training.method.download(server, 0))
+    message["model"] = {name: server.model[name] for name in training.broadcast}
+    down = sum(count_bytes([message]).values())
+    yield "bytes down in a round, relative to FedAvg (percent)", 100 * down / whole
+    rows = images * (BYTES * network.feature_size + LABEL_BYTES)
+    up = rows + classes * BYTES * (network.feature_size + 1)
+    yield "bytes up in a round, relative to FedAvg (percent)", 100 * up / whole
+
+
+@quantity("example", counted=True)
+def example(asked: Asked) -> Values:
+    """ADCOL's example (Sec. 4.2): 60,000 images of 784 values at 100 clients, an MLP with two
+    hidden layers of 200 units, representations of 128 values, a discriminator with one hidden
+    layer of 128.
+
+    The printed 68,628 bytes are those of a discriminator with 5 outputs; 100 clients need 100.
+    """
+    images, clients, d = 60_000, 100, 128
+    network = discriminator(784, 10, (200, 200))
+    yield "MLP parameters", "value", float(parameter_count(network))
+    yield "FedAvg MB per round", "value", 2 * clients * payload_bytes(Network(network)) / MILLION
+    for outputs, end in ((clients, ""), (5, ", 5 outputs")):
+        size = payload_bytes(Network(discriminator(d, outputs, (d,))))
+        sent = (BYTES * images * d + clients * size) / MILLION
+        more = {"alternative": bool(end)}
+        yield f"discriminator bytes{end}", "value", float(size), more
+        yield f"ADCOL MB per round{end}", "value", sent, more

@@ -1,0 +1,162 @@
+"""What training costs: rounds, bytes and seconds, until a target accuracy or the best round.
+
+A target accuracy is the printed one, or the lowest final one among some arms.
+"""
+
+from dataclasses import replace
+from itertools import product
+
+import torch
+
+from fedrepro.data.federation import Federation, Samples
+from fedrepro.federated import metrics
+from fedrepro.federated.rounds import Training
+from fedrepro.methods import create
+from fedrepro.papers import Arm
+from fedrepro.quantities.base import Asked, Result, Values, quantity
+from fedrepro.records import federation_of
+
+VALUES = 512  # values of an embedding, for both encoders of the paper
+ONCE = {"server_epochs": 1, "server_warmup": 0}  # the server's training does not change the bytes
+
+
+def targets(asked: Asked) -> dict[str, float]:
+    """Target accuracy by column. The lowest of some arms comes from our own runs; empty if one
+    of these is missing."""
+    target = asked.experiment.target
+    if target is None:
+        return {}
+    if target.accuracy is not None:
+        return {"avg": target.accuracy}
+    scores = {result.label: asked.scores(result) for result in asked.results}
+    if not set(target.lowest_of) <= set(scores):
+        return {}
+    columns = next(iter(scores.values()))
+    return {c: min(scores[label][c] for label in target.lowest_of) for c in columns}
+
+
+def reached(result: Result, column: str, target: float) -> int | None:
+    return metrics.rounds_to_target(result.record.curve, column, target)
+
+
+def gigabytes(asked: Asked, result: Result, column: str, target: float) -> float | None:
+    """One client's traffic to the target, in the paper's own GB."""
+    last = reached(result, column, target)
+    if last is None:
+        return None
+    sent = metrics.bytes_to_round(result.record.curve, last, result.clients)
+    return sent / asked.unit("gigabyte")
+
+
+@quantity("rounds")
+def rounds(asked: Asked) -> Values:
+    for result, (column, target) in product(asked.results, targets(asked).items()):
+        yield result.label, column, reached(result, column, target)
+
+
+@quantity("traffic")
+def traffic(asked: Asked) -> Values:
+    for result, (column, target) in product(asked.results, targets(asked).items()):
+        yield result.label, column, gigabytes(asked, result, column, target)
+
+
+@quantity("speedup", per_arm=False)
+def speedup(asked: Asked) -> Values:
+    """Ratios of traffic: the printed row "A vs B" is B's traffic divided by A's."""
+    by_label = {result.label: result for result in asked.results}
+    for row in asked.table.methods:
+        ours, _, theirs = row.partition(" vs ")
+        if ours not in by_label or theirs not in by_label:
+            continue
+        for column, target in targets(asked).items():
+            pair = [gigabytes(asked, by_label[name], column, target) for name in (theirs, ours)]
+            yield row, column, pair[0] / pair[1] if pair[0] and pair[1] else None
+
+
+@quantity("sampling", whole=100.0)
+def sampling(asked: Asked) -> Values:
+    """Accuracy, and rounds and bytes to a target (100 percent if none is printed)."""
+    target = asked.experiment.target
+    goal = target.accuracy if target is not None and target.accuracy is not None else 100.0
+    for result in asked.results:
+        yield result.label, "accuracy", asked.scores(result)["avg"]
+        yield result.label, "rounds", reached(result, "avg", goal)
+        yield result.label, "size_GB", gigabytes(asked, result, "avg", goal)
+
+
+@quantity("seconds")
+def seconds(asked: Asked) -> Values:
+    """Training time without testing, up to the reported round if validation selects it, as a ratio
+    to the reference row if there is one."""
+    spent = {}
+    for result in asked.results:
+        curve = result.record.curve
+        if asked.paper.rule == "validation":
+            curve = curve[curve["round"] <= max(1, metrics.best_round(curve))]
+        by_phase = metrics.seconds(curve).drop("evaluate", errors="ignore")
+        spent[result.label] = float(by_phase.sum())
+    reference = asked.experiment.relative_to
+    base = spent.get(reference) if reference else 1.0
+    for label, value in spent.items():
+        yield label, asked.column or asked.table.columns[0], value / base if base else None
+
+
+@quantity("communication")
+def communication(asked: Asked) -> Values:
+    """The traffic of our runs, up to the best round."""
+    for result in asked.results:
+        sent = metrics.traffic(result.record.curve)
+        best = metrics.best_round(result.record.curve)
+        size = float(sent.loc[:best].to_numpy().sum()) if sent.size else 0.0
+        yield result.label, asked.column or asked.dataset, size / asked.unit("megabyte")
+
+
+@quantity("transfers", counted=True)
+def transfers(asked: Asked) -> Values:
+    """The traffic in the printed rounds, at the paper's sizes. The experiment's `rows` name the
+    table with the arms and rounds.
+
+    Messages are counted on random embeddings, so no encoder is needed. For MPFT its only round is
+    counted, for the others the second, because in the first there are no prototypes to send.
+    """
+    printed = asked.paper.table(asked.experiment.rows[asked.dataset])
+    data = asked.protocol.data.model_copy(update={"encoder": None})
+    federation = federation_of(data, asked.root)
+    column = asked.column or asked.dataset
+    for arm in asked.paper.arms(printed.id, asked.dataset):
+        if arm.alternative:
+            continue
+        cell = printed.cell(arm.label, "rounds")
+        rounds = (cell.value if cell is not None else None) or 0.0
+        sent = rounds * a_round(arm, federation) / asked.unit("megabyte")
+        yield arm.label, column, round(sent, asked.digits(arm.label, column))
+
+
+def a_round(arm: Arm, federation: Federation) -> float:
+    """An arm's bytes in its last round of at most two. Drawn images are counted instead of k-means
+    centres; their numbers are equal."""
+    fields = dict(arm.fields)
+    if arm.method == "MPFT":
+        drawn = {"prototypes": "random"} if fields.get("prototypes") == "cluster" else {}
+        fields |= {**ONCE, **drawn}
+    run = Training(create(arm.method, **fields), arm.protocol, embedded(federation), 0)
+    for _ in range(min(2, arm.protocol.rounds)):
+        run.one_round()
+    sent = metrics.traffic(run.curve()).sum(axis=1).to_list()
+    return sent[-1] if sent else 0.0
+
+
+def embedded(federation: Federation) -> Federation:
+    """The same clients with random rows instead of images; two test images per domain."""
+    stream = torch.Generator().manual_seed(0)
+
+    def rows(samples: Samples, most: int | None = None) -> Samples:
+        labels = samples.labels[:most]
+        return Samples(torch.rand(len(labels), VALUES, generator=stream), labels)
+
+    clients = tuple(
+        replace(c, train=rows(c.train), validation=c.validation and rows(c.validation, 2))
+        for c in federation.clients
+    )
+    tests = {name: rows(samples, 2) for name, samples in federation.tests.items()}
+    return replace(federation, size=VALUES, clients=clients, tests=tests, texts={})
