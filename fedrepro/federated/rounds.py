@@ -133,9 +133,7 @@ class Training:
             terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
             if phases := method.personal_phases(self.protocol):  # of a second network, never sent
-                own = [
-                    self._job(c, down, number, phases, "twin", c.personal_model) for c, down in told
-                ]
+                own = [self._job(c, d, number, phases, "twin", c.personal_model) for c, d in told]
                 for i, trained in self._train(own, clock):
                     chosen[i].personal_model = trained.state
                     terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)

@@ -7,6 +7,7 @@ import torch
 
 from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.quantities import costs
 from fedrepro.quantities.base import Asked, cells
 
 MPFT = papers.load("mpft")
@@ -67,7 +68,7 @@ def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -
         labels = torch.arange(round(0.56 * n)) % 7
         clients.append(replace(client, train=Samples(torch.zeros(len(labels), 3), labels)))
     whole = replace(federation, clients=tuple(clients))
-    monkeypatch.setattr(trained, "federation_of", lambda *_: whole)
+    monkeypatch.setattr(costs, "federation_of", lambda *_: whole)
     rows = cells(Asked(MPFT, MPFT.experiment("table-3-traffic"), MPFT.protocol("pacs")))
     table = MPFT.table("table-3-communication")
     assert len(rows) == 12 and all(row["counted"] for row in rows)
