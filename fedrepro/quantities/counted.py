@@ -28,7 +28,6 @@ MEASURED: Mapping[Scale, tuple[str, int | None]] = {
 }
 MILLION = 1e6
 BYTES, LABEL_BYTES = 4, 8  # of a float32, of a label
-OF_IMAGES = ("mean number", "images per client", "bytes up")  # rows that count images begin so
 
 
 def sources(asked: Asked) -> dict[str, DomainArrays]:
@@ -128,14 +127,15 @@ def sizes(asked: Asked) -> Values:
     """FedPall's networks and messages (its Section 4), rounded to the printed digits."""
     given = asked.federation
     lesser = {"standin": bool(given.standins), "subset": bool(given.subsets)}
-    for row, value in of_fedpall(asked):
+    for row, value, *of_images in of_fedpall(asked):
         more: dict[str, Any] = {"alternative": row not in asked.table.methods}
-        more |= lesser if row.startswith(OF_IMAGES) else {}
+        more |= lesser if of_images else {}
         yield row, "value", round(value, asked.digits(row, "value")), more
 
 
-def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
-    """Row and value: parameters in millions, as the paper counts them, and shares in percent.
+def of_fedpall(asked: Asked) -> Iterator[tuple[str, float] | tuple[str, float, bool]]:
+    """Row and value: parameters in millions, as the paper counts them, and shares in percent. True
+    comes third where the number of images counts.
 
     The last two rows are bytes relative to FedAvg's network: all messages of a round, down with
     prototypes and BatchNorm, up with features, labels, prototypes and class counts.
@@ -155,7 +155,8 @@ def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
     yield "classifier share (percent, as printed)", 100 * classifier / encoder
     yield "amplifier share (percent, as printed)", 100 * amplifier / encoder
     yield "embedding dimension", float(network.feature_size)
-    yield asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}"), images
+    row = asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}")
+    yield row, images, True
     yield "FedAvg parameters uploaded (millions)", (encoder + classifier) / MILLION
     share = (classifier + amplifier) / (encoder + classifier)
     yield "download relative to FedAvg (percent)", 100 * share
@@ -166,7 +167,7 @@ def of_fedpall(asked: Asked) -> Iterator[tuple[str, float]]:
     yield "bytes down in a round, relative to FedAvg (percent)", 100 * down / whole
     rows = images * (BYTES * network.feature_size + LABEL_BYTES)
     up = rows + classes * BYTES * (network.feature_size + 1)
-    yield "bytes up in a round, relative to FedAvg (percent)", 100 * up / whole
+    yield "bytes up in a round, relative to FedAvg (percent)", 100 * up / whole, True
 
 
 @quantity("example", counted=True)

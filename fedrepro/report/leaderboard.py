@@ -119,10 +119,10 @@ def datasets(found: Results, experiment: str) -> list[str]:
 
 
 def scores(found: Results, experiment: str, dataset: str) -> tuple[pd.DataFrame, list[str]]:
-    """Accuracy in percent: method, seed, column (a domain), value. Second: the methods with a
-    diverged seed, which are left out."""
+    """Accuracy in percent: method, seed, column (a domain), value, standin. Second: the methods
+    with a diverged seed, which are left out."""
     frame = pd.DataFrame(found.of_one_scale(dataset, experiment).cells(experiment))
-    frame = frame[frame.column != "avg"][["method", "seed", "column", "value"]]
+    frame = frame[frame.column != "avg"][["method", "seed", "column", "value", "standin"]]
     diverged = list(frame[frame.value.isna()].method.unique())
     return frame[~frame.method.isin(diverged)], diverged
 
@@ -143,7 +143,7 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
             "std over seeds": seeds.reindex(order.index).round(1),
         }
     )
-    standins = frame.column.str.endswith("-standin")
+    standins = frame.standin.astype(bool)
     if standins.any():
         rest = ranks(frame[~standins]).reindex(order.index)
         shown["mean without stand-in"], shown["its rank"] = rest["mean"].round(1), rest["rank"]

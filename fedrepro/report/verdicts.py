@@ -125,8 +125,8 @@ def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
 @dataclass
 class _Cell:
     """A printed cell and ours. values: by seed, NaN where it has none. name: our column's. standin:
-    its data, or those of an average. refused: why it has no verdict. runs: of accuracies at scale
-    paper. one_image: what one image moves it by."""
+    its data, or those of an average. refused: why it has no verdict. foreign: because it averages
+    other domains. runs: of accuracies at scale paper. one_image: what one image moves it by."""
 
     dataset: str
     scale: str
@@ -139,6 +139,7 @@ class _Cell:
     caveats: tuple[str, ...] = ()
     counted: bool = False
     refused: str = ""
+    foreign: bool = False
     runs: tuple[Record, ...] = ()
     one_image: float = 0.0
     printed: dict[str, Any] = field(default_factory=dict)
@@ -168,9 +169,11 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> lis
     beside = {cell.row for cell in cells if cell.standin}
     lesser = {cell.row: "an average with a subset" for cell in cells if cell.refused}
     printed = paper.table(table).columns
-    lesser |= {cell.row: FOREIGN for cell in cells if cell.column not in printed}
+    foreign = {cell.row for cell in cells if cell.column not in printed}
+    lesser |= dict.fromkeys(foreign, FOREIGN)
     for cell in cells:
         if cell.column == "avg":
+            cell.foreign = not cell.refused and cell.row in foreign
             cell.refused = cell.refused or lesser.get(cell.row, "")
             cell.standin = cell.standin or cell.row in beside
         elif cell.row in beside and not cell.standin and not cell.alone:
@@ -316,7 +319,7 @@ def _trials(paper: Paper) -> int | None:
 
 def _row(paper: Paper, table: str, cell: _Cell) -> dict[str, Any]:
     """A line of `build_table`."""
-    other = cell.standin or cell.refused == FOREIGN
+    other = cell.standin or cell.foreign
     seeds, printed = list(cell.values.values()), cell.printed
     ours = fmean(cell.valid) if cell.valid else None
     compares = ours is not None and printed["published"] is not None and cell.scale != "smoke"

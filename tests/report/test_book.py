@@ -23,13 +23,14 @@ STUDY = "fedapc-table-1-office10-office10-reduced-seed0"
 
 @pytest.fixture(scope="module")
 def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The book's records, cut to the runs of one study, one that no study uses, and one that the
-    study now holds in the place of MOON's, with settings that MOON's row has not got."""
+    """The book's records, cut to one study: its runs, one that it does not use, and one that it
+    now holds in the place of MOON's, with settings that MOON's row has not got."""
     root = tmp_path_factory.mktemp("few")
-    every = (FOLDER / STUDIES).read_text("utf-8")
-    (study,) = [one for one in map(json.loads, every.splitlines()) if one["name"] == STUDY]
+    studies = map(json.loads, (FOLDER / STUDIES).read_text("utf-8").splitlines())
+    (study,) = [one for one in studies if one["name"] == STUDY]
     lines = [json.loads(line) for line in (FOLDER / INDEX).read_text("utf-8").splitlines()]
-    replaced, unused, *_ = (line["run"] for line in lines if line["run"] not in every)
+    used = {run for run, *_ in study["runs"]}
+    replaced, unused, *_ = (line["run"] for line in lines if line["run"] not in used)
     study["runs"].append([replaced, "figure-3", "MOON"])
     kept = {run for run, *_ in study["runs"]} | {unused}
     (root / STUDIES).write_text(json.dumps(study) + "\n", encoding="utf-8")

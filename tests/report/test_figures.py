@@ -324,4 +324,4 @@ def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy() -> None:
         assert 100 * right == pytest.approx(cells[method, domain], abs=1e-3)
     some = views.confusion(results.recorded("fedpall"), "table-1-pacs", "pacs")
     assert isinstance(some, Picture)
-    assert set(data(some).method) == {"ADCOL", "MOON", "RUCR"}  # the rest kept none
+    assert set(data(some).method) == {"ADCOL", "FedBN", "MOON", "RUCR"}  # the rest kept none
