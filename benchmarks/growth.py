@@ -10,7 +10,6 @@ results/growth-AXIS-ENGINE-DEVICE.json; report_growth.py fits the slopes. See RE
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import statistics
 import sys
@@ -26,7 +25,8 @@ from typing import Any
 import entry
 import torch
 from report_growth import slopes
-from rounds import CLASSES, MIB, Ticks, made_samples, peak_resident
+from rounds import CLASSES, Ticks, made_samples
+from timing import clear, peak_mib
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedrepro import methods
@@ -160,21 +160,6 @@ def operations(point: Point, device: torch.device) -> int:
     with FlopCounterMode(display=False) as counter:
         run.run(Silent())
     return int(counter.get_total_flops())
-
-
-def clear(device: torch.device) -> None:
-    """Forget what earlier measurements held."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def peak_mib(device: torch.device) -> float:
-    """The most memory held: on the device since `clear`, or by the whole process."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / MIB
-    return peak_resident()
 
 
 def measured(point: Point, count: bool = False) -> dict[str, Any]:

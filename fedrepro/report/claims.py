@@ -139,18 +139,17 @@ class Part:
         weakest = self.weakest
         if weakest is None:
             return f"{where}: not run; what is missing: runs"
-        runs = "counted" if weakest.exact else f"{self.seeds} seeds"
+        runs = "counted" if weakest.exact else f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
         said = f"{where}, {self.scale}, {runs}: {more} minus {less} ({weakest.column})"
         said += f" {weakest.mean:+.3g}"
-        if weakest.margin:
-            said += f", has to be above {weakest.margin:+.3g}"
+        least = f", has to be above {weakest.margin:+.3g}" if weakest.margin else ""
         if weakest.exact:
-            return said
+            return said + least
         if weakest.interval is None:
             return f"{said}; one seed has no interval; what is missing: more seeds"
         low, high = weakest.interval
-        said += f" [{low:.3g}, {high:.3g}], p {weakest.p:.2g}"
+        said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}
         said += "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
         if self.verdict == "open" and weakest.least_seen is not None:
@@ -173,7 +172,8 @@ class Part:
         if seeds is None or seeds <= self.seeds:
             return said
         hours = (seeds - self.seeds) * self.hours
-        return f"{said}, which needs {seeds} seeds: {hours:.1g} more hours of one core"
+        shown = f"{hours:.0f}" if hours >= 1 else f"{hours:.1g}"
+        return f"{said}, which needs {seeds} seeds: {shown} more hours of one core"
 
 
 @dataclass(frozen=True)

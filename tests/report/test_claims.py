@@ -85,7 +85,7 @@ def test_an_open_claim_says_what_would_settle_it() -> None:
         if (stats.t.ppf(0.95, n - 1) + stats.t.ppf(0.8, n - 1)) * 4 / n**0.5 <= 62.6 - 58.8
     )  # fmt: skip
     answer = _answer(cells, SOLO, hours=lambda *_: 0.5)  # of each of the two rows
-    said = f"which needs {needed} seeds: {needed - 3:.1g} more hours of one core"
+    said = f"which needs {needed} seeds: {needed - 3:.0f} more hours of one core"
     assert said in answer.parts[0].why
     answer = _answer(cells, SOLO, images=lambda *_: 4.0)  # 2 points: 2.5 times that are too many
     assert "no number of seeds can detect it, because of the few test images" in answer.parts[0].why
