@@ -5,6 +5,7 @@ claim. A number that does not fit may also mean another test set, another number
 intermediate rounding.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from html import escape
 from math import ceil, floor, sqrt
@@ -17,6 +18,7 @@ from fedrepro.papers import Paper
 from fedrepro.report.tables import Html, styled
 
 CLOSE = 1e-9
+FITS = {"means": ("one run", "all evaluations"), "deviations": ("over T - 1", "over T")}
 
 
 def mean_fits(printed: str, images: int, evaluations: int) -> bool:
@@ -26,13 +28,30 @@ def mean_fits(printed: str, images: int, evaluations: int) -> bool:
 
 def std_fits(mean: str, std: str, images: int, evaluations: int, ddof: int) -> bool:
     """Whether some set of accuracies has both the printed mean and the printed deviation."""
-    half = _half(std)
-    low, high = float(std) - half, float(std) + half
-    return any(
-        low - CLOSE <= found <= high + CLOSE
-        for total in _counts(mean, images * evaluations)
-        for found in _stds(total, images, evaluations, ddof, high)
+    return stds_fit(mean, [std], images, evaluations, ddof) == 1
+
+
+def stds_fit(mean: str, stds: Sequence[str], images: int, evaluations: int, ddof: int) -> float:
+    """The share of some deviations, with as many digits each, that fit with the printed mean."""
+    half = _half(stds[0])
+    printed = np.array([float(std) for std in stds])
+    found = np.array(
+        [
+            std
+            for total in _counts(mean, images * evaluations)
+            for std in _stds(total, images, evaluations, ddof, float(printed.max()) + half)
+        ]
     )
+    near = abs(found[:, None] - printed) <= half + CLOSE
+    return float(near.any(axis=0).mean())
+
+
+def std_by_chance(mean: str, std: str, images: int, evaluations: int, ddof: int) -> float:
+    """The share of deviations near the printed one that fit by chance."""
+    digits, step = len(std.partition(".")[2]), 2 * _half(std)
+    near = [float(std) + k * step for k in range(-10, 11)]
+    texts = [f"{number:.{digits}f}" for number in near if number >= 0]
+    return stds_fit(mean, texts, images, evaluations, ddof)
 
 
 def by_chance(printed: str, images: int, evaluations: int) -> float:
@@ -51,22 +70,25 @@ def average_fits(cells: list[str], average: str) -> bool:
 
 def checked(paper: Paper) -> pd.DataFrame:
     """One row per table and column whose test images are known: how many of the printed means fit
-    (as one run, as all evaluations), the share of each that fits by chance, and how many deviations
-    fit."""
+    (as one run, as all evaluations), how many deviations fit (over T - 1, over T), and the share
+    of each that fits by chance."""
     rows = []
     for known in paper.tested:
         for name in known.tables:
             for column, images in known.images.items():
                 cells, trials = _cells(paper, name, column), known.evaluations
                 means, pairs = [mean for mean, _ in cells], [cell for cell in cells if cell[1]]
-                fits = [any(std_fits(*p, images, trials, d) for d in (0, 1)) for p in pairs]
                 row: dict[str, Any] = {"table": name, "column": column, "images": images}
                 row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
                 for what, n in (("one run", 1), ("all evaluations", trials)):
                     row[f"fit {what}"] = sum(mean_fits(mean, images, n) for mean in means)
                     shares = [by_chance(mean, images, n) for mean in means]
                     row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
-                rows.append(row | {"deviations that fit": sum(fits)})
+                for what, d in (("over T - 1", 1), ("over T", 0)):
+                    row[f"fit {what}"] = sum(std_fits(*p, images, trials, d) for p in pairs)
+                    shares = [std_by_chance(*p, images, trials, d) for p in pairs]
+                    row[f"by chance, {what}"] = round(float(np.mean(shares)), 2) if pairs else 0.0
+                rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -95,12 +117,13 @@ def shown(paper: Paper) -> Html:
     """What is checked of a paper, and the printed averages that are not their rows' means."""
     label = f"printed numbers of {paper.short}, checked"
     rows = checked(paper)
-    of, pairs = " of " + rows["means"].astype(str), " of " + rows["deviations"].astype(str)
-    for name in ("one run", "all evaluations"):
-        share = rows[f"by chance, {name}"].map(" ({:.2f})".format)
-        rows[name] = rows[f"fit {name}"].astype(str) + of + share
-    rows["deviations"] = rows["deviations that fit"].astype(str) + pairs
-    names = ["table", "column", "images", "evaluations", "one run", "all evaluations", "deviations"]
+    names = ["table", "column", "images", "evaluations"]
+    for of, ways in FITS.items():
+        for way in ways:
+            share = rows[f"by chance, {way}"].map(" ({:.2f})".format)
+            found = rows[f"fit {way}"].astype(str) + " of " + rows[of].astype(str) + share
+            names.append(f"{of}, {way}")
+            rows[names[-1]] = found.where(rows[of] > 0, "–")
     html, wrong = _table(rows[names], label), averages(paper)
     if wrong.empty:
         return Html(f"{html}<p>Averages that are not the mean of their row: none.</p>", label)
