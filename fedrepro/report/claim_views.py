@@ -328,7 +328,7 @@ def main_claims(page: str, pictures: str) -> str:
     """The papers' main claims in Markdown: one row each, for the data set that supports it least,
     and the picture of all. page: the address of the page of all claims; pictures: the folder of the
     picture."""
-    head = ("paper", "claim", "answer", "scale", "least support on", "printed", "ours")
+    head = ("paper", "claim", "answer", "scale", "data set", "printed", "ours")
     rows = []
     for paper, one in main():
         answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
