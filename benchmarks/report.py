@@ -309,6 +309,27 @@ def _side(name: str, file: File) -> str:
     return f"{peer} ({'float32' if peer == name else 'bf16'})"
 
 
+def gpu_rows(file: File) -> list[dict[str, str]]:
+    """Rounds of each shape, method and engine on a GPU; none of a dry run."""
+    timed = {} if file["tiny"] else file["timing"]
+    return [
+        {
+            "shape / method / engine": name,
+            "seconds a round": "{median:.3f} ({min:.3f} to {max:.3f})".format(**seconds),
+            "rounds": str(len(seconds["all"])),
+            "machine": machine(call(file)),
+        }
+        for name, found in timed.items()
+        if isinstance(seconds := found.get("seconds"), dict)
+    ]
+
+
+def gpu(folder: Path | None = None) -> Html:
+    """Rounds on GPUs: the engines and the field's loop."""
+    rows = rows_of("gpu-*.json", folder, gpu_rows)
+    return table(rows, "Median (least to greatest).")
+
+
 def at_once_rows(file: File) -> list[dict[str, str]]:
     """Local training of clients at once beside one after another on all cores: a row a network."""
     rows = []

@@ -352,7 +352,7 @@ def totals() -> str:
         f"**Of {len(every)} claims, {words.count('holds')} hold, {words.count('contradicted')} are "
         f"contradicted, and {len(left)} are open:** {len(left) - len(ran)} have no run or cannot "
         f"be tested, {len(late)} have runs that are too short or of earlier settings, and for "
-        f"{len(ran) - len(late)} the runs show no clear difference, or not on every task."
+        f"{len(ran) - len(late)} the runs are too few or show no clear difference on every task."
     )
 
 

@@ -45,6 +45,16 @@ def test_a_narrow_precision_beside_float32(tmp_path):
     assert all(part in html for part in shown)
 
 
+def test_rounds_on_a_gpu_are_shown_and_those_of_a_dry_run_are_not(tmp_path):
+    seconds = {"median": 1.5, "min": 1.25, "max": 2.0, "all": [1.25, 1.5, 2.0]}
+    timing = {"adcol-digits/FedAvg/fused": {"seconds": seconds}, "failed": {"error": "no memory"}}
+    for tiny in (True, False):
+        file = {"tiny": tiny, "timing": timing, **FACTS}
+        (tmp_path / "gpu-x.json").write_text(json.dumps(file))
+        html = report.gpu(tmp_path).html
+        assert ("1.500 (1.250 to 2.000)" in html) is not tiny and "failed" not in html
+
+
 def test_every_view_shows_the_measurements_that_are_stored(tmp_path):
     """The project's own files, not made ones; where there is none a view says so."""
     for view in (report.rounds, report.phase_table, report.cross_device):
