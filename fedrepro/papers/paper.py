@@ -69,7 +69,9 @@ class Arm:
                 yield f"{first}, {name} {value}", arm, arm._trial(tuning)
 
     def _trial(self, tuning: Tuning) -> Arm:
-        rounds = tuning.rounds.get(self.protocol.scale, self.protocol.rounds)
+        """With a trial's rounds, but not more than the arm's own (MPFT: one)."""
+        own = self.protocol.rounds
+        rounds = min(tuning.rounds.get(self.protocol.scale, own), own)
         return replace(self, protocol=self.protocol.changed(rounds=rounds))
 
 
