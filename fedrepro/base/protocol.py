@@ -116,8 +116,8 @@ class AllocationSpec(_Spec):
     every_class: every client gets an image of each class of its domain. A client without one
     gives an image of a class that it has twice in exchange.
     remainder: a domain's last client takes the rest, if that is less than ``per_client``.
-    disjoint: training images whose original is a test image of another domain are removed
-    (MNIST-M is MNIST recoloured).
+    disjoint: training images of which a test image shows the same are removed: MNIST-M is MNIST
+    recoloured, and Amazon has pictures twice.
     cut_tests: under rule table, a domain's test images are divided among its clients like its
     training images, and each client is its own domain (MPFT, Table 6). Parts have one
     size, rounded up per class, so a few images are in two of them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
@@ -206,13 +208,14 @@ def divided(
 def originals(
     arrays: Mapping[str, DomainArrays], root: Path | str | None = None
 ) -> dict[str, Indices]:
-    """For domains that share digits, the MNIST number of each image's digit; else empty.
+    """By domain, a number for each image that is the same for images of one original.
 
     MNIST-M has the digits of MNIST over photographs. Its subset stores the MNIST number of each
-    image, or its files are named after it. FedReproError: a label is not the original's.
+    image, or its files are named after it. FedReproError: a label is not the original's. Without
+    both domains, images of one original are those that are equal pixel by pixel.
     """
     if not {"mnist", "mnistm"} <= arrays.keys():
-        return {}
+        return {name: np.array([_number(one) for one in a.images]) for name, a in arrays.items()}
     mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found
     if "npz" in found:
         with np.load(found["npz"][1], allow_pickle=False) as archive:
@@ -224,6 +227,11 @@ def originals(
     if not np.array_equal(mnist.labels[index], arrays["mnistm"].labels):
         raise FedReproError("MNIST-M is not numbered as MNIST; leave allocation.disjoint out")
     return {"mnist": np.arange(len(mnist.labels)), "mnistm": index}
+
+
+def _number(image: NDArray[np.uint8]) -> int:
+    """A number from an image's pixels; two images in 10^16 have the same by chance."""
+    return int.from_bytes(hashlib.blake2b(image.tobytes(), digest_size=7).digest())
 
 
 def _weights(spec: DataSpec, splits: Mapping[str, Split], partition: Partition) -> dict[str, int]:

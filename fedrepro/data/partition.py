@@ -93,8 +93,8 @@ def make_partition(
 ) -> Partition:
     """Divide all splits' training images among clients, none twice except with ``cut_tests``.
 
-    labels: per domain, of all its images. validation: as in DataSpec. shared: for domains with
-    images of the same objects, the object of each image, for ``disjoint``.
+    labels: per domain, of all its images. validation: as in DataSpec. shared: for ``disjoint``, by
+    domain the number of each image's original (`federation.originals`).
     FedReproError: an impossible specification; the message names what is available.
     """
     partitioner = _Partitioner(splits, labels, spec, seed, validation)
@@ -123,11 +123,11 @@ def make_partition(
 def _untested(
     client: ClientShare, tests: Mapping[str, Indices], shared: Mapping[str, Indices]
 ) -> ClientShare:
-    """A client without the training images whose object is in another domain's test images."""
+    """A client without the training images whose original a test image has too."""
     kept = []
     for domain, indices in client.train:
         if domain in shared:
-            tested = [shared[other][tests[other]] for other in shared if other != domain]
+            tested = [shared[other][tests[other]] for other in shared]
             indices = indices[~np.isin(shared[domain][indices], np.concatenate(tested))]
         kept.append((domain, indices))
     return replace(client, train=tuple(kept))

@@ -22,7 +22,7 @@ REFUSED = [
     ("phases", "--model nothing", ""),
     ("precision", "--precision tf32", "a CPU has no tf32"),
     ("rounds", "--images 9 --batch 8", ""),
-    ("shared_digits", "--papers nobody", ""),
+    ("shared_images", "--papers nobody", ""),
     ("verdict_words", "--out nowhere/words.md", ""),
 ]
 COUNTS, LISTS = ("0", "-1", "two", "1.5"), ("0", "0,0", "0,x")
