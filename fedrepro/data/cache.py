@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -82,12 +83,17 @@ def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is unchanged: each process reads it completely once."""
+    """Whether a file is there and unchanged: each process reads it completely once. A damaged
+    file is named on standard error."""
     try:
         facts = path.stat()
     except OSError:
         return False
-    return _is_whole(path, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+    whole = _is_whole(path, facts.st_ino, facts.st_mtime_ns, facts.st_size)
+    if not whole:
+        said = f"warning: {path} is damaged (its checksum does not fit); it is made again"
+        print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
+    return whole
 
 
 @lru_cache

@@ -45,13 +45,15 @@ def test_a_second_prepare_writes_nothing(tiny_mnist, cache):
     assert load(tiny_mnist, 28).hash != load(tiny_mnist, 32).hash
 
 
-def test_a_cut_cache_file_is_made_anew(tiny_mnist, cache):
+def test_a_damaged_cache_file_is_named_once_and_made_again(tiny_mnist, cache, capsys):
     load(tiny_mnist)
+    assert "damaged" not in capsys.readouterr().err  # an absent file is no damage
     (path,) = cache.glob("*.safetensors")
     content = path.read_bytes()
-    for broken in (content[:-5], content[:20], b""):
+    for broken in (content[:-5], content[:20], b"", content[:-1] + bytes([content[-1] ^ 1])):
         path.write_bytes(broken)
         assert load(tiny_mnist).images.shape == (30, 1, 28, 28)
+        assert f"{path} is damaged" in (said := capsys.readouterr().err) and said.count("\n") == 1
         assert path.read_bytes() == content
 
 

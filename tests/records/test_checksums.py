@@ -123,13 +123,17 @@ def test_a_checkpoint_the_disk_has_no_room_for_is_a_warning(tmp_path, monkeypatc
 # Caches.
 
 
-def test_a_cache_of_images_or_embeddings(tmp_path):
+DAMAGED = "warning: {} is damaged (its checksum does not fit); it is made again\n"
+
+
+def test_a_cache_of_images_or_embeddings(tmp_path, capsys):
     images = np.arange(6 * 3 * 64, dtype=np.uint8).reshape(6, 3, 8, 8)
     arrays = Decoded(images, np.arange(6), np.zeros(6, dtype=np.int8))
     path = tmp_path / "a.safetensors"
     cache.write_signed(path, vars(arrays), {"hash": "h", "told": 'a "word"'})
     for how in damages(path):
         assert cache.open_arrays(path, "h") is None, how
+        assert capsys.readouterr().err == DAMAGED.format(path), how
     assert np.array_equal(cache.open_arrays(path, "h").images, images)
 
     path = tmp_path / "e.safetensors"
@@ -137,4 +141,5 @@ def test_a_cache_of_images_or_embeddings(tmp_path):
     cache.write_signed(path, {"rows": np.arange(5), "embeddings": values}, {"domain": "d"})
     for how in damages(path):
         assert len(embeddings._read(path, 4).rows) == 0, how
+        assert capsys.readouterr().err == DAMAGED.format(path), how
     assert np.array_equal(embeddings._read(path, 4).values, values)
