@@ -23,6 +23,8 @@ from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
 NOTHING = "No run is recorded yet for this."
+BEFORE = "discriminator_accuracy_before"  # in the server's log
+UNLOGGED = "No recorded run has the accuracy of the discriminator before its update."
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
 
@@ -271,6 +273,26 @@ def by_domain(
     """Accuracy of each arm per domain, side by side or in another figure."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     return _drawn(found, experiment, dataset, rows, draw)
+
+
+def discriminator(found: Results, experiment: str, dataset: str) -> Shown:
+    """Accuracy of ADCOL's discriminator on a round's uploads before it learns from them, and
+    chance: one in the number of clients. One line if no record has it."""
+    logged, chance = [], []
+    for study, _, result in found.of_one_scale(dataset, experiment).runs(experiment):
+        curve = result.record.curve
+        rows = curve[curve.subject == BEFORE].rename(columns={"value": "avg"})
+        if len(rows):
+            clients, ends = len(result.record.data["clients"]), rows.iloc[[0, -1]]
+            guessing = ends.assign(label=f"chance, 1 in {clients}", avg=100 / clients)
+            logged.append(rows.assign(label=result.label, seed=study.seed))
+            chance.append(guessing.assign(seed=study.seed))
+    if not logged:
+        return Html(f"<p><em>{UNLOGGED}</em></p>", UNLOGGED)
+    frame = pd.concat(logged + chance).drop_duplicates(["label", "seed", "round"])
+    picture = figures.curves(frame, ylabel="accuracy of the discriminator (%)")
+    picture.caption = f"{found.paper.short}, {experiment}, on {dataset}: before its update"
+    return picture
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedrepro import methods
-from fedrepro.methods.base import Batch
+from fedrepro.methods.base import Batch, Upload
 from fedrepro.models import Output
 from fedrepro.models.discriminators import ResNetDiscriminator
 from tests import toys
@@ -69,6 +69,40 @@ def test_a_round_in_two_stages():
     toys.assert_equal(run.server.modules["discriminator"].state_dict(), first)  # not learnt from
     one, two = (toys.logged(run.curve(), "term", number) for number in (1, 2))
     assert one["kl"] == 0 < two["kl"]
+
+
+def test_the_discriminators_accuracy_is_logged_before_it_learns():
+    """Client n sends vectors along axis n. A linear D that takes clients 0 and 1 for each other is
+    right for client 2's five of ten; after enough steps it is right for all."""
+    run = training(discriminator_hidden=(), discriminator_epochs=30, discriminator_lr=0.1)
+    linear = run.server.modules["discriminator"].linear1
+    with torch.no_grad():
+        linear.weight.zero_(), linear.bias.zero_()
+        linear.weight[[1, 0, 2], [0, 1, 2]] = 1.0
+    ups = []
+    for n, sent in enumerate((2, 3, 5)):
+        z = torch.zeros(sent, run.server.feature_size)
+        z[:, n] = 1.0
+        ups.append(Upload(n, sent, {"representations": z}))
+    seen = []
+    for number in (1, 2):
+        run.server.round, run.server.log = number, {}
+        run.method.server_step(run.server, ups)
+        seen.append(run.server.log["discriminator_accuracy_before"])
+    assert seen == [50.0, 100.0]
+
+
+@pytest.mark.parametrize("client", [0, 1, 2])
+def test_a_run_logs_how_often_a_constant_answer_is_right(client):
+    """The three clients send 21, 13 and 9 representations."""
+    run = training(discriminator_hidden=())
+    linear = run.server.modules["discriminator"].linear1
+    with torch.no_grad():
+        linear.weight.zero_(), linear.bias.zero_()
+        linear.bias[client] = 1.0
+    run.one_round()
+    found = toys.logged(run.curve(), "server", 1)["discriminator_accuracy_before"]
+    assert found == pytest.approx(100 * (21, 13, 9)[client] / 43)
 
 
 def test_noisy_representations_lie_around_the_unit_range():

@@ -19,6 +19,7 @@ from fedrepro.pages import VEGA_LITE
 from fedrepro.report import figures, images, results, verdicts, views
 from fedrepro.report.picture import LIVE, Picture
 from tests import toys
+from tests.report.made import Made
 from tests.report.test_tables import rows as table_rows
 
 ADCOL = papers.load("adcol")
@@ -325,3 +326,31 @@ def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy() -> None:
     some = views.confusion(results.recorded("fedpall"), "table-1-pacs", "pacs")
     assert isinstance(some, Picture)
     assert set(data(some).method) == {"ADCOL", "FedBN", "MOON", "RUCR"}  # the rest kept none
+
+
+class Logged(Made):
+    """Rows whose runs have four clients, and one row whose log has the discriminator's accuracy."""
+
+    def _record(self, label: str) -> Any:
+        record = super()._record(label)
+        if label == "ADCOL":
+            facts = {"measure": "server", "subject": "discriminator_accuracy_before"}
+            log = pd.DataFrame({"round": [1, 2], "value": [10.0 + self.seed, 40.0]})
+            record.curve = pd.concat([record.curve, log.assign(domain="", split="", **facts)])
+        record.data = {"clients": [{}] * 4}
+        return record
+
+
+@pytest.mark.parametrize("rows", [("FedAvg", "ADCOL"), ("FedAvg",)])
+def test_the_discriminator_is_beside_chance_where_a_record_has_its_accuracy(rows: Any) -> None:
+    values = {"table-4": {(row, "avg"): 50.0 for row in rows}}
+    studies = [(Logged("adcol", "office10", "reduced", s, values), ["table-4"]) for s in (0, 2)]
+    shown = views.discriminator(results.Results(studies), "table-4", "office10")  # type: ignore[arg-type]
+    if "ADCOL" not in rows:
+        assert shown.summary == views.UNLOGGED and views.UNLOGGED in shown.html  # type: ignore[union-attr]
+        return
+    found = data(shown)  # type: ignore[arg-type]
+    means = found.set_index(["label", "round"])["mean"].to_dict()
+    chance = "chance, 1 in 4"
+    assert means == {("ADCOL", 1): 11, ("ADCOL", 2): 40, (chance, 1): 25, (chance, 2): 25}
+    assert (found.seeds == 2).all()
