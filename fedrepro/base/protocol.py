@@ -13,6 +13,18 @@ from fedrepro.base.errors import FedReproError, choices, first_mistake
 Scale = Literal["smoke", "reduced", "paper"]
 # The origin of a value: the paper states it, public code has it, other facts imply it, or we chose.
 Status = Literal["stated", "code", "inferred", "decided"]
+SIDES = {"stated": "text", "code": "code", "inferred": "settled", "decided": "settled"}
+
+
+def sides(status: Status, source: str, text: str = "", code: str = "") -> dict[str, str]:
+    """A value's source: ``source`` has all of it, ``text`` what the paper says, ``code`` what
+    public code has, ``settled`` what else settles the value. What settles it is on the side of
+    its status."""
+    parts = {"text": text, "code": code, "settled": ""}
+    parts[SIDES[status]] = "; ".join(filter(None, (parts[SIDES[status]], source)))
+    return {"source": "; ".join(filter(None, (text, source, code))), **parts}
+
+
 DEVICES = ("auto", "cpu", "cuda")
 # What an engine may be asked for by, and the word that run ids hold. `auto` is the plain loop: on a
 # CPU the grouped convolutions that stacked clients become are slower. The words are here, so that a

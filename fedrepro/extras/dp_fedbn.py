@@ -39,11 +39,11 @@ class DPFedBN(fl.Method):
     clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0), low=0)
     order: float = fl.hyper(
         2.0,
-        "not stated in ADCOL's paper: the usual norm of an update; under Laplace noise only order "
-        "1 gives epsilon-DP of the whole update",
+        "under Laplace noise only order 1 gives epsilon-DP of the whole update",
         "decided",
         (1.0,),
         low=1,
+        text="not stated in ADCOL's paper: the usual norm of an update",
     )
     delta: float = fl.hyper(
         0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", low=0, high=1

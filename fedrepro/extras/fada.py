@@ -56,16 +56,16 @@ class FADA(AttendedSources, fl.Method):
         0, "ADCOL App. C: each client in turn, its labels unused; -1 is the last", "stated"
     )
     alignment: float = fl.hyper(
-        1.0, "not stated; DAL code has 0.01, under Adam", "decided", (0.01, 0.1), low=0
+        1.0, "not stated", "decided", (0.01, 0.1), low=0, code="DAL code has 0.01, under Adam"
     )
-    confusion: float = fl.hyper(1.0, "not stated; 1 in DAL code", "code", (0.1, 0.0), low=0)
+    confusion: float = fl.hyper(1.0, "1 in DAL code", "code", (0.1, 0.0), low=0, text="not stated")
     information: float = fl.hyper(
         1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0), low=0
     )
     reconstruction: float = fl.hyper(
         0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0), low=0
     )
-    estimator_hidden: int = fl.hyper(512, "not stated; 512 in DAL code", "code", low=1)
+    estimator_hidden: int = fl.hyper(512, "512 in DAL code", "code", low=1, text="not stated")
     discriminator_hidden: tuple[int, ...] = fl.hyper(
         (256,), "not stated; 256 in DAL code, leaky ReLU there, ReLU here", "code", ((512, 512),)
     )

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status
+from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status, sides
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import Message
 from fedrepro.methods.server import Server
@@ -29,17 +29,21 @@ def hyper(
     status: Status = "decided",
     alternatives: Sequence[Any] = (),
     *,
+    text: str = "",
+    code: str = "",
     low: float | None = None,
     high: float | None = None,
     later: bool = False,
 ) -> Any:
     """A dataclass field for a hyper-parameter: its value, source, status, and alternatives.
 
+    text, code: what the paper or public code says of it, where the source is another.
     low, high: inclusive bounds of a number, checked when a method is created by name. later: it
     was added after the first recorded runs of the method, so it must not change their ids.
     """
-    said = {"source": source, "status": status, "alternatives": tuple(alternatives)}
-    return field(default=default, metadata={**said, "low": low, "high": high, "later": later})
+    said = {"status": status, **sides(status, source, text, code)}
+    facts = {"alternatives": tuple(alternatives), "low": low, "high": high, "later": later}
+    return field(default=default, metadata=said | facts)
 
 
 def averaged_bn(source: str, status: Status) -> Any:
@@ -290,10 +294,10 @@ class Method:
 
     @classmethod
     def describe(cls) -> list[dict[str, Any]]:
-        """One row per hyper-parameter: name, default, source, alternatives, status."""
+        """One row per hyper-parameter: name, default, status, source, its sides, alternatives."""
         return [
-            {"name": f.name, "default": f.default, "source": f.metadata["source"]}
-            | {"alternatives": list(f.metadata["alternatives"]), "status": f.metadata["status"]}
+            {"name": f.name, "default": f.default, **f.metadata}
+            | {"alternatives": list(f.metadata["alternatives"])}
             for f in dataclasses.fields(cls)
         ]
 

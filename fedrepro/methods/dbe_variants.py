@@ -20,12 +20,12 @@ class DBEVariants(DBE):
     )
     mean_lr: float | None = fl.hyper(
         None,
-        "None: m is one of the network's parameters; MPFT code: AdamW of its own at a steady "
-        "0.001, its gradient shortened by itself",
+        "None: m is one of the network's parameters",
         "decided",
         (0.001,),
         low=1e-6,
         later=True,
+        code="MPFT code: AdamW of its own at a steady 0.001, its gradient shortened by itself",
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
         "personal", "what is tested; MPFT code: without m", "decided", ("common",), later=True

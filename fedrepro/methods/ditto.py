@@ -25,16 +25,21 @@ class Ditto(fl.Method):
     )
 
     lam: float = fl.hyper(
-        2.0, "MPFT Sec. C.2; authors' code 0.1, 1 or 2; FL-bench 1", "stated", (1.0, 0.1), low=0
+        2.0,
+        "MPFT Sec. C.2",
+        "stated",
+        (1.0, 0.1),
+        low=0,
+        code="authors' code 0.1, 1 or 2; FL-bench 1",
     )
     personal_epochs: int | None = fl.hyper(
-        1, "MPFT Sec. C.2, FL-bench code; None: the protocol's", "stated", (None,), low=1
+        1, "MPFT Sec. C.2; None: the protocol's", "stated", (None,), low=1, code="FL-bench code"
     )
     personal_lr: float | None = fl.hyper(
         None, "the protocol's: PFLlib and MPFT code have one rate for both", "code", low=1e-6
     )
     personal_clip: float | None = fl.hyper(
-        None, "Alg. 1; MPFT code: 1, of CE", "stated", (1.0,), low=1e-6, later=True
+        None, "Alg. 1", "stated", (1.0,), low=1e-6, later=True, code="MPFT code: 1, of CE"
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
         "personal", "what is tested; MPFT code watches w", "decided", ("common",), later=True

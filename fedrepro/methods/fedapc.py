@@ -46,16 +46,17 @@ class FedAPC(PrototypeMessages, fl.Method):
     )
     erase: float = fl.hyper(
         0.5,
-        "Sec. III-A: erasing; probability, area and shape of FedDAP code's helper, which draws "
-        "once for a whole batch of tensors, here for each image",
+        "Sec. III-A: erasing",
         "stated",
         low=0,
         high=1,
+        code="probability, area and shape of FedDAP code's helper, which draws once for a whole "
+        "batch of tensors, here for each image",
     )
     crop: int = fl.hyper(
-        4, "Sec. III-A: cropping; padding of FedDAP code's helper", "stated", low=0
+        4, "Sec. III-A: cropping", "stated", low=0, code="padding of FedDAP code's helper"
     )
-    flip: bool = fl.hyper(True, "Sec. III-A: flipping; left-right as in FPL code", "stated")
+    flip: bool = fl.hyper(True, "Sec. III-A: flipping", "stated", code="left-right as in FPL code")
     prototypes_in_training_mode: bool = fl.hyper(
         False, "Sec. II-C: after local training; Alg. 1, line 14: in its loop", "stated", (True,)
     )

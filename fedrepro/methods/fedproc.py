@@ -43,17 +43,17 @@ class FedProc(PrototypeMessages, fl.Method):
         ("idle-start",),
     )
     horizon: int | None = fl.hyper(
-        None, "T: the protocol's rounds; the authors' code has 100", "stated", (100,), low=1
+        None, "T: the protocol's rounds", "stated", (100,), low=1, code="the authors' code has 100"
     )
     temperature: float = fl.hyper(1.0, "authors' and RethinkFL code", "code", (0.5,), low=0.001)
     prototype_weighting: Literal["images", "clients"] = fl.hyper(
         "images", "authors' code; RethinkFL code: all clients alike", "code", ("clients",)
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "of the trained network; both codes: in training mode", "decided", (True,)
+        False, "of the trained network", "decided", (True,), code="both codes: in training mode"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images; both codes read the training loader", "decided", (True,)
+        False, "of the images", "decided", (True,), code="both codes read the training loader"
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("authors' code", "code")
 

@@ -48,7 +48,11 @@ class FedProto(PrototypeMessages, fl.Method):
         False, "FedPall code; authors' and RethinkFL code: in training mode", "code", (True,)
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "Tan et al., Eq. 3: of the images; all code: of augmented ones", "stated", (True,)
+        False,
+        "Tan et al., Eq. 3: of the images",
+        "stated",
+        (True,),
+        code="all code: of augmented ones",
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code; no effect without averaging", "code")
 

@@ -19,10 +19,10 @@ class FedProtoVariants(FedProto):
 
     averages_networks: bool = fl.hyper(
         False,
-        "Tan et al., Alg. 1 and FedPall code; True: RethinkFL and MarsFL code, whose family "
-        "I2PFL's and FedAPC's tables come from",
+        "Tan et al., Alg. 1 and FedPall code",
         "stated",
         (True,),
+        code="True: RethinkFL and MarsFL code, whose family I2PFL's and FedAPC's tables come from",
     )
     inference: Literal["classifier", "prototype"] = fl.hyper(
         "classifier",
@@ -36,11 +36,12 @@ class FedProtoVariants(FedProto):
     )
     prototypes_of: Literal["features", "inputs"] = fl.hyper(
         "features",
-        "Tan et al., Eq. 3; inputs: MPFT code sends means of the frozen embeddings, which the "
-        "adapted features of a test are compared with",
+        "Tan et al., Eq. 3",
         "stated",
         ("inputs",),
         later=True,
+        code="inputs: MPFT code sends means of the frozen embeddings, which the adapted features "
+        "of a test are compared with",
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:

@@ -45,10 +45,10 @@ class FPL(PrototypeMessages, fl.Method):
         0.02, "authors' code (RethinkFL); MarsFL code 0.2", "code", (0.2, 0.05, 0.1), low=0.001
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "of the trained network; RethinkFL code: in training mode", "decided", (True,)
+        False, "of the trained network", "decided", (True,), code="RethinkFL code: in training mode"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images; RethinkFL code: of augmented ones", "decided", (True,)
+        False, "of the images", "decided", (True,), code="RethinkFL code: of augmented ones"
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code", "code")
 

@@ -26,10 +26,10 @@ class I2PFLVariants(I2PFL):
     for the next round. APA is then zero in round 1."""
 
     one_lambda: bool = fl.hyper(
-        False, "Eq. 7 reads as one a sample; MixUp code: one a batch", "inferred", (True,)
+        False, "Eq. 7 reads as one a sample", "inferred", (True,), code="MixUp code: one a batch"
     )
     distance: Literal["l2", "squared"] = fl.hyper(
-        "l2", "Eq. 4 leaves the norm open; squared by tau's note", "decided", ("squared",)
+        "l2", "squared by tau's note", "decided", ("squared",), text="Eq. 4 leaves the norm open"
     )
     mixup: Literal["features", "images", "none"] = fl.hyper(
         "features", "Eq. 7; Table 7 has the others", "stated", ("images", "none")
@@ -43,7 +43,7 @@ class I2PFLVariants(I2PFL):
         later=True,
     )
     augmented_constant: bool = fl.hyper(
-        True, "not said; False: augmented prototypes pass gradients on", "decided", (False,)
+        True, "False: augmented prototypes pass gradients on", "decided", (False,), text="not said"
     )
     rule: Literal["reweighting", "averaging", "clustering"] = fl.hyper(
         "reweighting",

@@ -47,7 +47,7 @@ class MPFT(fl.Method):
     server_epochs: int = fl.hyper(200, "authors' code: at most; the cosine's end", "code", low=1)
     server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code", low=0)
     threshold: float = fl.hyper(
-        0.001, "authors' code; App. D tries four", "code", (0.1, 0.01, 0.0001), low=0
+        0.001, "authors' code", "code", (0.1, 0.01, 0.0001), low=0, text="App. D tries four"
     )
     last_losses: int = fl.hyper(20, "authors' code: batches whose deviation ends it", "code", low=2)
     bn_policy: fl.BNPolicy = fl.hyper("average", "the adapter has no BatchNorm", "inferred")

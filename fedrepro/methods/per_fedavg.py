@@ -30,12 +30,12 @@ class PerFedAvg(fl.Method):
     )
     adapt_steps: int | None = fl.hyper(
         None,
-        "steps of an adaptation epoch; None: the whole epoch. Fallah et al., Eq. 3: one gradient "
-        "step; PFLlib code: on one batch",
+        "steps of an adaptation epoch; None: the whole epoch; PFLlib code: on one batch",
         "code",
         (1,),
         low=1,
         later=True,
+        text="Fallah et al., Eq. 3: one gradient step",
     )
     bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedPall code)", "code")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 from pydantic import BaseModel, ConfigDict
 
 from fedrepro.base.errors import FedReproError, choices
-from fedrepro.base.protocol import Protocol, Scale, parse_protocol
+from fedrepro.base.protocol import Protocol, Scale, parse_protocol, sides
 from fedrepro.data import folders
 from fedrepro.data.domains import DATASETS
 from fedrepro.papers.schema import (
@@ -154,8 +154,9 @@ class Paper(BaseModel):
         return parse_protocol(tree)
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
-        """Every setting as text: columns setting, value, status, source, alternatives. Where a data
-        set or a scale departs from the paper, the paper's value heads the alternatives."""
+        """Every setting as text: columns setting, value, status, source, alternatives, and the
+        sides of the source (`protocol.sides`). Where a data set or a scale departs from the paper,
+        the paper's value heads the alternatives."""
         import pandas as pd  # only here: it takes a third of a second
 
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
@@ -172,12 +173,16 @@ class Paper(BaseModel):
             settings = self.settings_of(method, base)
             rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
         rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
-        text = [
-            (key, as_text(s.value), s.status, s.source, ", ".join(map(as_text, s.alternatives)))
+        return pd.DataFrame(
+            {
+                "setting": key,
+                "value": as_text(s.value),
+                "status": s.status,
+                "alternatives": ", ".join(map(as_text, s.alternatives)),
+                **sides(s.status, s.source, s.text, s.code),
+            }
             for key, s in rows.items()
-        ]
-        columns = ["setting", "value", "status", "source", "alternatives"]
-        return pd.DataFrame(text, columns=columns)
+        )
 
     def arms(
         self, name: str, dataset: str | None = None, scale: str = "paper", also: Sequence[str] = ()

@@ -121,11 +121,14 @@ def contradicts(value: float | None, printed: str) -> bool:
 
 
 class Setting(_Spec):
-    """One value, its source, and alternatives. status: the kind of source."""
+    """One value, its source, and alternatives. status: the kind of source. text, code: what the
+    paper or public code says of it, where the source is another."""
 
     value: Any
     source: str = Field(min_length=5)
     status: Status
+    text: str = ""
+    code: str = ""
     alternatives: tuple[Any, ...] = ()
 
 

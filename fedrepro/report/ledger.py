@@ -1,7 +1,6 @@
 """A paper's settings and their sources, and the ledger: the points where its text, public code and
 our runs differ or may differ. Both only from its file, the methods' fields and the records."""
 
-import re
 from collections.abc import Iterable, Iterator
 from html import escape
 
@@ -14,31 +13,16 @@ from fedrepro.report.tables import Html, prose, styled
 
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
-# A source has clauses, "paper, Sec. 5.1: 8:2; FedBN code: 80/20". The column of each clause:
-ARGUED = re.compile(r"(project decision|inferred:|inferred (?!.*\bcode\b))")
-CODE = re.compile(r"\b(codes?|authors|PFLlib|FL-bench|MarsFL)\b")
-TEXT = re.compile(
-    r"^paper\b|\bnot (stated|given|said|in the text)\b|\btext says\b|\bet al\b"
-    r"|\b(Sec|App|Alg|Eqs?|Tables?|Fig|Figures?)\b"
-)
+FACTS = ("value", "status", "text", "code", "settled", "alternatives")
 Row = tuple[str, str, str, str, str]
+Cells = tuple[str, str, str, str]  # of a row, without the setting
 
 
 def ledger(found: Results) -> Html:
     """A table for the data sets and methods that were run: the scale, facts about the data, and
-    each setting that the text does not decide, or whose source names code."""
+    each setting that the text does not decide, or of which public code says something."""
     rows = [*_data(found), *_settings(found)]
     return prose(HEAD, rows, f"ledger of {found.paper.short}", "ledger")
-
-
-def split(source: str) -> tuple[str, str, str]:
-    """A source's clauses on the paper's text, on public code, and the rest, in their order."""
-    parts: dict[str, list[str]] = {"text": [], "code": [], "rest": []}
-    for clause in source.split("; "):
-        kind = "code" if CODE.search(clause) else "text" if TEXT.search(clause) else "rest"
-        parts["rest" if ARGUED.match(clause) else kind].append(clause)
-    text, code, rest = ("; ".join(clauses) for clauses in parts.values())
-    return text, code, rest
 
 
 def _data(found: Results) -> Iterator[Row]:
@@ -63,22 +47,26 @@ def _settings(found: Results) -> list[Row]:
     specs = [spec for name in found.experiments for spec in paper.arm_specs(name)]
     methods = dict.fromkeys(spec.method for spec in specs)
     datasets = dict.fromkeys(study.dataset for study, _ in found.studies)
-    on: dict[tuple[str, ...], list[str]] = {}  # the data sets of each row
+    on: dict[tuple[str, str, Cells], list[str]] = {}  # the data sets of each row
     for dataset in datasets:
-        given = {str(name): tuple(rest) for name, *rest in paper.sources(dataset).to_numpy()}
+        given = {row["setting"]: row for row in paper.sources(dataset).to_dict("records")}
         del given["data.dataset"]
         for setting, facts in (given | fields(methods) | given).items():  # the paper's own first
-            on.setdefault((setting, *facts), []).append(dataset)
-    rows = []
-    for (setting, value, status, source, others), where in on.items():
-        text, code, rest = split(source)
-        if status == "stated" and not code:
-            continue
-        name = setting if len(where) == len(datasets) else f"{setting} ({', '.join(where)})"
-        run = f"{value} (or {others})" if others else value
-        settled = rest if ARGUED.match(rest) else f"{status}: {rest}" if rest else status
-        rows.append((STATUSES.index(status), (name, text or "–", code or "–", run, settled)))
-    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+            row = _row(**{key: facts[key] for key in FACTS})
+            if facts["status"] != "stated" or facts["code"]:
+                on.setdefault((facts["status"], setting, row), []).append(dataset)
+    rows = sorted(on.items(), key=lambda pair: STATUSES.index(pair[0][0]))
+    every = len(datasets)
+    return [
+        (setting if len(where) == every else f"{setting} ({', '.join(where)})", *row)
+        for (_, setting, row), where in rows
+    ]
+
+
+def _row(value: str, status: str, text: str, code: str, settled: str, alternatives: str) -> Cells:
+    """A setting in the columns of `HEAD`, without its name."""
+    run = f"{value} (or {alternatives})" if alternatives else value
+    return text or "–", code or "–", run, f"{settled} ({status})" if settled else status
 
 
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
@@ -98,7 +86,7 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     rows = dict(sorted(rows.items(), key=lambda row: groups.index(row[0][0])))
     for key, own in fields(methods).items():
         name, _, field = key.rpartition(".")
-        rows[name, field] = given.get(key, own)
+        rows[name, field] = given.get(key) or tuple(own[column] for column in wanted[1:])
     frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
     frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
     frame.columns = pd.Index(wanted[1:], name="setting")
@@ -110,15 +98,14 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     return Html(html, f"protocol: {', '.join(dict.fromkeys(group for group, _ in rows))}")
 
 
-def fields(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """By ``method.field``: default, status, source and alternatives as text."""
+def fields(methods: Iterable[str]) -> dict[str, dict[str, str]]:
+    """By ``method.field``: value, status, source with its sides, and alternatives as text."""
     return {
-        f"{name}.{field['name']}": (
-            as_text(field["default"]),
-            field["status"],
-            field["source"],
-            ", ".join(as_text(other) for other in field["alternatives"]),
-        )
+        f"{name}.{field['name']}": field
+        | {
+            "value": as_text(field["default"]),
+            "alternatives": ", ".join(as_text(other) for other in field["alternatives"]),
+        }
         for name in dict.fromkeys(methods)
         for field in registry.get(name).describe()
     }

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from fedrepro import methods, papers
-from fedrepro.report.ledger import HEAD, fields, ledger, split
+from fedrepro import papers
+from fedrepro.base.protocol import sides
+from fedrepro.papers.schema import Setting
+from fedrepro.report.ledger import HEAD, ledger
 from fedrepro.report.results import Results, recorded
 from tests.report.test_tables import Reader
 
+WORDS = "paper, Sec. 5.1, not stated; FedPall code: 9; inferred: it fits; project decision"
 PAPERS = [name for name in papers.list() if name != "common"]
 
 
@@ -18,20 +23,37 @@ def rows(found: Results) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in reader.rows[1:]}
 
 
-def test_every_clause_of_a_source_stands_in_one_column() -> None:
-    sources = {rest[2] for rest in fields(methods.names()).values()}
-    for name in PAPERS:
-        for dataset in papers.load(name).datasets:
-            sources |= set(papers.load(name).sources(dataset).source)
-    assert len(sources) > 300
-    for source in sources:
-        shown = [part for part in split(source) if part]
-        assert sorted("; ".join(shown).split("; ")) == sorted(source.split("; "))
-    assert split("paper, Sec. 5.1: 8:2; FedBN code: 80/20; the printed sizes agree") == (
-        "paper, Sec. 5.1: 8:2", "FedBN code: 80/20", "the printed sizes agree",
-    )  # fmt: skip
-    argued = "project decision: as Table 2 has it; inferred: FedDAP code's lists fit"
-    assert split(argued) == ("", "", argued)
+def test_a_source_stands_on_the_side_of_its_status() -> None:
+    assert sides("code", "FedBN code: 80/20", text="Sec. 5.1: 8:2") == {
+        "source": "Sec. 5.1: 8:2; FedBN code: 80/20",
+        **{"text": "Sec. 5.1: 8:2", "code": "FedBN code: 80/20", "settled": ""},
+    }
+    assert sides("stated", "Sec. 5.1", code="128")["text"] == "Sec. 5.1"
+    argued = sides("inferred", "the sizes fit", text="not given", code="none")
+    assert argued == {
+        "source": "not given; the sizes fit; none",
+        **{"text": "not given", "code": "none", "settled": "the sizes fit"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "row"),
+    [
+        ({"status": "stated"}, None),
+        ({"status": "stated", "code": "64"}, [WORDS, "64", "9", "stated"]),
+        ({"status": "code", "text": "T"}, ["T", WORDS, "9", "code"]),
+        ({"status": "decided", "text": "T"}, ["T", "–", "9", f"{WORDS} (decided)"]),
+        ({"status": "inferred"}, ["–", "–", "9", f"{WORDS} (inferred)"]),
+    ],
+)
+def test_fields_decide_and_no_words_of_a_source(fields: dict, row: Any, monkeypatch: Any) -> None:
+    """The source has every word of text, code and decisions."""
+    found = recorded("fedpall").where(dataset="office10")
+    made = Setting(value=9, source=WORDS, **fields)
+    base = {**found.paper.protocols["office10"], "batch_size": made}
+    paper = found.paper.model_copy(update={"protocols": {"office10": base}})
+    monkeypatch.setattr(Results, "paper", property(lambda self: paper))
+    assert rows(found).get("batch_size") == row
 
 
 def test_text_code_and_runs_stand_side_by_side() -> None:
