@@ -298,7 +298,7 @@ def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Link
     """What a section shows: a row per method and last Kendall's tau, columns (column, part)."""
     parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
     if section.filed:
-        parts = (parts[0], FILED, *parts[1:])
+        parts = (*parts, FILED)  # last: on a phone the others come first
     ranks = section.ranks() if "rank, ours" in parts else pd.DataFrame()
     ranked = ranks.tau.groupby(level="column").first() if len(ranks) else pd.Series()
     columns, taus = {}, {}

@@ -59,6 +59,25 @@ VERDICTS = """document.querySelectorAll('details').forEach(folded => { folded.op
     [...table.querySelectorAll('.mark')].flatMap(mark => mark.innerText.split(', '))
       .filter(letter => !explained.includes(letter))];
 })"""
+# Of each visible table with printed numbers, answers or ranks that is not scrolled: which of these
+# and of its rows' names are not in sight. A name stays in sight while its table is scrolled.
+UNSEEN = """[...document.querySelectorAll('.bd-article table:has(> thead):has(> tbody > tr)')]
+  .filter(table => table.checkVisibility()).flatMap(table => {
+    const [row] = table.tBodies[0].rows;
+    return [...table.tHead.rows].flatMap(heads => {
+      const texts = [...heads.cells].map(cell => cell.innerText.trim());
+      const words = ['printed', 'ours', 'verdict', 'answer', 'rank', 'mean'];
+      const asked = [...words, ...table.matches('.beside') ? ['paper'] : []]
+        .map(word => texts.indexOf(word)).filter(place => place >= 0);
+      if (!asked.length || texts.length !== row.cells.length) return [];
+      const fixed = getComputedStyle(row.cells[0]).position === 'sticky'
+        || row.getBoundingClientRect().right <= innerWidth;
+      return [0, ...asked].filter(place => {
+        const box = row.cells[place].getBoundingClientRect();
+        return !fixed || box.left < 0 || box.right > innerWidth;
+      }).map(place => `${texts[place]} of ${table.innerText.slice(0, 60)}`);
+    });
+  })"""
 # Rows of the table of results whose caption has a text, as a reader sees them; a head of it.
 TABLE = "[...document.querySelectorAll('table.beside')].find(t => t.innerText.includes({!r}))"
 ROWS = """[...%s.tBodies[0].rows].filter(row => row.checkVisibility())
@@ -169,12 +188,15 @@ def test_search_finds_a_page(browser: Chrome, site: Path) -> None:
 
 @pytest.mark.browser
 def test_result_tables_show_their_verdicts(browser: Chrome, site: Path) -> None:
-    """At scale paper a word a cell, at other scales one word for all; nothing run, nothing said."""
-    tables = []
+    """At scale paper a word a cell, at other scales one word for all; nothing run, nothing said.
+    On a phone a row's name, both numbers and the verdict are in sight."""
+    tables, unseen = [], []
     for page in pages(site):
-        if page.parent.name == "results":
+        if page.parent.name == "results" or page.name == "intro.html":
             browser.open(page.as_uri(), PHONE)
+            unseen += [f"{page.name}: {what}" for what in browser.run(UNSEEN)]
             tables += browser.run(VERDICTS)
+    assert not unseen, unseen
     assert any("table-1" in caption for caption, *_ in tables)
     known = {word for word, _ in RULES}
     for caption, words, rows, unexplained in tables:
