@@ -25,6 +25,7 @@ PRINTED = "The printed numbers"
 NOTHING = "No run is recorded yet for this."
 BEFORE = "discriminator_accuracy_before"  # in the server's log
 UNLOGGED = "No recorded run has the accuracy of the discriminator before its update."
+CONFUSED = 8  # rows in a figure of confusions
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
 
@@ -60,8 +61,8 @@ def cited(found: Results) -> Any:
 
 
 def overview(found: Results) -> pd.DataFrame | Html:
-    """The recorded runs: seeds and different runs by data set and scale; no runs if everything is
-    counted."""
+    """The recorded runs: seeds and different runs by data set and scale; ``counted`` if nothing
+    there is trained."""
     if not found.studies:
         return nothing()
     rows = [
@@ -71,7 +72,8 @@ def overview(found: Results) -> pd.DataFrame | Html:
     ]
     grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"])
     seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
-    counts = pd.DataFrame({"seeds": seeds, "runs": grouped.run.nunique()}).reset_index("scale")
+    runs = grouped.run.nunique().map(lambda n: n or "counted")
+    counts = pd.DataFrame({"seeds": seeds, "runs": runs}).reset_index("scale")
     return counts.rename_axis(index=None, columns="data set")
 
 
@@ -91,20 +93,26 @@ def table(found: Results, experiment: str) -> Html:
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
         return replace(none := nothing(shown.html), html=first + none.html)
-    first += "".join(
-        f'<p class="table-note">On {dataset_name(dataset)} {said}: {escape(", ".join(rows))}. '
-        "They answer no claim.</p>\n"
-        for said, by_dataset in (
-            ("at scale reduced these rows still rise when their runs end", found.rising),
-            ("these rows were trained with earlier settings", found.past),
-        )
-        for dataset, rows in by_dataset(experiment).items()
-    )
-    html = first + shown.html + score_rules.each(found, experiment)
+    html = first + undecided(found, experiment) + shown.html + score_rules.each(found, experiment)
     if spec.table and all(section.bare for section in sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
         html += folded(PRINTED, beside_table(printed, caption).html)
     return replace(shown, html=html)
+
+
+def undecided(found: Results, experiment: str) -> str:
+    """HTML: by data set, the rows that decide nothing, because they still rise or have earlier
+    settings."""
+    lines = []
+    for said, by_dataset in (
+        ("at scale reduced these rows still rise when their runs end", found.rising),
+        ("these rows were trained with earlier settings", found.past),
+    ):
+        for dataset, rows in by_dataset(experiment).items():
+            every = {one.label for *_, one in found.where(dataset=dataset).runs(experiment)}
+            names = f"all {len(rows)}" if len(rows) == len(every) > 1 else ", ".join(rows)
+            lines.append(f"On {dataset_name(dataset)} {said}: {names}. They decide nothing.")
+    return "".join(f'<p class="table-note">{escape(line)}</p>\n' for line in lines)
 
 
 def tables(
@@ -326,12 +334,35 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
     return _last(pictures)  # type: ignore[no-any-return]
 
 
-def confusion(found: Results, experiment: str, dataset: str) -> Shown:
-    """Confusion of the classes of test images, the paper's own method first."""
-    runs = found.of_one_scale(dataset, experiment).runs(experiment)
-    runs.sort(key=lambda run: run[2].label != found.paper.short)
-    rows = noise.confusion([(one.label, one.record) for *_, one in runs], found.paper.rule)
-    return _drawn(found, experiment, dataset, rows, images.confusion)
+def confusions(found: Results, *experiments: str) -> Any:
+    """For each data set of some experiments, which classes of test images are confused, by the rows
+    that kept their predictions: the paper's own, FedAvg, then the best others, `CONFUSED` at
+    most."""
+    shown: list[Shown] = []
+    for experiment in experiments:
+        for dataset in found.datasets(experiment):
+            runs = found.of_one_scale(dataset, experiment).runs(experiment)
+            rows = noise.confusion([(one.label, one.record) for *_, one in runs], found.paper.rule)
+            lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
+            said = f": no predictions are recorded for {', '.join(lost)}" * bool(lost)
+            name = f"{experiment} on {dataset_name(dataset)}"
+            shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
+            if len(rows):
+                rows = _in_order(rows, found.paper.short)
+                shown.append(_drawn(found, experiment, dataset, rows, images.confusion))
+    return _last(shown)
+
+
+def _in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
+    right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
+    shares = right / rows.groupby("method").images.sum()
+
+    def place(method: str) -> tuple[bool, bool, float]:
+        return not method.startswith(own), method != "FedAvg", -shares[method]
+
+    names = sorted(rows.method.unique(), key=place)[:CONFUSED]
+    parts = [rows[rows.method == name] for name in names]
+    return pd.concat(parts, ignore_index=True)
 
 
 def picture(found: Results, dataset: str, name: str) -> Html:

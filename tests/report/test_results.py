@@ -138,11 +138,15 @@ def test_a_table_says_at_its_top_which_rows_still_rise(monkeypatch):
     monkeypatch.setattr(Made, "rounds", 8)
     first = unescape(views.table(found, "table-4").html).partition("<table")[0]
     assert "On Office-Caltech-10 at scale reduced these rows still rise" in first
-    assert "FedAvg, FedProx, FedBN, PartialFed, ADCOL" in first
+    assert "when their runs end: all 5. They decide nothing." in first
     full = made("table-4", ORDER, "adcol", scale="paper")
     assert "still rise" not in views.table(full, "table-4").html
     monkeypatch.setattr(Made, "asked", 9)  # ended by the protocol's rule, so complete
     assert "still rise" not in views.table(found, "table-4").html
+    monkeypatch.setattr(Made, "asked", 0)
+    for one, _ in found.studies:
+        one.accuracies = {"FedAvg": (40.0,) * 8}  # type: ignore[attr-defined]
+    assert "end: FedProx, FedBN, PartialFed, ADCOL. They" in views.table(found, "table-4").html
 
 
 def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
@@ -152,7 +156,10 @@ def test_a_table_puts_the_seeds_together_and_scales_stand_apart():
     full = made("table-4", {"ADCOL": 60.0}, "adcol", scale="paper")
     html = views.table(both(found, full), "table-4").html
     assert "order of methods only" in html and "paper: the paper's protocol" in unescape(html)
-    assert views.overview(both(found, full)).seeds.tolist() == ["0, 1", "0, 1"]
+    counted = made("prose-communication-example", {}, "adcol", "pacs")
+    seen = views.overview(both(found, full, counted))
+    assert seen.seeds.tolist() == ["0, 1"] * 3 and list(seen.index)[2] == "PACS"
+    assert sorted(seen.runs[:2]) == [2, 10] and seen.runs.iloc[2] == "counted"
 
 
 def test_tables_of_some_experiments_and_of_the_others():
