@@ -1,5 +1,5 @@
 """The common protocol's page: methods of all papers in one order, with intervals that hold for all
-ranks at once, and its agreement with the papers' printed orders."""
+ranks at once, its agreement with the papers' printed orders, and what was tuned."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -16,12 +16,14 @@ from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
+from fedrepro.papers.schema import Tuning
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, styled
-from fedrepro.report.views import nothing, show
+from fedrepro.report.text import dataset_name
+from fedrepro.report.views import nothing, show, undecided
 
 LEVEL = 0.95
 MEAN = "mean"
@@ -147,7 +149,8 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
     if standins.any():
         rest = ranks(frame[~standins]).reindex(order.index)
         shown["mean without stand-in"], shown["its rank"] = rest["mean"].round(1), rest["rank"]
-    shown = shown.join(domains.round(1)).rename_axis(index="method", columns=dataset)
+    shown = shown.join(domains.round(1))
+    shown = shown.rename_axis(index="method", columns=dataset_name(dataset))
     shown = shown.reindex([*shown.index, *diverged])
     shown.loc[diverged, "other seeds"] = "diverged"
     return shown
@@ -164,7 +167,7 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
         shown[name] = [_text(v, pages.get((method, column))) for method, v in frame[name].items()]
     shown = shown.rename(index=escape)
     label = f"{experiment} on {dataset}"
-    return Html(styled(shown, "dataframe", label), label)
+    return Html(undecided(here, experiment) + styled(shown, "dataframe", label), label)
 
 
 def _from_to(low: pd.Series, high: pd.Series) -> list[str]:
@@ -181,9 +184,23 @@ def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
     names = datasets(found, experiment)
     if not names:
         return nothing()
-    frame = pd.DataFrame({d: ranks(scores(found, experiment, d)[0])["rank"] for d in names})
+    each = {dataset_name(d): ranks(scores(found, experiment, d)[0])["rank"] for d in names}
+    frame = pd.DataFrame(each)
     frame.insert(0, "mean rank", frame.mean(axis=1).round(2))
     return frame.sort_values("mean rank", kind="stable").rename_axis("method")
+
+
+def cautioned(found: Results, experiment: str) -> Html:
+    """How many rows decide nothing, in one sentence."""
+    every, unready = 0, 0
+    for dataset in datasets(found, experiment):
+        here = found.of_one_scale(dataset, experiment)
+        every += len({one.label for *_, one in here.runs(experiment)})
+        rows = (by.get(dataset, ()) for by in (here.rising(experiment), here.past(experiment)))
+        unready += len(set().union(*rows))
+    said = f"{unready} of {every} rows still rise when their runs end, or have earlier settings. "
+    said += "A rank that rests on them decides nothing. Each data set's table below names its own."
+    return Html(f"<p>{said}</p>", said) if every else nothing()
 
 
 def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
@@ -191,32 +208,115 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
     rows = {}
     for dataset in datasets(found, experiment):
         mean = ranks(scores(found, experiment, dataset)[0])["mean"].to_dict()
-        rows[dataset] = compared(found.paper.experiment(experiment), dataset, mean)
+        rows[dataset_name(dataset)] = compared(found.paper.experiment(experiment), dataset, mean)
     if not rows:
         return nothing()
-    frame = pd.concat(rows, names=["dataset", None]).reset_index("dataset")
-    return frame.round({"tau": 2, "p": 2}).set_index(["dataset", "paper", "table"])
+    frame = pd.concat(rows, names=["data set", None]).reset_index("data set")
+    return frame.round({"tau": 2, "p": 2}).set_index(["data set", "paper", "table"])
 
 
-def chosen(found: Results, experiment: str) -> pd.DataFrame | Html:
-    """The tuned values by method and data set, and the validation accuracy of each tried value, in
-    percent."""
-    rows: dict[tuple[str, str], dict[str, object]] = {}
-    for dataset in datasets(found, experiment):
-        for *_, result in found.of_one_scale(dataset, experiment).runs(experiment):
-            if (result.label, dataset) not in rows and (tries := result.tries):
-                rows[result.label, dataset] = {"chosen": metrics.best_value(tries), **_tries(tries)}
+# Tuning. A trial's name is its rate, as in "0.1", or its rate and own constant: "0.1, mu 10.0".
+
+
+def budget(found: Results) -> pd.DataFrame | Html:
+    """What the protocol asks on each data set with runs, and how these runs differ from it."""
+    rows: dict[str, dict[str, object]] = {}
+    for experiment in found.paper.experiments:
+        for dataset in datasets(found, experiment.id) if experiment.tuning else ():
+            if (name := dataset_name(dataset)) not in rows:
+                rows[name] = _asked(found, experiment.id, experiment.tuning, dataset)
+    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="data set")
+    return frame if rows else nothing()
+
+
+def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dict[str, object]:
+    paper, here = found.paper, found.of_one_scale(dataset, experiment)
+    scale = here.studies[0][0].scale
+    protocol, arms = paper.protocol(dataset, scale), paper.arms(experiment, dataset, scale)
+    values = [str(value) for value in tuning.values[scale]]
+    own = sum(any(arm.constants(tuning, "")) for arm in arms)
+    tries = {name: 0.0 for one in _tried(found, experiment, dataset).values() for name in one}
+    past = here.past(experiment).get(dataset, [])
+    differs = [
+        f"rates: only {', '.join(_rates(tries))}" * (not set(values) <= set(tries)),
+        "no own constant" * (own > 0 and len(_rates(tries)) == len(tries)),
+        f"earlier settings: {len(past)} of {len(arms)} rows" * bool(past),
+    ]
+    return {
+        "scale": scale,
+        "rounds": protocol.rounds,
+        "local epochs": protocol.local_epochs,
+        "images per client": protocol.data.allocation.per_client,
+        "learning rates": ", ".join(values),
+        "rounds of a trial": tuning.rounds.get(scale, protocol.rounds),
+        "rows with an own constant": f"{own} of {len(arms)}",
+        "these runs": "; ".join(filter(None, differs)) or "as asked",
+    }
+
+
+def _tried(found: Results, experiment: str, dataset: str) -> dict[str, dict[str, float]]:
+    """By row: the validation accuracy of each trial, in percent."""
+    rows: dict[str, dict[str, float]] = {}
+    for *_, result in found.of_one_scale(dataset, experiment).runs(experiment):
+        if result.label not in rows and (tries := result.tries):
+            rows[result.label] = tries
+    return rows
+
+
+def chosen(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
+    """The chosen learning rate and own constant of each row, and the validation accuracy of each
+    trial, in percent."""
+    rows = {}
+    for label, tries in _tried(found, experiment, dataset).items():
+        rate, _, own = metrics.best_value(tries).partition(", ")
+        edge = f" ({word})" if (word := _edge(tries)) else ""
+        rows[label] = {"chosen": rate + edge, **_tries(tries)}
+        if "own constant" in rows[label]:
+            rows[label]["chosen constant"] = _plain(own) or "the paper's"
     if not rows:
         return nothing()
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.index = pd.MultiIndex.from_tuples(frame.index, names=["method", "dataset"])
-    return frame.unstack().swaplevel(axis=1).sort_index(axis=1, level=0, sort_remaining=False)
+    frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
+    frame = frame.where(frame.notna(), "")
+    return frame.rename_axis(index="method", columns=dataset_name(dataset))
+
+
+def _rates(tries: Mapping[str, float]) -> list[str]:
+    return [name for name in tries if ", " not in name]
+
+
+def _edge(tries: Mapping[str, float]) -> str:
+    """``smallest`` or ``largest``, if the chosen rate is that of several."""
+    best, rates = metrics.best_value(tries).partition(", ")[0], sorted(_rates(tries), key=float)
+    return {rates[-1]: "largest", rates[0]: "smallest"}.get(best, "") if len(rates) > 1 else ""
+
+
+def edges(found: Results) -> Html:
+    """How many of the chosen rates are the smallest or largest tried, in one sentence."""
+    every = {
+        (dataset, label): tries
+        for experiment in found.paper.experiments
+        for dataset in datasets(found, experiment.id)
+        for label, tries in _tried(found, experiment.id, dataset).items()
+    }
+    if not every:
+        return nothing()
+    on_edge = [tries for tries in every.values() if _edge(tries)]
+    forced = sum(len(_rates(tries)) == 2 for tries in on_edge)
+    said = f"{len(on_edge)} of {len(every)} choices are the smallest or largest rate tried"
+    said += f"; {forced} of these had only two rates, so that no other was possible" * bool(forced)
+    return Html(f"<p>{said}.</p>", said)
+
+
+def _plain(constant: str) -> str:
+    """``mu 10.0`` as ``mu 10``."""
+    name, _, value = constant.rpartition(" ")
+    return f"{name} {float(value):g}" if name else ""
 
 
 def _tries(tries: Mapping[str, float]) -> dict[str, object]:
-    """Each tried value's accuracy: the learning rate's in columns, the own constant's in words."""
-    shown: dict[str, object] = {v: round(a, 1) for v, a in tries.items() if ", " not in v}
-    own = [f"{v.partition(', ')[2]}: {a:.1f}" for v, a in tries.items() if ", " in v]
+    """Each trial's accuracy: the learning rate's in columns, the own constant's in words."""
+    shown: dict[str, object] = {name: round(tries[name], 1) for name in _rates(tries)}
+    own = [f"{_plain(v.partition(', ')[2])}: {a:.1f}" for v, a in tries.items() if ", " in v]
     return {**shown, "own constant": "; ".join(own)} if own else shown
 
 
@@ -232,7 +332,8 @@ def figure(found: Results, experiment: str, dataset: str) -> Picture:
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_xlim(0.5, len(order) + 0.5)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", dataset, grid="both")
+    name = dataset_name(dataset)
+    label_axes(ax, "rank (1 is best), all bars at once 95 %", "", name, grid="both")
     figure.caption = f"Ranks of the methods in {experiment} with their intervals"
     return figure
 

@@ -39,13 +39,15 @@ DATASETS = {  # names on pages
     "domainnet": "DomainNet",
     **{f"domainnet-{n}": f"DomainNet, {n} classes" for n in (50, 100, 150)},
 }
-STANDIN = " with a stand-in"
+STANDIN, FROZEN = " with a stand-in", "-frozen"
 
 
 def dataset_name(dataset: str) -> str:
     """A data set's name for titles and sentences."""
-    plain = dataset.removesuffix("-standin")
-    return DATASETS.get(plain, plain) + STANDIN * (plain != dataset)
+    images = dataset.removesuffix(FROZEN)
+    plain = images.removesuffix("-standin")
+    name = DATASETS.get(plain, plain) + STANDIN * (plain != images)
+    return name + ", frozen features" * (images != dataset)
 
 
 def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -102,6 +102,8 @@ def test_every_compared_table_is_printed() -> None:
 
 
 MEANS = {"FedAvg": 50.0, "FedBN": 60.0, "ADCOL": 70.0, "FedProx": 40.0}
+RATES = ("0.01", "0.03", "0.1", "0.3")
+OFFICE, PACS = "Office-Caltech-10", "PACS"
 
 
 def study(seed: int, dataset: str, diverged: str = "") -> Made:
@@ -111,6 +113,11 @@ def study(seed: int, dataset: str, diverged: str = "") -> Made:
         for c in ("amazon", "dslr", "avg")
     }
     tries = {m: {"0.01": v / 2, "0.03": v / 4} for m, v in MEANS.items()}
+    if dataset == "office10":  # each rate's, then with the best one two values of an own constant
+        tries = {m: dict(zip(RATES, (30.0, 35.0, 50.0, 40.0), strict=True)) for m in MEANS}
+        tries["FedBN"]["0.3"] = 60.04
+        tries["ADCOL"] |= {"0.1, mu 0.1": 49.0, "0.1, mu 10.0": 51.26}
+        tries["FedProx"] |= {"0.1, mu 0.001": 49.0, "0.1, mu 0.1": 48.0}
     return Made("common", dataset, "reduced", seed, {"methods": cells}, tries)
 
 
@@ -126,16 +133,53 @@ def test_the_tables_of_one_and_of_all_data_sets() -> None:
     assert list(table.columns[-2:]) == ["amazon", "dslr"]  # not their average
     assert table.loc["FedBN", "other seeds"] == "2 to 2"
     overall = leaderboard.overall(found(), "methods")
-    assert list(overall.columns) == ["mean rank", "office10", "pacs"]
+    assert list(overall.columns) == ["mean rank", OFFICE, PACS]
     assert overall.loc["FedProx"].tolist() == [4, 4, 4]
     agreement = leaderboard.agreement(found(), "methods")
-    assert {"ADCOL", "FedPall", "I2PFL", "FedAPC"} == set(agreement.loc["office10"].index.levels[0])
-    chosen = leaderboard.chosen(found(), "methods")  # by the best validation accuracy
-    assert chosen.loc["ADCOL", ("office10", "chosen")] == "0.01"
-    assert chosen.loc["ADCOL", ("pacs", "0.03")] == 17.5
+    assert {"ADCOL", "FedPall", "I2PFL", "FedAPC"} == set(agreement.loc[OFFICE].index.levels[0])
     figure = leaderboard.figure(found(), "methods", "office10")
     labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
     assert isinstance(figure, Picture) and labels == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
+
+
+def test_what_was_chosen_and_which_choices_are_on_the_edge() -> None:
+    """By the best validation accuracy of all trials; an edge is one of the rates."""
+    table = leaderboard.chosen(found(), "methods", "office10")
+    assert isinstance(table, pd.DataFrame)
+    assert list(table.columns) == ["chosen", *RATES, "own constant", "chosen constant"]
+    assert table.loc["FedAvg"].tolist() == ["0.1", 30, 35, 50, 40, "", ""]
+    assert table.loc["FedBN"].tolist() == ["0.3 (largest)", 30, 35, 50, 60, "", ""]
+    assert table.loc["ADCOL", ["chosen", "chosen constant"]].tolist() == ["0.1", "mu 10"]
+    assert table.loc["ADCOL", "own constant"] == "mu 0.1: 49.0; mu 10: 51.3"
+    assert table.loc["FedProx", "chosen constant"] == "the paper's"
+    two = leaderboard.chosen(found(), "methods", "pacs")
+    assert isinstance(two, pd.DataFrame)
+    assert two.loc["ADCOL"].tolist() == ["0.01 (smallest)", 35, 17.5]
+    assert leaderboard.edges(found()).summary == (
+        "5 of 8 choices are the smallest or largest rate tried; 4 of these had only two rates, "
+        "so that no other was possible"
+    )
+
+
+def test_what_is_asked_and_how_the_runs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = leaderboard.budget(found())
+    protocol = papers.load("common").protocol("office10", "reduced")
+    assert isinstance(table, pd.DataFrame)
+    assert list(table.index) == [OFFICE, PACS] and table.rounds[OFFICE] == protocol.rounds
+    assert table["these runs"].tolist() == ["as asked", "rates: only 0.01, 0.03; no own constant"]
+    monkeypatch.setattr(Results, "past", lambda *_: {"office10": ["FedAvg", "ADCOL"]})
+    assert "earlier settings: 2 of " in str(leaderboard.budget(found()))
+
+
+def test_rows_that_decide_nothing_are_named_over_their_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Results, "past", lambda *_: {"office10": ["FedAvg", "ADCOL"]})
+    monkeypatch.setattr(Results, "rising", lambda *_: {"office10": ["FedAvg"]})
+    html = leaderboard.linked(found(), "methods", "office10").html.partition("<table")[0]
+    assert "still rise when their runs end: FedAvg. They decide nothing." in html
+    assert "trained with earlier settings: FedAvg, ADCOL. They decide nothing." in html
+    assert leaderboard.cautioned(found(), "methods").summary.startswith("2 of 8 rows still rise")
 
 
 def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank() -> None:
@@ -145,5 +189,8 @@ def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank() -> None:
 
 
 def test_nothing_recorded_is_said() -> None:
-    for view in (leaderboard.overall, leaderboard.agreement, leaderboard.chosen):
-        assert NOTHING in view(Results([], "common"), "methods").html
+    empty = Results([], "common")
+    for view in (leaderboard.overall, leaderboard.agreement, leaderboard.cautioned):
+        assert NOTHING in view(empty, "methods").html
+    for whole in (leaderboard.budget, leaderboard.edges):
+        assert NOTHING in whole(empty).html
