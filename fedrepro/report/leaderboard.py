@@ -218,21 +218,25 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
 # Tuning. A trial's name is its rate, as in "0.1", or its rate and own constant: "0.1, mu 10.0".
 
 
-def budget(found: Results) -> pd.DataFrame | Html:
+def budget(found: Results) -> Html:
     """What the protocol asks on each data set with runs, and how these runs differ from it."""
     rows: dict[str, dict[str, object]] = {}
     for experiment in found.paper.experiments:
-        for dataset in datasets(found, experiment.id) if experiment.tuning else ():
-            if (name := dataset_name(dataset)) not in rows:
+        for dataset in datasets(found, experiment.id):
+            name = dataset_name(dataset)
+            if experiment.tuning is not None and name not in rows:
                 rows[name] = _asked(found, experiment.id, experiment.tuning, dataset)
+    if not rows:
+        return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="data set")
-    return frame if rows else nothing()
+    label = "what the protocol asks, and what these runs differ in"
+    return Html(styled(frame.map(lambda v: escape(str(v))), "dataframe wrapped", label), label)
 
 
 def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dict[str, object]:
     paper, here = found.paper, found.of_one_scale(dataset, experiment)
-    scale = here.studies[0][0].scale
-    protocol, arms = paper.protocol(dataset, scale), paper.arms(experiment, dataset, scale)
+    protocol = paper.protocol(dataset, here.studies[0][0].scale)
+    scale, arms = protocol.scale, paper.arms(experiment, dataset, protocol.scale)
     values = [str(value) for value in tuning.values[scale]]
     own = sum(any(arm.constants(tuning, "")) for arm in arms)
     tries = {name: 0.0 for one in _tried(found, experiment, dataset).values() for name in one}

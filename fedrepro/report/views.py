@@ -344,7 +344,7 @@ def confusions(found: Results, *experiments: str) -> Any:
             runs = found.of_one_scale(dataset, experiment).runs(experiment)
             rows = noise.confusion([(one.label, one.record) for *_, one in runs], found.paper.rule)
             lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
-            said = f": no predictions are recorded for {', '.join(lost)}" * bool(lost)
+            said = f": no predictions are recorded for {'; '.join(lost)}" * bool(lost)
             name = f"{experiment} on {dataset_name(dataset)}"
             shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
             if len(rows):

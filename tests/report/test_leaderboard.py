@@ -16,6 +16,7 @@ from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.views import NOTHING
 from tests.report.made import Made
+from tests.report.test_tables import row_of
 
 
 def scores(values: dict[str, list[list[float]]]) -> pd.DataFrame:
@@ -162,13 +163,14 @@ def test_what_was_chosen_and_which_choices_are_on_the_edge() -> None:
 
 
 def test_what_is_asked_and_how_the_runs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = leaderboard.budget(found())
-    protocol = papers.load("common").protocol("office10", "reduced")
-    assert isinstance(table, pd.DataFrame)
-    assert list(table.index) == [OFFICE, PACS] and table.rounds[OFFICE] == protocol.rounds
-    assert table["these runs"].tolist() == ["as asked", "rates: only 0.01, 0.03; no own constant"]
+    html, protocol = leaderboard.budget(found()).html, papers.load("common").protocol
+    office, pacs = (row_of(html, name) for name in (OFFICE, PACS))
+    assert office[2] == str(protocol("office10", "reduced").rounds) and office[-1] == "as asked"
+    assert pacs[2] == str(protocol("pacs", "reduced").rounds)
+    assert pacs[-1] == "rates: only 0.01, 0.03; no own constant"
     monkeypatch.setattr(Results, "past", lambda *_: {"office10": ["FedAvg", "ADCOL"]})
-    assert "earlier settings: 2 of " in str(leaderboard.budget(found()))
+    last = row_of(leaderboard.budget(found()).html, OFFICE)[-1]
+    assert last.startswith("earlier settings: 2 of ")
 
 
 def test_rows_that_decide_nothing_are_named_over_their_table(
