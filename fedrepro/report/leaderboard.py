@@ -247,7 +247,6 @@ def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dic
         f"earlier settings: {len(past)} of {len(arms)} rows" * bool(past),
     ]
     return {
-        "scale": scale,
         "rounds": protocol.rounds,
         "local epochs": protocol.local_epochs,
         "images per client": protocol.data.allocation.per_client,
