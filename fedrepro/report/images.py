@@ -22,6 +22,7 @@ ROLES = {
     "mean of prototypes": (190, 1.0, "black"),
 }
 MEAN = "#FF0000"
+CONFUSED = 8  # methods in a figure of confusions
 SEEN = (("found", "found"), ("behind", "behind it"), ("another", "another"))
 
 
@@ -156,11 +157,24 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
     return figure
 
 
+def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
+    """Rows of a confusion: the paper's own methods, FedAvg, then the best; `CONFUSED` methods."""
+    right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
+    shares = right / rows.groupby("method").images.sum()
+
+    def place(method: str) -> tuple[bool, bool, float]:
+        return not method.startswith(own), method != "FedAvg", -shares[method]
+
+    names = sorted(rows.method.unique(), key=place)[:CONFUSED]
+    parts = [rows[rows.method == name] for name in names]
+    return pd.concat(parts, ignore_index=True)
+
+
 def confusion(frame: pd.DataFrame) -> Picture:
     """Confusion of the test images of each class, in percent: one panel per domain, true classes
     downwards. The picture shows the first method, its interactive form all.
 
-    frame: method, domain, cls, predicted, percent and images, as `views.confusion` makes it.
+    frame: method, domain, cls, predicted, percent and images, as `views.confusions` makes it.
     """
     from seaborn import heatmap
 

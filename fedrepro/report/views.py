@@ -25,7 +25,6 @@ PRINTED = "The printed numbers"
 NOTHING = "No run is recorded yet for this."
 BEFORE = "discriminator_accuracy_before"  # in the server's log
 UNLOGGED = "No recorded run has the accuracy of the discriminator before its update."
-CONFUSED = 8  # rows in a figure of confusions
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
 
@@ -284,23 +283,19 @@ def by_domain(
 
 
 def discriminator(found: Results, experiment: str, dataset: str) -> Shown:
-    """Accuracy of ADCOL's discriminator on a round's uploads before it learns from them, and
-    chance: one in the number of clients. One line if no record has it."""
-    logged, chance = [], []
+    """Accuracy of ADCOL's discriminator before its update, beside chance: one in the clients."""
+    logged = []
     for study, _, result in found.of_one_scale(dataset, experiment).runs(experiment):
-        curve = result.record.curve
-        rows = curve[curve.subject == BEFORE].rename(columns={"value": "avg"})
-        if len(rows):
-            clients, ends = len(result.record.data["clients"]), rows.iloc[[0, -1]]
-            guessing = ends.assign(label=f"chance, 1 in {clients}", avg=100 / clients)
-            logged.append(rows.assign(label=result.label, seed=study.seed))
-            chance.append(guessing.assign(seed=study.seed))
-    if not logged:
+        clients, curve = len(result.record.data["clients"]), result.record.curve
+        rows = curve[curve.subject == BEFORE].assign(label=result.label, seed=study.seed)
+        chance = rows.assign(label=f"chance, 1 in {clients}", value=100 / clients)
+        logged += [rows, chance]
+    frame = pd.concat(logged).rename(columns={"value": "avg"}) if logged else pd.DataFrame()
+    if not len(frame):
         return Html(f"<p><em>{UNLOGGED}</em></p>", UNLOGGED)
-    frame = pd.concat(logged + chance).drop_duplicates(["label", "seed", "round"])
-    picture = figures.curves(frame, ylabel="accuracy of the discriminator (%)")
-    picture.caption = f"{found.paper.short}, {experiment}, on {dataset}: before its update"
-    return picture
+    draw = partial(figures.curves, ylabel="accuracy of the discriminator (%)")
+    once = frame.drop_duplicates(["label", "seed", "round"])
+    return _drawn(found, experiment, dataset, once, draw)
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:
@@ -336,8 +331,8 @@ def embedding(found: Results, dataset: str, *by: Any) -> Shown:
 
 def confusions(found: Results, *experiments: str) -> Any:
     """For each data set of some experiments, which classes of test images are confused, by the rows
-    that kept their predictions: the paper's own, FedAvg, then the best others, `CONFUSED` at
-    most."""
+    that kept their predictions: the paper's own, FedAvg, then the best others, `images.CONFUSED`
+    at most."""
     shown: list[Shown] = []
     for experiment in experiments:
         for dataset in found.datasets(experiment):
@@ -348,21 +343,9 @@ def confusions(found: Results, *experiments: str) -> Any:
             name = f"{experiment} on {dataset_name(dataset)}"
             shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
             if len(rows):
-                rows = _in_order(rows, found.paper.short)
+                rows = images.in_order(rows, found.paper.short)
                 shown.append(_drawn(found, experiment, dataset, rows, images.confusion))
     return _last(shown)
-
-
-def _in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
-    right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
-    shares = right / rows.groupby("method").images.sum()
-
-    def place(method: str) -> tuple[bool, bool, float]:
-        return not method.startswith(own), method != "FedAvg", -shares[method]
-
-    names = sorted(rows.method.unique(), key=place)[:CONFUSED]
-    parts = [rows[rows.method == name] for name in names]
-    return pd.concat(parts, ignore_index=True)
 
 
 def picture(found: Results, dataset: str, name: str) -> Html:
