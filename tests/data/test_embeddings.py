@@ -4,6 +4,7 @@ lacks."""
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -81,14 +82,13 @@ def test_an_embedding_does_not_depend_on_what_is_asked_with_it(real_data, monkey
     np.testing.assert_array_equal(embeddings.encode(images[rows], encoder, "few"), whole[rows])
 
 
-class Touch:
+class Touch(NamedTuple):
     """Unpickled by plain pickle, it makes a file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    path: str
 
     def __reduce__(self):
-        return open, (str(self.path), "w")
+        return open, (self.path, "w")
 
 
 def made(root: Path, content: object) -> Collection:
@@ -110,20 +110,17 @@ def test_weights_are_read_where_their_hash_is_right(tmp_path, known):
     assert list(prepare(["encoders"], [], tmp_path)) == [f"{NAME}: weights, used as released"]
     (tmp_path / FILE).write_bytes(b"altered")
     assert status([NAME], tmp_path)[0].hash == "bad"
-    for read in (
-        lambda: list(prepare([NAME], [28], tmp_path)),
-        lambda: load_weights(NAME, tmp_path),
-    ):
-        with one_line("the file is incomplete or changed"):
-            read()
-
-
-@pytest.mark.parametrize("how", ["code", "list", "numbers"])
-def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(tmp_path, known, how):
-    contents = {"code": {"a": Touch(tmp_path / "touched")}, "list": [torch.ones(1)]}
-    known["encoders"] = made(tmp_path, contents.get(how, {"a": 1.0}))
-    with one_line(FILE):
+    with one_line("the file is incomplete or changed"):
+        list(prepare([NAME], [28], tmp_path))
+    with one_line("the file is incomplete or changed"):
         load_weights(NAME, tmp_path)
+
+
+def test_a_file_with_anything_but_tensors_is_refused_even_with_the_right_hash(tmp_path, known):
+    for content in ({"a": Touch(str(tmp_path / "touched"))}, [torch.ones(1)], {"a": 1.0}):
+        known["encoders"] = made(tmp_path, content)
+        with one_line(FILE):
+            load_weights(NAME, tmp_path)
     assert not (tmp_path / "touched").exists()
 
 
@@ -174,14 +171,6 @@ def test_what_lacks_is_one_clear_line(monkeypatch, tmp_path):
     lacks("clip-vit-b-32", "does not have the weights of ViT-B-32")
 
 
-def test_prompts_of_every_domain():
-    for domain in (*DATASETS["pacs"], *DATASETS["domainnet-50"]):
-        prompts = clip.prompts_of(domain)
-        assert len(set(prompts)) == 6 and all(p.count("{}") == 1 for p in prompts)
-    assert clip.prompts_of("photo") == clip.PROMPTS["real"]
-    assert clip.prompts_of("sketch-50") == clip.PROMPTS["sketch"]
-
-
 class Made(torch.nn.Module):
     """As much of an open_clip model as is used."""
 
@@ -202,6 +191,8 @@ def test_the_text_head_by_hand():
     def tokenize(prompts: list[str]) -> torch.Tensor:
         return torch.tensor([[len(p), p.count("a"), 1] for p in prompts])
 
+    for domain in (*DATASETS["pacs"], *DATASETS["domainnet-50"]):
+        assert all(prompt.count("{}") == 1 for prompt in clip.prompts_of(domain))
     made = clip.wrap(Made(), tokenize, "hash", torch.device("cpu"))
     assert made.size == 3 and made.text is not None
     torch.testing.assert_close(made.images(torch.full((2, 3, 4, 4), 0.75)), torch.ones(2, 3))

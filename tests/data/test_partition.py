@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import AllocationSpec
-from fedrepro.data.partition import Partition, every_class, make_partition
+from fedrepro.data.partition import Partition, make_partition
 from fedrepro.data.splits import Split
 from tests.data.made import one_line
 
@@ -128,17 +127,6 @@ def test_tables_and_dirichlet_name_clients_and_give_every_image_once():
     assert all(sorted(held(pooled, name)) == trained(n) for name, n in SIZES.items())
 
 
-def test_validation_comes_from_what_no_client_holds():
-    result = allocate(per_client="smallest", validation=25)
-    aside = validation_of(result)
-    assert {d: len(v) for d, v in aside.items()} == {"a": 25, "b": 25}
-    for domain, indices in aside.items():
-        assert set(indices) <= set(trained(SIZES[domain])) - set(held(result, domain))
-    # a domain without clients can still be watched
-    watched = validation_of(allocate(rule="table", clients={"a": 1}, validation=4))
-    assert {d: len(v) for d, v in watched.items()} == {"b": 4, "c": 4}
-
-
 @pytest.mark.parametrize(
     ("train", "clients", "each"), [(3531, 4, [1059] * 3 + [354]), (1499, 3, [449] * 3)]
 )
@@ -160,18 +148,6 @@ def test_every_client_can_hold_every_class():
     assert fewest[0] < fewest[1] == 5
     assert sizes(full) == sizes(plain) and len(set(held(full, "d"))) == 36
     assert set(held(full, "d")) <= set(trained(60))
-
-
-def test_the_last_image_of_a_class_is_found_with_the_client_that_has_two():
-    """Nobody's images are not needed: all are somebody's."""
-    label = np.array([1, 1, 2, 2, 3, 3, 0, 0, 0, 0])
-    owner = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1])
-    rng = np.random.default_rng(0)
-    order = every_class("d", label, owner, 2, rng)
-    assert sorted(order) == list(range(10))
-    assert [set(label[order][owner == client]) for client in (0, 1)] == [{0, 1, 2, 3}] * 2
-    with pytest.raises(FedReproError, match="set every_class to false"):
-        every_class("d", np.array([0, 1, 0]), np.array([0, 0, 1]), 2, rng)
 
 
 def test_each_class_is_divided_evenly_among_a_domains_clients():

@@ -54,13 +54,10 @@ def hostile(path: Path, message: str) -> None:
         list(files_in(path))
 
 
-@pytest.mark.parametrize("kind", ["x.tar", "x.zip"])
-@pytest.mark.parametrize("name", ["/etc/x.png", "photo/../../x.png", "photo\\dog\\x.png"])
-def test_hostile_names_are_refused(tmp_path, name, kind):
-    hostile(pack(tmp_path / kind, {name: picture(1)}), "leaves the archive")
-
-
-def test_links_devices_locked_and_huge_members_are_refused(tmp_path, monkeypatch):
+def test_hostile_names_links_devices_locked_and_huge_members_are_refused(tmp_path, monkeypatch):
+    for name in ("/etc/x.png", "photo/../../x.png", "photo\\dog\\x.png"):
+        for kind in ("x.tar", "x.zip"):
+            hostile(pack(tmp_path / kind, {name: picture(1)}), "leaves the archive")
     info = tarfile.TarInfo("photo/dog/a.png")
     for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE):
         info.type, info.linkname = kind, "/etc/passwd"
@@ -107,7 +104,6 @@ def test_cut_archives_and_broken_altered_or_huge_pictures(tmp_path, monkeypatch,
 
 
 TRAIN, HELD = "made/5/c.png 6\nmade/0/a.png 1\n", "made/0/b.png 1\n"
-ABSENT = "made/0/q.png 1\n"
 
 
 def pacs(tmp_path: Path, *lists: str) -> Decoded:
@@ -124,7 +120,7 @@ def test_pacs_lists_give_parts(tmp_path):
     for train, held, test, message in (
         (TRAIN, TRAIN, TRAIN, "share files"),
         (TRAIN, HELD, TRAIN, "not the train and crossval lists together"),
-        (TRAIN, ABSENT, TRAIN + ABSENT, "does not name"),
+        (TRAIN, "made/0/q.png 1\n", TRAIN + "made/0/q.png 1\n", "does not name"),
         (TRAIN.replace("c.png 6", "c.png 5"), HELD, TRAIN, "label 5 does not fit"),
         ("made/0/a.png\n", HELD, TRAIN, "cannot be read"),
         ("", HELD, TRAIN, "is empty"),
@@ -149,11 +145,8 @@ def test_mnistm_folders_follow_the_list(tmp_path):
     assert found.labels.tolist() == [7, 5, 0] * 2
     assert found.images[:, 0, 0, 0].tolist() == [2, 0, 1] * 2
     assert found.part.tolist() == [0] * 3 + [1] * 3
-    only = "pictures are only here or in"
-    wrong = {rows[:15]: only, rows + "00000003.png 1\n": only}
-    wrong[rows.replace(" 7", " 70")] = r"labels run 0\.\.70"
-    for text, message in wrong.items():
-        with one_line(message):
+    for text in (rows[:15], rows + "00000003.png 1\n"):
+        with one_line("pictures are only here or in"):
             mnistm(text)
 
 

@@ -27,18 +27,13 @@ def is_partition(split: Split, n: int) -> bool:
     return sorted([*split.train, *split.test]) == list(range(n))
 
 
-@pytest.mark.parametrize(
-    ("images", "train", "test"),
-    [(70_000, 56_000, 14_000), (9_298, 7_438, 1_860)],
-)
-def test_pooled_stratified_has_the_digit_sizes_of_fedbn(images, train, test):
-    base = [images // 10] * 9
-    d = domain([*base, images - sum(base)], shuffle=True)
-    split = make_split(d, "pooled-stratified", 0)
-    assert (len(split.train), len(split.test)) == (train, test)
-    assert is_partition(split, images)
-    shares = np.bincount(d.labels[split.test]) / np.bincount(d.labels)
-    assert np.abs(shares - 0.2).max() < 1e-3
+def test_pooled_stratified_has_fedbns_size_of_usps_and_any_other_share():
+    d = domain([929] * 8 + [933] * 2, shuffle=True)
+    for share, test in ((None, 1_860), (0.3, 2_790)):
+        split = make_split(d, "pooled-stratified", 0, share)
+        assert len(split.test) == test and is_partition(split, 9_298)
+        shares = np.bincount(d.labels[split.test]) / np.bincount(d.labels)
+        assert np.abs(shares - (share or 0.2)).max() < 1e-3
 
 
 # Test images of each domain as the papers print them.
@@ -103,25 +98,9 @@ def test_a_cut_domain_is_only_ever_cut_by_index(rule):
     assert split.test.tolist() == list(range(810, 1000))
 
 
-def test_official_parts_and_the_whole_domain_as_test_set_of_one_rule():
-    with_test = make_split(domain([3, 3], part=[0, 0, 2, 1, 0, 1]), "official", 0)
-    assert (with_test.train.tolist(), with_test.test.tolist()) == ([0, 1, 2, 4], [3, 5])
-    lists = domain([4, 4], part=[0, 0, 2, 0, 0, 2, 0, 0])
-    clean, leaky = (make_split(lists, rule, 0) for rule in ("official", "official-leaky"))
-    assert clean.train.tolist() == leaky.train.tolist() == [0, 1, 3, 4, 6, 7]
-    assert clean.test.tolist() == [2, 5] and leaky.test.tolist() == list(range(8))
-    assert (clean.leaked, leaky.leaked) == (0, 6)
-    small = limit_test(leaky, lists.labels, 4, 0)
-    assert small.leaked == len(set(small.test) & set(leaky.train))
-
-
-@pytest.mark.parametrize(("share", "test"), [(None, 20), (0.2, 20), (0.3, 30), (0.125, 13)])
-def test_test_share(share, test):
-    d = domain([50, 50], shuffle=True)
-    split = make_split(d, "pooled-stratified", 1, share)
-    assert len(split.test) == test and is_partition(split, 100)
-    if share == 0.2:  # the same images under another name
-        assert make_split(d, "pooled-stratified", 1).test.tolist() == split.test.tolist()
+def test_validation_images_train_where_there_is_a_test_part():
+    split = make_split(domain([3, 3], part=[0, 0, 2, 1, 0, 1]), "official", 0)
+    assert (split.train.tolist(), split.test.tolist()) == ([0, 1, 2, 4], [3, 5])
 
 
 def test_a_limited_test_set_keeps_class_shares_within_one_image():
