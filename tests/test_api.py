@@ -22,8 +22,7 @@ def test_a_run_has_its_accuracy_curve_and_plot(tmp_path: Path) -> None:
     assert means.to_numpy() == pytest.approx(found.accuracy["avg"].to_numpy())
     assert found.record.config["seed"] == 1 and set(found.curve.columns) >= {"round", "value"}
     assert found.plot().png().startswith(b"\x89PNG")
-    named = f"<FedAvg on minidigits, scale smoke, seed 1: avg {found.accuracy.avg[2]:.1f} %, run "
-    assert repr(found) == f"{named}{found.record.run_id}>"
+    assert f"avg {found.accuracy.avg[2]:.1f} %, run {found.record.run_id}" in repr(found)
 
 
 def test_methods_compared_are_rows_with_intervals(
@@ -51,5 +50,3 @@ def test_a_federation_and_a_wrong_name() -> None:
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
     with pytest.raises(FedReproError, match="no method 'FedAvgg'"):
         fedrepro.run("FedAvgg")
-    with pytest.raises(AttributeError, match="nothing"):
-        fedrepro.nothing  # noqa: B018

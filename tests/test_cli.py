@@ -13,8 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import fedrepro
-from fedrepro import cli, commands, papers
-from fedrepro.report import text
+from fedrepro import cli, papers
 
 COMMANDS = (
     *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
@@ -107,7 +106,7 @@ def test_a_mistake_is_one_line_before_anything_heavy_is_imported() -> None:
         assert line.startswith("error: ") and named in line, (words, line)
 
 
-def test_methods() -> None:
+def test_methods_and_experiments() -> None:
     rows = listed("methods")
     assert all(list(row) == ["name", "paper", "fields"] for row in rows)
     fields = [field for row in rows for field in row["fields"]]
@@ -115,19 +114,14 @@ def test_methods() -> None:
     adcol = next(row for row in rows if row["name"] == "ADCOL")
     mu = next(field for field in adcol["fields"] if field["name"] == "mu")
     assert mu["default"] == 1.0 and 0.1 in mu["alternatives"]
-    assert "mu = 1.0" in call("methods").stdout
-    assert call("methods", "ADCOL").stdout.startswith("ADCOL  (")
-    assert "\nFedAvg" not in call("methods", "ADCOL").stdout
+    shown = call("methods", "ADCOL").stdout
+    assert shown.startswith("ADCOL  (") and "mu = 1.0" in shown and "\nFedAvg" not in shown
 
-
-def test_experiments() -> None:
     rows = listed("experiments")
     keys = ["paper", "id", "dataset", "caption", "state", "reason"]
     assert all(list(row) == keys for row in rows)
     assert {row["paper"] for row in rows} == set(papers.list())
-    assert {row["state"] for row in rows} == {"runs", "blocked"}
-    own = listed("experiments", "--paper", "adcol")
-    assert own == [row for row in rows if row["paper"] == "adcol"]
+    own = [row for row in rows if row["paper"] == "adcol"]
     assert call("experiments", "--paper", "adcol").stdout.count("\n") == len(own) + 1
 
 
@@ -146,8 +140,6 @@ def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
     assert {row["verdict"] for row in rows} == {"not run"}
     solo = rows[found.index(("adcol", "table-1", "SOLO", "MNIST"))]
     assert (solo["published"], solo["published_std"], solo["ours"]) == (87.9, 0.4, None)
-    own = listed("verdicts", "--paper", "mpft", "--notebooks", str(tmp_path))
-    assert own == [row for row in rows if row["paper"] == "mpft"]
 
 
 def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,15 +154,13 @@ def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ]
     found = Results([(one, ["table-1"]) for one in seeds])
     monkeypatch.setattr(printout, "collect", lambda folder: found)
-    rows = listed("verdicts", "--notebooks", str(tmp_path))
+    rows = listed("verdicts", "--paper", "adcol", "--notebooks", str(tmp_path))
+    assert {row["paper"] for row in rows} == {"adcol"}
     (row,) = [row for row in rows if row["verdict"] != "not run"]
     assert (row["ours"], row["ours_std"], row["seeds"]) == (89.0, 1.0, 3)
     assert (row["column"], row["verdict"]) == ("MNIST", "close")
-    shown = call("verdicts", "--notebooks", str(tmp_path)).stdout
-    low, high = (f"{row[end]:.1f}".replace("-", "\N{MINUS SIGN}") for end in ("low", "high"))
-    assert "89.0 ± 1.0" in shown and f"1.1 [{low}, {high}]" in shown
-    counted = f"{len(rows):,} cells: {len(rows) - 1:,} not run, 1 close at scale paper"
-    assert shown.splitlines()[-1] == counted
+    shown = call("verdicts", "--paper", "adcol", "--notebooks", str(tmp_path)).stdout
+    assert "89.0 ± 1.0" in shown and "1 close at scale paper" in shown.splitlines()[-1]
 
 
 def test_claims_answer_what_the_records_say() -> None:
@@ -183,14 +173,8 @@ def test_claims_answer_what_the_records_say() -> None:
     assert "fedapc best-mean: " in call("claims", "--paper", "fedapc").stdout
 
 
-@pytest.mark.parametrize(
-    ("words", "seeds"), [("0,1,2", [0, 1, 2]), ("0-2,5", [0, 1, 2, 5]), ("3", [3]), ("1,1", [1])]
-)
-def test_seeds(words: str, seeds: list[int]) -> None:
-    assert cli._seeds(words) == seeds
-
-
-def test_names_with_commas_can_be_chosen() -> None:
+def test_lists_of_seeds_and_of_names_that_may_hold_commas() -> None:
+    assert cli._seeds("0-2,5,1") == [0, 1, 2, 5]
     row = "I2PFL, earlier constants"
     assert cli._split([row, "FedAvg,FedProx"], {row}) == [row, "FedAvg", "FedProx"]
     assert cli._split([f"{row};FedAvg"]) == [row, "FedAvg"]
@@ -204,20 +188,18 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
     assert lines[6].startswith("mnist: ") and lines[6].count("mnist: ") == 1
     twice = [call("data", "prepare", "mini-scanned", "--size", "16").stdout for _ in range(2)]
     assert "1797 images" in twice[0] and "already there" in twice[1]
-    fetched = call("data", "fetch", "mini-font", "--root", str(tmp_path))
-    assert fetched.exit_code == 0 and fetched.stdout.startswith("mini-font: ")
     office = call("data", "fetch", "office10", "--root", str(tmp_path)).stdout.splitlines()
-    assert len(office[0]) > 200 and "Download Office-Caltech-10" in office[0]
+    assert "Download Office-Caltech-10" in office[0]
     assert office[1:] == [f"{one}: as for amazon" for one in ("caltech", "dslr", "webcam")]
-    assert "is a file" in refused("data", "status", "mnist", "--root", __file__)
 
 
-def test_wrong_words_of_a_checkout_are_one_line(tmp_path: Path) -> None:
-    assert "drift" in refused("bench", "nothing")
+def test_of_a_checkout(tmp_path: Path) -> None:
+    assert "\ndrift " in call("bench").stdout and "drift" in refused("bench", "nothing")
+    assert call("bench", "peak", "--repeat", "0").exit_code == 2  # the script's own status
     assert "--runs" in refused("book", "--runs", str(tmp_path / "none"))
 
 
-def test_surprises_are_one_line_and_a_traceback_needs_debug(
+def test_surprises_and_ctrl_c_are_one_line_and_a_traceback_needs_debug(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(paper: str | None = None) -> None:
@@ -231,8 +213,6 @@ def test_surprises_are_one_line_and_a_traceback_needs_debug(
         traced = call(*words)
         assert traced.exit_code == 1 and "Traceback" in traced.stderr
 
-
-def test_interruption_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(paper: str | None = None) -> None:
         raise KeyboardInterrupt
 
@@ -255,25 +235,3 @@ def test_run_prints_the_table_and_finds_the_run_again(tmp_path: Path) -> None:
     assert "round 2/2" in first.stderr
     again = call(*words)
     assert again.stdout == first.stdout and "round" not in again.stderr
-    drawn = call("run", "adcol", "figure-4", "--methods", "ADCOL", "--runs", str(tmp_path))
-    assert drawn.stdout.splitlines()[1].split()[-1] == "avg"
-    assert "round" not in drawn.stderr
-
-
-def test_benchmarks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    code = '"""How fast.\n\nMore."""\nimport sys\nif __name__ == "__main__":\n'
-    code += "    sys.exit(len(sys.argv))"
-    (folder / "speed.py").write_text(code)
-    (folder / "helper.py").write_text("shared = 1")
-    monkeypatch.setattr(commands, "CHECKOUT", tmp_path)
-    assert call("bench").stdout.splitlines()[1:] == ["speed      How fast."]
-    assert call("bench", "speed", "--rounds", "3").exit_code == 3
-
-
-def test_aligned_columns_and_json() -> None:
-    assert text.aligned(("a", "bb"), [("ccc", "d")]) == "a    bb\nccc  d"
-    assert json.loads(text.as_json([{"a": float("nan"), "b": (1,), "c": 2}], ("a", "b"))) == [
-        {"a": None, "b": [1]}
-    ]

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +20,7 @@ from typer.testing import CliRunner, Result
 from fedrepro import cli, sweep
 from fedrepro.report.results import SENTINEL, finished
 from fedrepro.sweep import Job
+from tests.toys import gone, wait_for
 
 PARAMETERS = """experiment = "all"
 dataset = "minidigits"
@@ -63,6 +63,11 @@ def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> N
 
 
 Sweep = Callable[..., Result]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def read(path: Path) -> Any:
+    return nbformat.read(path, as_version=4)
 
 
 @pytest.fixture
@@ -81,10 +86,6 @@ def run(tmp_path: Path) -> Sweep:
         return CliRunner().invoke(cli.app, line)
 
     return call
-
-
-def code_of(path: Path) -> Any:
-    return nbformat.read(path, as_version=4).cells
 
 
 @pytest.mark.slow
@@ -113,18 +114,15 @@ def test_failures_are_kept_and_named_and_resume_redoes_only_them(
     assert "ValueError: no such luck" in lines[names[1]]
     assert "kernel died" in lines[names[2]]
     assert "before its last cell" in lines[names[3]]
-    outputs = [
-        o for c in code_of(folder / f"{names[1]}.failed.ipynb") for o in c.get("outputs", [])
-    ]
-    tracebacks = ["".join(o.traceback) for o in outputs if o.output_type == "error"]
-    assert len(tracebacks) == 1 and "no such luck" in tracebacks[0]
-    scraps = [o.data for c in code_of(whole) for o in c.get("outputs", []) if "data" in o]
-    facts_found = next(iter(scraps[0].values()))["data"]
-    assert facts_found == [0, ["ADCOL", "FedAvg"], str(tmp_path / "runs"), "1"]
-    kept = nbformat.read(whole, as_version=4)
-    assert str(tmp_path) not in str(kept.metadata), "a folder of this machine stays in it"
+    outputs = [o for c in read(folder / f"{names[1]}.failed.ipynb").cells for o in c.outputs]
+    (error,) = [o for o in outputs if o.output_type == "error"]
+    assert "no such luck" in "".join(error.traceback)
+    kept = read(whole)
+    (scrap,) = kept.cells[3].outputs[0].data.values()
+    assert scrap["data"] == [0, ["ADCOL", "FedAvg"], str(tmp_path / "runs"), "1"]
     sources = [cell.source for cell in kept.cells]
-    assert any("seed = 0" in text for text in sources) and str(tmp_path) not in str(sources)
+    assert any("seed = 0" in text for text in sources)
+    assert str(tmp_path) not in f"{kept.metadata} {sources}", "a folder of this machine"
 
     write_notebook(notebooks, GLUE, END)
     before = whole.stat().st_mtime_ns
@@ -144,37 +142,7 @@ LAUNCH = (
 )
 
 
-def start(folder: Path, words: Sequence[str]) -> subprocess.Popen[str]:
-    """A sweep in a process of its own, as a shell would start it."""
-    root = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    return subprocess.Popen(
-        [sys.executable, "-c", LAUNCH, str(folder), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has buried yet counts."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
     number: signal.Signals, tmp_path: Path, notebooks: Path, run: Sweep
@@ -192,7 +160,14 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
     folder = tmp_path / "runs" / "notebooks"
     names = [f"adcol-minidigits-smoke-seed{seed}.ipynb" for seed in (0, 1)]
     words = ["sweep", "adcol", "--seeds", "0,1", "--jobs", "1", "--runs", str(tmp_path / "runs")]
-    child = start(notebooks, words)
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    child = subprocess.Popen(
+        [sys.executable, "-c", LAUNCH, str(notebooks), *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     wait_for(lambda: mark.exists() and bool(mark.read_text()))
     child.send_signal(number)
     _, errors = child.communicate(timeout=60)
@@ -222,21 +197,8 @@ def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
     assert run("--seeds", "0", *words).exit_code == 0
     (path,) = (tmp_path / "runs" / "notebooks").glob("*.ipynb")
     assert path.name == "adcol-minidigits-smoke-rounds-1-data.allocation.per-client-0.5-seed0.ipynb"
-    shown = nbformat.read(path, as_version=4).cells[-2].outputs[0]["text"]
+    shown = read(path).cells[-2].outputs[0]["text"]
     assert shown == "{'rounds': 1, 'data.allocation.per_client': 0.5}\n"
-
-
-def test_another_machine_gets_the_environment_that_was_asked_for(
-    notebooks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # a worker's own
-    write_notebook(notebooks, GLUE, "import os; print(os.environ['FEDREPRO_TRACK'])", END)
-    (job,) = sweep.plan(["adcol"], [0], runs=tmp_path / "runs")
-    for folder in (job.output.parent, job.running.parent):
-        folder.mkdir(parents=True)
-    outcome = sweep.execute(job, {"FEDREPRO_TRACK": "tensorboard"}, False, 1)
-    assert outcome.state == "done"
-    assert code_of(job.output)[-2].outputs[0]["text"] == "tensorboard\n"
 
 
 def test_what_cannot_begin_is_one_line(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
@@ -267,17 +229,13 @@ def test_dask_runs_the_same_notebooks(notebooks: Path, run: Sweep, tmp_path: Pat
     assert unreachable.exit_code == 2 and "no dask scheduler" in unreachable.stderr
 
 
-@pytest.mark.parametrize(
-    ("device", "notebooks", "gib", "workers"),
-    [("cpu", 3, 64, 3), ("cpu", 9, 64, 8), ("cpu", 9, 9, 2), ("cpu", 9, 1, 1), ("cuda", 9, 64, 1)],
-)
-def test_a_notebook_a_core_as_far_as_memory_goes(
-    device: str, notebooks: int, gib: int, workers: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"device": device}
-    jobs = [Job("adcol", "d", n, Path("n"), Path("o"), given) for n in range(notebooks)]
+def test_a_notebook_a_core_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    free = SimpleNamespace(available=gib << 30)
-    monkeypatch.setattr(sweep.psutil, "virtual_memory", lambda: free)
-    assert sweep.usual_workers(jobs) == workers
+    for device, notebooks, gib, workers in (
+        ("cpu", 3, 64, 3), ("cpu", 9, 64, 8), ("cpu", 9, 9, 2), ("cpu", 9, 1, 1), ("cuda", 9, 64, 1)
+    ):  # fmt: skip
+        jobs = [Job("adcol", "d", 0, Path("n"), Path("o"), {"device": device})] * notebooks
+        free = SimpleNamespace(available=gib << 30)
+        monkeypatch.setattr(sweep.psutil, "virtual_memory", lambda free=free: free)
+        assert sweep.usual_workers(jobs) == workers

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
+import psutil
 import pytest
 import torch
 
@@ -97,6 +99,21 @@ def logged(curve: pd.DataFrame, measure: str, number: int) -> dict[str, float]:
     """What a round logged of a measure, by subject, summed over clients."""
     chosen = curve[(curve.measure == measure) & (curve["round"] == number)]
     return chosen.groupby("subject").value.sum().to_dict()
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has buried yet counts."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 class Interrupt(Exception):

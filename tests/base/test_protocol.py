@@ -8,7 +8,7 @@ from operator import getitem
 import pytest
 import torch
 
-from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
+from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import seeded_modules, stream_seed
 from tests import toys
 from tests.data.made import one_line
@@ -35,8 +35,6 @@ def test_a_setting_that_departs_is_dumped_and_read_back(setting):
 def test_a_change_reaches_settings_that_the_dump_leaves_out():
     twice = toys.protocol(**{"data.crop": 4}).changed(**{"data.allocation.remainder": True})
     assert twice.data.crop == 4 and twice.data.allocation.remainder
-    both = toys.protocol(**{"data.crop": 4, "data.flip": True}).data.augmentation
-    assert both == Augmentation(crop=4, flip=True)
 
 
 @pytest.mark.parametrize(
@@ -61,14 +59,8 @@ def test_the_rate_rises_evenly_then_falls_as_a_cosine():
     assert spec.rate(106) == pytest.approx(5e-4)  # half of the 190 rounds that it falls
     assert spec.rate(200) == pytest.approx(0.0005 * (1 + math.cos(math.pi * 189 / 190)))
     assert spec.rate(201) == spec.rate(500) == 0
-    assert [OptimizerSpec(lr=0.1).rate(round) for round in (0, 1, 99)] == [0.1] * 3
-    assert OptimizerSpec(lr=0.1, warmup=4).rate(9) == 0.1
-
-
-def test_what_is_not_given_is_pytorchs_own_or_an_error():
-    adamw, torchs = OptimizerSpec(kind="adamw"), torch.optim.AdamW([torch.zeros(1)])
-    assert adamw.weight_decay == torchs.defaults["weight_decay"] == 0.01
-    assert OptimizerSpec(kind="adamw", weight_decay=0.0).weight_decay == 0
+    assert OptimizerSpec(lr=0.1).rate(99) == OptimizerSpec(lr=0.1, warmup=4).rate(9) == 0.1
+    assert OptimizerSpec(kind="adamw").weight_decay == 0.01  # as torch's
 
 
 def test_streams_differ_by_every_part_of_the_key_and_never_change():
@@ -76,14 +68,8 @@ def test_streams_differ_by_every_part_of_the_key_and_never_change():
     assert len({stream_seed(*key) for key in keys}) == len(keys)
     # Old records stay re-runnable only while the key's hash is what it was.
     assert stream_seed(0, "batches", 0, 1) == 8232848184240901661
-
-
-def test_module_initialisation_leaves_the_global_generator_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    weights = []
-    for _ in range(2):
-        with seeded_modules(1):
-            weights.append(torch.nn.Linear(3, 3).weight)
-    assert torch.equal(*weights)
+    with seeded_modules(1):
+        torch.nn.Linear(3, 3)
     assert torch.equal(before, torch.get_rng_state())

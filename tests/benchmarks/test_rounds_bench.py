@@ -1,7 +1,6 @@
 """The speed comparison: both sides train alike, and what it writes can be read."""
 
 import json
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +27,6 @@ def test_both_sides_train_alike(method):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
     other, _ = bench.field_rounds(method, settings, federation, 1)
     assert other[0]["ce"] != pytest.approx(field[0]["ce"], rel=1e-6)  # shuffled for itself
-    assert math.isfinite(other[0]["ce"])
 
 
 def test_a_wrong_loss_stops_the_measurement(monkeypatch):
@@ -54,7 +52,6 @@ def test_what_is_stored_is_what_the_page_shows(tmp_path, monkeypatch, capsys):
     path = tmp_path / "results" / "rounds-one.json"
     bench.main([*words.split(), "--json", str(path)])
     stored = json.loads(path.read_text())
-    assert set(stored) == {"command", "settings", "environment", "load_average", "results"}
     assert stored["command"].startswith(f"python benchmarks/rounds.py {words}")
     facts = {"date", "device", "cores", "threads", "packages", "commit"}
     assert facts <= set(stored["environment"])

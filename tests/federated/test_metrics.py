@@ -29,25 +29,18 @@ def curve(validation=True):
     for number in range(1, 7):
         found.append((number, "bytes", "down/model", "", "", 100.0))
         found.append((number, "bytes", "up/model", "", "", 50.0))
-        found.append((number, "seconds", "train", "", "", 2.0))
     return framed(found)
 
 
-@pytest.mark.parametrize(
-    ("rule", "scores"),
-    [
+def test_scores_and_what_cannot_be_scored():
+    for rule, scores in (
         ("last", {"a": 30, "b": 10, "avg": 20}),
         ("last5", {"a": 40, "b": 44, "avg": 42}),
         # one round for all domains; of means 15, 40, 60, 60, 30, 20 the latest on a tie
         ("best-test", {"a": 60, "b": 60, "avg": 60}),
         ("validation", {"a": 20, "b": 40, "avg": 30}),  # the round of lowest mean loss
-    ],
-)
-def test_scores(rule, scores):
-    assert metrics.scores(curve(), rule) == scores
-
-
-def test_what_cannot_be_scored_is_one_clear_line():
+    ):
+        assert metrics.scores(curve(), rule) == scores
     with one_line("no validation images"):
         metrics.scores(curve(validation=False), "validation")
     with one_line("choose from last, last5"):
