@@ -18,6 +18,7 @@ from fedrepro.report.results import FOLDER, recorded
 from fedrepro.report.verdicts import RULES
 from tests.book.chrome import Chrome, find_chromium
 
+pytestmark = pytest.mark.browser
 PHONE, DESK = 390, 1400
 
 # Formulas that are still text, or that MathJax could not read.
@@ -103,7 +104,6 @@ def pages(site: Path) -> list[Path]:
     return [p for p in found if p.name not in {"genindex.html", "search.html", "index.html"}]
 
 
-@pytest.mark.browser
 def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
     """Formulas drawn, pictures there, nothing missing, nothing remote, at most 3 MB, no sideways
     scrolling."""
@@ -130,42 +130,24 @@ def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.browser
-def test_first_page_leads_to_the_start_page(browser: Chrome, site: Path) -> None:
+def test_files_opened_without_a_web_server_lead_on_are_whole_and_can_be_searched(
+    browser: Chrome, site: Path
+) -> None:
     browser.open((site / "index.html").as_uri(), PHONE)
     browser.wait(
         "location.pathname.endsWith('/book/intro.html') && document.readyState==='complete'"
     )
-    assert browser.run("document.querySelector('h1').innerText").startswith("fedrepro")
-
-
-@pytest.mark.browser
-def test_pages_opened_as_files_draw_formulas_and_load_nothing_remote(
-    browser: Chrome, site: Path
-) -> None:
-    """The printed path of the first page leads here, without a web server."""
     for name in ("book/adcol/method.html", "book/verdicts.html"):
         visit = browser.open((site / name).as_uri(), DESK)
         assert not [url for url in visit.requests if url.startswith("http")]
         assert browser.run("document.querySelectorAll('mjx-container').length") > 3
         assert not browser.run(RAW_FORMULAS) and not browser.run(BROKEN_IMAGES)
+    browser.open((site / "search.html").as_uri() + "?q=discriminator")
+    # Results come in one by one; wait() fails where the page never does.
+    links = "[...document.querySelectorAll('#search-results li a')].map(a => a.href)"
+    browser.wait(f"{links}.some(link => link.includes('adcol/method.html'))")
 
 
-@pytest.mark.browser
-def test_method_page_shows_picture_formulas_and_code(browser: Chrome, site: Path) -> None:
-    browser.open((site / "book" / "adcol" / "method.html").as_uri(), PHONE)
-    picture = browser.run(
-        "(r => [r.width, r.height])(document.querySelector('img[src$=\"adcol.svg\"]')"
-        ".getBoundingClientRect())"
-    )
-    assert 250 < picture[0] <= PHONE and picture[1] > 300
-    drawn = "[...document.querySelectorAll('mjx-container')].map(e => e.getBoundingClientRect())"
-    assert browser.run(f"{drawn}.filter(r => r.width > 0 && r.height > 0).length") > 10
-    code = browser.run("document.querySelector('div.highlight-python').innerText")
-    assert "class ADCOL(fl.Method)" in code and "kl_from_uniform" in code
-
-
-@pytest.mark.browser
 def test_phone_menu_opens_and_leads_on(browser: Chrome, site: Path) -> None:
     browser.open((site / "book" / "intro.html").as_uri(), PHONE)
     link = "document.querySelector('.bd-sidebar-primary a[href$=\"adcol/method.html\"]')"
@@ -176,17 +158,10 @@ def test_phone_menu_opens_and_leads_on(browser: Chrome, site: Path) -> None:
     browser.wait(seen)
     browser.run(f"setTimeout(() => {link}.click(), 20)")  # its answer comes before the page goes
     browser.wait(HEAD.format("ADCOL: the method"))
+    code = browser.run("document.querySelector('div.highlight-python').innerText")
+    assert "class ADCOL(fl.Method)" in code
 
 
-@pytest.mark.browser
-def test_search_finds_a_page(browser: Chrome, site: Path) -> None:
-    browser.open((site / "search.html").as_uri() + "?q=discriminator")
-    # Results come in one by one; wait() fails where the page never does.
-    links = "[...document.querySelectorAll('#search-results li a')].map(a => a.href)"
-    browser.wait(f"{links}.some(link => link.includes('adcol/method.html'))")
-
-
-@pytest.mark.browser
 def test_result_tables_show_their_verdicts(browser: Chrome, site: Path) -> None:
     """At scale paper a word a cell, at other scales one word for all; nothing run, nothing said.
     On a phone a row's name, both numbers and the verdict are in sight."""
@@ -218,7 +193,6 @@ def press(browser: Chrome, what: str) -> None:
         browser.send("Input.dispatchKeyEvent", type=kind, **key)
 
 
-@pytest.mark.browser
 def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) -> None:
     browser.open((site / "book" / "results" / "fedpall_results.html").as_uri(), DESK)
     table = TABLE.format("table-1-office10: ")
@@ -252,7 +226,6 @@ def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) 
         assert names == ["FedBN", "RUCR", "Kendall’s tau"]
 
 
-@pytest.mark.browser
 def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
     """From ten cells of every page of results, and one of a single seed where there is one, to the
     list of its runs, and on to one of them, without a web server. The first by a click, the others
@@ -293,7 +266,6 @@ def _walk(browser: Chrome, packed: Pack, runs: list[str]) -> None:
     assert f"seed {packed.config(run)['seed']}" in text and "fedrepro run" in text
 
 
-@pytest.mark.browser
 def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser: Chrome, site: Path) -> None:
     browser.open((site / "run.html").as_uri(), DESK)
     browser.run("location.hash = 'run-0000000000'")
@@ -311,7 +283,6 @@ def drawn(browser: Chrome, place: int) -> None:
     browser.wait("shown.matches('.drawn') && shown.querySelector('svg .mark-group') != null")
 
 
-@pytest.mark.browser
 def test_interactive_figures_draw_on_every_page_of_results(browser: Chrome, site: Path) -> None:
     """From files, on a phone, each with its words and its data. A page with its pictures and Vega
     is below 3 MB; what the theme loads on every page is not counted."""
@@ -350,7 +321,6 @@ def pointed_at(browser: Chrome) -> dict[str, str]:
     return {}
 
 
-@pytest.mark.browser
 def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
     browser: Chrome, site: Path
 ) -> None:
@@ -396,7 +366,6 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
     browser.send("Emulation.setEmulatedMedia", media="")
 
 
-@pytest.mark.browser
 def test_without_javascript_the_pictures_are_there(browser: Chrome, site: Path) -> None:
     browser.send("Emulation.setScriptExecutionDisabled", value=True)
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), PHONE)

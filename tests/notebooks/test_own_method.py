@@ -6,11 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nbformat
-import papermill
 import pytest
 import scrapbook
-from nbformat.v4 import new_code_cell, new_notebook
 
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
@@ -32,11 +29,6 @@ class Loud(Method):
     def client_loss(self, model, batch, received):
         return {"ce": self.gain * cross_entropy(model(batch.x).logits, batch.y)}
 '''
-CELL = """
-from fedrepro.report import notebook
-study = notebook.open_study("adcol", "minidigits", "smoke", 0, runs_dir=runs_dir)
-notebook.scoreboard([study.trial("Loud"), study.trial("Loud", gain=0.5)])
-"""
 
 
 def fedrepro(place, *words):
@@ -45,37 +37,17 @@ def fedrepro(place, *words):
     return subprocess.run(command, capture_output=True, text=True, cwd=place)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """What `pip install` of a one-file package leaves: the file, and its entry point."""
+def test_one_file_and_an_entry_point_are_enough(tmp_path, monkeypatch):
+    """What `pip install` of a one-file package leaves."""
     (tmp_path / "loud.py").write_text(METHOD)
     facts = tmp_path / "loud-1.0.dist-info"
     facts.mkdir()
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
     (facts / "entry_points.txt").write_text("[fedrepro.methods]\nloud = loud:Loud\n")
-    return tmp_path
-
-
-@pytest.mark.slow
-def test_one_file_and_an_entry_point_are_enough(folder, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), str(ROOT)]))
-    said = fedrepro(folder, "methods", "--json")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
+    said = fedrepro(tmp_path, "methods", "--json")
     (loud,) = [row for row in json.loads(said.stdout) if row["name"] == "Loud"]
     assert {field["name"]: field["default"] for field in loud["fields"]}["gain"] == 2.0
-
-    source, out = folder / "mine.ipynb", folder / "out.ipynb"
-    parameters = new_code_cell("runs_dir = None", metadata={"tags": ["parameters"]})
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells, metadata = [parameters, new_code_cell(CELL)], {"kernelspec": kernel}
-    nbformat.write(new_notebook(cells=cells, metadata=metadata), source)
-    given = {"runs_dir": str(folder / "runs")}
-    how = {"kernel_name": "python3", "progress_bar": False, "cwd": str(folder)}
-    papermill.execute_notebook(str(source), str(out), given, **how)
-    shown = nbformat.read(out, as_version=4).cells[-1].outputs[-1]["data"]["text/plain"]
-    assert "Loud " in shown and "Loud (gain=0.5)" in shown
-    configs = [json.loads(p.read_text()) for p in (folder / "runs").glob("*/config.json")]
-    assert {c["method"]["fields"]["gain"] for c in configs} == {2.0, 0.5}
-    assert all("code" in c["method"] for c in configs)
 
 
 @pytest.mark.slow
@@ -96,7 +68,9 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path, monkeypatch):
     (path,) = (tmp_path / "runs" / "notebooks").rglob("*.ipynb")
     runs = scrapbook.read_notebook(str(path)).scraps["runs"].data
     assert [label for _, _, label in runs] == ["FedAvg", "Loud"]
-    assert len(list((tmp_path / "runs").glob("*/config.json"))) == 2  # the sweep trained nothing
+    configs = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/config.json")]
+    assert len(configs) == 2  # the sweep trained nothing
+    assert [c["method"]["name"] for c in configs if "code" in c["method"]] == ["Loud"]
     wrong = call("run", "adcol", "table-1", "--methods", "Lout")
     assert wrong.returncode == 2 and "choose from Loud" in wrong.stderr
 

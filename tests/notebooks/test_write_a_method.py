@@ -115,7 +115,3 @@ def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(
     assert sorted(runs.glob("*/done")) == before and len(before) == 6
     for path in (runs / "notebooks").glob("*.ipynb"):
         assert f"folder:{tmp_path}" not in path.read_text(), "a notebook says where the folder lay"
-
-
-def test_the_readme_leads_there() -> None:
-    assert PAGE.relative_to(ROOT).as_posix() in README and len(README.splitlines()) < 100
