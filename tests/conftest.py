@@ -1,9 +1,6 @@
 """One thread, a cache of the session's own, and the real data where they are at hand."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def one_thread() -> None:
+def one_thread():
     """torch on one thread, as the expected numbers assume."""
     import torch
 
@@ -23,7 +20,7 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def data_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def data_cache(tmp_path_factory):
     """FEDREPRO_CACHE for the session, shared by parallel workers; nothing is written elsewhere."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -36,7 +33,7 @@ def data_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry(monkeypatch):
     """What a test registers is forgotten after it."""
     from fedrepro import methods
 
@@ -45,7 +42,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def real_data() -> Path:
+def real_data():
     """The folder with real data files: $FEDREPRO_DATA, else shared/data beside the repository."""
     given = os.environ.get("FEDREPRO_DATA")
     for path in [Path(given)] if given else [REPOSITORY.parent / "shared" / "data"]:

@@ -1,7 +1,5 @@
 """Small made federations of embeddings."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,9 +1,6 @@
 """The public names: one run, several compared, a federation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -13,7 +10,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.methods.fedavg import FedAvg
 
 
-def test_a_run_has_its_accuracy_curve_and_plot(tmp_path: Path) -> None:
+def test_a_run_has_its_accuracy_curve_and_plot(tmp_path):
     found = fedrepro.run("FedAvg", seed=1, runs=tmp_path, changes={"rounds": 2})
     assert list(found.accuracy.index) == [1, 2]
     assert found.accuracy.columns[-1] == "avg"
@@ -25,9 +22,7 @@ def test_a_run_has_its_accuracy_curve_and_plot(tmp_path: Path) -> None:
     assert f"avg {found.accuracy.avg[2]:.1f} %, run {found.record.run_id}" in repr(found)
 
 
-def test_methods_compared_are_rows_with_intervals(
-    tmp_path: Path, registry: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_methods_compared_are_rows_with_intervals(tmp_path, registry, capsys):
     @fedrepro.register
     @dataclass(frozen=True)
     class Mine(FedAvg):
@@ -44,7 +39,7 @@ def test_methods_compared_are_rows_with_intervals(
     assert fedrepro.compare(["FedAvg"], seeds=[0], **where).low.isna().all()
 
 
-def test_a_federation_and_a_wrong_name() -> None:
+def test_a_federation_and_a_wrong_name():
     federation = fedrepro.federation("minidigits")
     assert len({client.domain for client in federation.clients}) == 4
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")

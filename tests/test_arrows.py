@@ -50,12 +50,12 @@ def _height(module: str) -> int:
     return next((len(ROOMS) - n for n, names in enumerate(ROOMS) if room in names.split()), 99)
 
 
-def test_no_arrow_runs_up() -> None:
+def test_no_arrow_runs_up():
     up = {f"{a} -> {b}" for a, to in ARROWS.items() for b in to if _height(b) > _height(a)}
     assert not up
 
 
-def test_no_circle() -> None:
+def test_no_circle():
     own = {a: {b for b in to if not a.startswith(b)} for a, to in ARROWS.items()}
     list(TopologicalSorter(own).static_order())
 
@@ -64,7 +64,7 @@ def test_no_circle() -> None:
 SHARED = {"", "api", "base", "losses", "messages", "networks", "prototypes", "server"}
 
 
-def test_a_method_knows_no_other_method() -> None:
+def test_a_method_knows_no_other_method():
     """Nor an engine, data set or paper; `*_variants` know the method they vary."""
     room = "fedrepro.methods"
     for name, known in ARROWS.items():

@@ -1,7 +1,5 @@
 """Campaigns: to the end, stopped, killed, and lists that cannot be."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -64,7 +62,7 @@ def listed(folder: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+def whole(tmp_path_factory):
     """The curve of the long run, uninterrupted."""
     asked = study("adcol", "minidigits", "smoke", only=["FedAvg"], changes=LONG["changes"],
                   runs_dir=tmp_path_factory.mktemp("whole"), device="cpu",
@@ -72,7 +70,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
     return asked.results("table-1")[0].record.curve
 
 
-def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path: Path) -> None:
+def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
     rows = ["SOLO", "FedAvg"]
     again = {**SMOKE, "experiment": "table-2-rounds", "methods": ["FedAvg"]}  # the same run
     write(tmp_path, {**SMOKE, "methods": rows, "note": "both"}, again)
@@ -94,8 +92,8 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_cut_short_it_leaves_no_worker_and_goes_on_to_the_numbers_of_the_uninterrupted_run(
-    tmp_path: Path, number: signal.Signals, whole: pd.DataFrame
-) -> None:
+    tmp_path, number, whole
+):
     write(tmp_path, LONG)
     child, worker = start(tmp_path)
     assert "under way (round " in listed(tmp_path)
@@ -113,7 +111,7 @@ def test_cut_short_it_leaves_no_worker_and_goes_on_to_the_numbers_of_the_uninter
     pd.testing.assert_frame_equal(numbers(again), numbers(whole), check_exact=True)
 
 
-def test_a_killed_worker_is_named(tmp_path: Path) -> None:
+def test_a_killed_worker_is_named(tmp_path):
     write(tmp_path, LONG)
     child, worker = start(tmp_path, rounds=1)
     os.kill(worker, signal.SIGKILL)
@@ -122,7 +120,7 @@ def test_a_killed_worker_is_named(tmp_path: Path) -> None:
     assert "failed: adcol table-1 minidigits smoke, FedAvg, seed 0: its process ended" in said
 
 
-def test_it_stops_when_the_minutes_are_over(tmp_path: Path) -> None:
+def test_it_stops_when_the_minutes_are_over(tmp_path):
     write(tmp_path, ENDLESS)
     begun = time.monotonic()
     stopped = call(tmp_path, "--minutes", "0.05")
@@ -130,7 +128,7 @@ def test_it_stops_when_the_minutes_are_over(tmp_path: Path) -> None:
     assert 3 < time.monotonic() - begun < 40
 
 
-def test_what_fails_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path: Path) -> None:
+def test_what_fails_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):
     diverging = {**SMOKE, "methods": ["FedAvg"], "changes": {"optimizer.lr": 1e30}}
     missing = {**SMOKE, "dataset": "digits5", "scale": "paper", "methods": ["FedAvg"]}
     write(tmp_path, missing, diverging, {**SMOKE, "methods": ["SOLO"]})
@@ -144,7 +142,7 @@ def test_what_fails_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path: Pat
     assert "1 skipped, 1 diverged, 1 done" in listed(tmp_path)
 
 
-def test_one_campaign_a_folder(tmp_path: Path) -> None:
+def test_one_campaign_a_folder(tmp_path):
     write(tmp_path, SMOKE)
     (tmp_path / "runs" / campaign.FOLDER).mkdir(parents=True)
     with FileLock(tmp_path / "runs" / campaign.FOLDER / ".lock"):
@@ -165,9 +163,7 @@ def test_one_campaign_a_folder(tmp_path: Path) -> None:
         ({"sedes": [1]}, "sedes: there is no such name"),
     ],
 )  # fmt: skip
-def test_a_wrong_list_is_one_line_before_anything_starts(
-    tmp_path: Path, change: dict, complaint: str
-) -> None:
+def test_a_wrong_list_is_one_line_before_anything_starts(tmp_path, change, complaint):
     write(tmp_path, SMOKE, {**SMOKE, **change})
     result = call(tmp_path)
     assert result.exit_code == 2 and result.stdout == ""
@@ -177,14 +173,14 @@ def test_a_wrong_list_is_one_line_before_anything_starts(
     assert "has no list" in call(tmp_path).stderr
 
 
-def test_the_books_list_holds() -> None:
+def test_the_books_list_holds():
     runs = campaign.read(campaign.LIST)
     first = next(run for run in runs if run.entry.paper == "adcol")
     assert (first.entry.experiment, first.row) == ("table-4", "SOLO")
     assert len({run.key for run in runs}) == len(runs)
 
 
-def test_operations_are_three_passes_for_each_image_and_epoch() -> None:
+def test_operations_are_three_passes_for_each_image_and_epoch():
     asked = study("mpft", "minidigits", "smoke")
     arm = next(arm for arm in asked.arms("table-1-pacs") if arm.label == "FedAvg")
     data = federation_of(arm.protocol.data)

@@ -1,15 +1,11 @@
 """The command line as other programs and people meet it: keys of the JSON, lines of errors, exit
 statuses, and one run through to its table."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
 from typer.testing import CliRunner, Result
 
 import fedrepro
@@ -46,7 +42,7 @@ def refused(*words: str) -> str:
     return lines[0]
 
 
-def test_help_and_version() -> None:
+def test_help_and_version():
     for command in COMMANDS:
         result = call(*command.split(), "--help")
         assert result.exit_code == 0 and "Usage:" in result.stdout
@@ -86,7 +82,7 @@ WRONG = (
 )  # fmt: skip
 
 
-def test_a_mistake_is_one_line_before_anything_heavy_is_imported() -> None:
+def test_a_mistake_is_one_line_before_anything_heavy_is_imported():
     """Seconds would flicker. Of a wheel without a checkout; help is as fast."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom fedrepro.base import places\n"
@@ -106,7 +102,7 @@ def test_a_mistake_is_one_line_before_anything_heavy_is_imported() -> None:
         assert line.startswith("error: ") and named in line, (words, line)
 
 
-def test_methods_and_experiments() -> None:
+def test_methods_and_experiments():
     rows = listed("methods")
     assert all(list(row) == ["name", "paper", "fields"] for row in rows)
     fields = [field for row in rows for field in row["fields"]]
@@ -125,7 +121,7 @@ def test_methods_and_experiments() -> None:
     assert call("experiments", "--paper", "adcol").stdout.count("\n") == len(own) + 1
 
 
-def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
+def test_verdicts_list_every_printed_cell_once(tmp_path):
     rows = listed("verdicts", "--notebooks", str(tmp_path))
     assert all(list(row) == CELL_KEYS for row in rows)
     printed = [
@@ -142,7 +138,7 @@ def test_verdicts_list_every_printed_cell_once(tmp_path: Path) -> None:
     assert (solo["published"], solo["published_std"], solo["ours"]) == (87.9, 0.4, None)
 
 
-def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_read_notebooks(tmp_path, monkeypatch):
     """Three seeds of one cell at paper scale, as notebooks glue them."""
     from fedrepro.report import printout
     from fedrepro.report.results import Results
@@ -163,7 +159,7 @@ def test_verdicts_read_notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "89.0 ± 1.0" in shown and "1 close at scale paper" in shown.splitlines()[-1]
 
 
-def test_claims_answer_what_the_records_say() -> None:
+def test_claims_answer_what_the_records_say():
     rows = listed("claims", "--paper", "fedapc")
     keys = ["paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p"]
     keys += ["printed", "least_seen"]
@@ -173,14 +169,14 @@ def test_claims_answer_what_the_records_say() -> None:
     assert "fedapc best-mean: " in call("claims", "--paper", "fedapc").stdout
 
 
-def test_lists_of_seeds_and_of_names_that_may_hold_commas() -> None:
+def test_lists_of_seeds_and_of_names_that_may_hold_commas():
     assert cli._seeds("0-2,5,1") == [0, 1, 2, 5]
     row = "I2PFL, earlier constants"
     assert cli._split([row, "FedAvg,FedProx"], {row}) == [row, "FedAvg", "FedProx"]
     assert cli._split([f"{row};FedAvg"]) == [row, "FedAvg"]
 
 
-def test_data_status_and_prepare(tmp_path: Path) -> None:
+def test_data_status_and_prepare(tmp_path):
     status = call("data", "status", "minidigits", "mnist", "--root", str(tmp_path))
     lines = status.stdout.splitlines()
     assert lines[0].split() == ["domain", "here", "hash", "images", "source", "licence", "path"]
@@ -193,15 +189,13 @@ def test_data_status_and_prepare(tmp_path: Path) -> None:
     assert office[1:] == [f"{one}: as for amazon" for one in ("caltech", "dslr", "webcam")]
 
 
-def test_of_a_checkout(tmp_path: Path) -> None:
+def test_of_a_checkout(tmp_path):
     assert "\ndrift " in call("bench").stdout and "drift" in refused("bench", "nothing")
     assert call("bench", "peak", "--repeat", "0").exit_code == 2  # the script's own status
     assert "--runs" in refused("book", "--runs", str(tmp_path / "none"))
 
 
-def test_surprises_and_ctrl_c_are_one_line_and_a_traceback_needs_debug(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_surprises_and_ctrl_c_are_one_line_and_a_traceback_needs_debug(monkeypatch):
     def fail(paper: str | None = None) -> None:
         raise ZeroDivisionError("by zero,\nalas")
 
@@ -222,7 +216,7 @@ def test_surprises_and_ctrl_c_are_one_line_and_a_traceback_needs_debug(
     assert result.stderr.startswith("interrupted: ") and result.stderr.count("\n") == 1
 
 
-def test_run_prints_the_table_and_finds_the_run_again(tmp_path: Path) -> None:
+def test_run_prints_the_table_and_finds_the_run_again(tmp_path):
     words = ["run", "adcol", "table-1", "--methods", "ADCOL", "--runs", str(tmp_path)]
     first = call(*words)
     assert first.exit_code == 0, first.output

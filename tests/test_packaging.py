@@ -1,7 +1,5 @@
 """The lists of packages agree, and everything the package needs is in them and in the wheel."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import re
@@ -59,7 +57,7 @@ def sources(*folders: str) -> list[Path]:
     return sorted(p for f in folders for p in (REPOSITORY / f).rglob("*.py"))
 
 
-def test_environment_and_constraints_agree_with_the_project() -> None:
+def test_environment_and_constraints_agree_with_the_project():
     environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     pip = next(e["pip"] for e in environment["dependencies"] if isinstance(e, dict))
@@ -87,7 +85,7 @@ def imported(path: Path) -> list[tuple[str, bool]]:
     return found
 
 
-def test_every_import_of_the_package_is_declared() -> None:
+def test_every_import_of_the_package_is_declared():
     """What a file imports at once is a core dependency; what a function imports, any extra's."""
     core, extra = set(named(PROJECT["dependencies"])), set(declared())
     undeclared = [
@@ -99,7 +97,7 @@ def test_every_import_of_the_package_is_declared() -> None:
     assert not undeclared
 
 
-def test_every_file_of_the_package_is_in_the_wheel() -> None:
+def test_every_file_of_the_package_is_in_the_wheel():
     config = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
     patterns, where = config["package-data"]["*"], config["packages"]["find"]
     found = {
@@ -129,7 +127,7 @@ def commands(path: Path) -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
-def test_every_line_for_the_shell_is_one_command_with_known_options() -> None:
+def test_every_line_for_the_shell_is_one_command_with_known_options():
     """A line that was broken or joined when a page was written anew would fail a reader."""
     pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "book").rglob("*.md"), *NOTEBOOKS]
     lines = [line for page in pages for line in commands(page)]
@@ -149,7 +147,7 @@ def test_every_line_for_the_shell_is_one_command_with_known_options() -> None:
             assert {word for word in words if word.startswith("--")} <= known, line
 
 
-def test_version_and_entry_point_are_one() -> None:
+def test_version_and_entry_point_are_one():
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
     assert citation["version"] == fedrepro.__version__
     assert f"## {fedrepro.__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
@@ -158,14 +156,14 @@ def test_version_and_entry_point_are_one() -> None:
     assert callable(getattr(importlib.import_module(module), name))
 
 
-def test_torchvision_comes_in_through_one_door() -> None:
+def test_torchvision_comes_in_through_one_door():
     """A plain import fails beside a CPU build of torch, in every process that tries it."""
     bare = re.compile(r'^[ "]*(import torchvision|from torchvision)\b', re.MULTILINE)
     for path in (*sources("fedrepro", "tests", "benchmarks"), *NOTEBOOKS):
         assert path.name == "_torchvision.py" or not bare.search(path.read_text()), path
 
 
-def test_files_functions_and_cells_keep_to_the_limits() -> None:
+def test_files_functions_and_cells_keep_to_the_limits():
     """Those of CONTRIBUTING.md: files of methods are shorter, cells that define a class longer."""
     long = []
     for path in sources("fedrepro", "tests", "benchmarks", "tools"):
@@ -185,7 +183,7 @@ def test_files_functions_and_cells_keep_to_the_limits() -> None:
     assert not long
 
 
-def test_what_binder_installs_exists() -> None:
+def test_what_binder_installs_exists():
     """Each line of its requirements: a file of constraints, or this project with known extras."""
     folder = REPOSITORY / ".binder"
     python = (folder / "runtime.txt").read_text().strip().removeprefix("python-")

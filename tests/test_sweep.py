@@ -1,8 +1,6 @@
 """Sweeps over notebooks made here, small enough to run many of: what ends well, what fails, what a
 kill leaves behind, and what --resume does about it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -71,14 +69,14 @@ def read(path: Path) -> Any:
 
 
 @pytest.fixture
-def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def notebooks(tmp_path, monkeypatch):
     """The folder that sweeps take their notebooks from."""
     monkeypatch.setattr(sweep, "NOTEBOOKS", tmp_path / "sources")
     return tmp_path / "sources"
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Sweep:
+def run(tmp_path):
     """`fedrepro sweep adcol ...` with records in tmp_path/runs."""
 
     def call(*words: str) -> Result:
@@ -89,9 +87,7 @@ def run(tmp_path: Path) -> Sweep:
 
 
 @pytest.mark.slow
-def test_failures_are_kept_and_named_and_resume_redoes_only_them(
-    notebooks: Path, run: Sweep, tmp_path: Path
-) -> None:
+def test_failures_are_kept_and_named_and_resume_redoes_only_them(notebooks, run, tmp_path):
     """Seed 0 is fine, 1 raises, 2's kernel dies, 3 ends before its last cell."""
     facts = "import os\nglue('facts', [seed, methods, runs_dir, os.environ['OMP_NUM_THREADS']])"
     bad = (
@@ -144,9 +140,7 @@ LAUNCH = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
-    number: signal.Signals, tmp_path: Path, notebooks: Path, run: Sweep
-) -> None:
+def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, notebooks, run):
     """Seed 0 ends, seed 1 is in the middle when the sweep is killed or interrupted."""
     mark = tmp_path / "kernel"
     wait = (
@@ -190,8 +184,8 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(
 
 
 def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
-    notebooks: Path, run: Sweep, tmp_path: Path
-) -> None:
+    notebooks, run, tmp_path
+):
     write_notebook(notebooks, GLUE, "print(changes)", END)
     words = ("--set", "rounds=1", "--set", "data.allocation.per_client=0.5")
     assert run("--seeds", "0", *words).exit_code == 0
@@ -201,7 +195,7 @@ def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
     assert shown == "{'rounds': 1, 'data.allocation.per_client': 0.5}\n"
 
 
-def test_what_cannot_begin_is_one_line(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
+def test_what_cannot_begin_is_one_line(notebooks, run, tmp_path):
     def refused(said: str, *words: str) -> None:
         result = run(*words)
         assert result.exit_code == 2 and result.stdout == ""
@@ -218,7 +212,7 @@ def test_what_cannot_begin_is_one_line(notebooks: Path, run: Sweep, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_dask_runs_the_same_notebooks(notebooks: Path, run: Sweep, tmp_path: Path) -> None:
+def test_dask_runs_the_same_notebooks(notebooks, run, tmp_path):
     pytest.importorskip("distributed")
     write_notebook(notebooks, GLUE, "assert seed == 0, 'not this one'", END)
     result = run("--seeds", "0,1", "--jobs", "2", "--on", "dask")
@@ -229,7 +223,7 @@ def test_dask_runs_the_same_notebooks(notebooks: Path, run: Sweep, tmp_path: Pat
     assert unreachable.exit_code == 2 and "no dask scheduler" in unreachable.stderr
 
 
-def test_a_notebook_a_core_as_far_as_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_a_core_as_far_as_memory_goes(monkeypatch):
     monkeypatch.setattr(sweep, "cores", lambda: 8)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for device, notebooks, gib, workers in (

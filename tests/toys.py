@@ -1,7 +1,5 @@
 """Small made federations: enough to train on, small enough to train in milliseconds."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

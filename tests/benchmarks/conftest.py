@@ -1,7 +1,6 @@
 """Benchmark scripts set torch's threads for their process; tests after them expect their own."""
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -19,7 +18,7 @@ def script(name: str) -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def as_before(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
     before = torch.get_num_threads()
     yield

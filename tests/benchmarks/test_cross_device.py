@@ -3,7 +3,6 @@
 import importlib
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ bench = script("cross_device")
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Any:
+def tiny(tmp_path):
     """20 users of 12 images, 5 a round, 2 steps each."""
     asked = {"users": 20, "cohort": 5, "images": 12, "size": 8, "batch": 6, "rounds": 2}
     work = bench.Work(str(tmp_path), threads=1, **asked)

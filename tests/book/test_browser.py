@@ -1,10 +1,7 @@
 """The built book as a reader sees it: in a browser, on a desk and on a phone."""
 
-from __future__ import annotations
-
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -90,7 +87,7 @@ STRONG = """(lines => lines.filter(e => +(e.getAttribute('opacity') ?? 1) === 1)
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+def browser(tmp_path_factory):
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
@@ -104,7 +101,7 @@ def pages(site: Path) -> list[Path]:
     return [p for p in found if p.name not in {"genindex.html", "search.html", "index.html"}]
 
 
-def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
+def test_pages_are_whole(browser, site, served):
     """Formulas drawn, pictures there, nothing missing, nothing remote, at most 3 MB, no sideways
     scrolling."""
     wrong = []
@@ -130,9 +127,7 @@ def test_pages_are_whole(browser: Chrome, site: Path, served: str) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_files_opened_without_a_web_server_lead_on_are_whole_and_can_be_searched(
-    browser: Chrome, site: Path
-) -> None:
+def test_files_opened_without_a_web_server_lead_on_are_whole_and_can_be_searched(browser, site):
     browser.open((site / "index.html").as_uri(), PHONE)
     browser.wait(
         "location.pathname.endsWith('/book/intro.html') && document.readyState==='complete'"
@@ -148,7 +143,7 @@ def test_files_opened_without_a_web_server_lead_on_are_whole_and_can_be_searched
     browser.wait(f"{links}.some(link => link.includes('adcol/method.html'))")
 
 
-def test_phone_menu_opens_and_leads_on(browser: Chrome, site: Path) -> None:
+def test_phone_menu_opens_and_leads_on(browser, site):
     browser.open((site / "book" / "intro.html").as_uri(), PHONE)
     link = "document.querySelector('.bd-sidebar-primary a[href$=\"adcol/method.html\"]')"
     box = f"{link}.getBoundingClientRect()"
@@ -162,7 +157,7 @@ def test_phone_menu_opens_and_leads_on(browser: Chrome, site: Path) -> None:
     assert "class ADCOL(fl.Method)" in code
 
 
-def test_result_tables_show_their_verdicts(browser: Chrome, site: Path) -> None:
+def test_result_tables_show_their_verdicts(browser, site):
     """At scale paper a word a cell, at other scales one word for all; nothing run, nothing said.
     On a phone a row's name, both numbers and the verdict are in sight."""
     tables, unseen = [], []
@@ -193,7 +188,7 @@ def press(browser: Chrome, what: str) -> None:
         browser.send("Input.dispatchKeyEvent", type=kind, **key)
 
 
-def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) -> None:
+def test_tables_unfold_sort_and_filter_by_keyboard(browser, site):
     browser.open((site / "book" / "results" / "fedpall_results.html").as_uri(), DESK)
     table = TABLE.format("table-1-office10: ")
     domains = f"{table}.closest('.output').querySelector('details')"
@@ -226,7 +221,7 @@ def test_tables_unfold_sort_and_filter_by_keyboard(browser: Chrome, site: Path) 
         assert names == ["FedBN", "RUCR", "Kendall’s tau"]
 
 
-def test_numbers_lead_to_their_runs(browser: Chrome, site: Path) -> None:
+def test_numbers_lead_to_their_runs(browser, site):
     """From ten cells of every page of results, and one of a single seed where there is one, to the
     list of its runs, and on to one of them, without a web server. The first by a click, the others
     by their address."""
@@ -266,7 +261,7 @@ def _walk(browser: Chrome, packed: Pack, runs: list[str]) -> None:
     assert f"seed {packed.config(run)['seed']}" in text and "fedrepro run" in text
 
 
-def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser: Chrome, site: Path) -> None:
+def test_one_seed_leads_to_its_run_and_a_wrong_address_says_so(browser, site):
     browser.open((site / "run.html").as_uri(), DESK)
     browser.run("location.hash = 'run-0000000000'")
     browser.wait(HEAD.format("Not recorded"))
@@ -283,7 +278,7 @@ def drawn(browser: Chrome, place: int) -> None:
     browser.wait("shown.matches('.drawn') && shown.querySelector('svg .mark-group') != null")
 
 
-def test_interactive_figures_draw_on_every_page_of_results(browser: Chrome, site: Path) -> None:
+def test_interactive_figures_draw_on_every_page_of_results(browser, site):
     """From files, on a phone, each with its words and its data. A page with its pictures and Vega
     is below 3 MB; what the theme loads on every page is not counted."""
     seen = {}
@@ -321,9 +316,7 @@ def pointed_at(browser: Chrome) -> dict[str, str]:
     return {}
 
 
-def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
-    browser: Chrome, site: Path
-) -> None:
+def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(browser, site):
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), DESK)
     drawn(browser, 0)
     told = pointed_at(browser)
@@ -366,7 +359,7 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(
     browser.send("Emulation.setEmulatedMedia", media="")
 
 
-def test_without_javascript_the_pictures_are_there(browser: Chrome, site: Path) -> None:
+def test_without_javascript_the_pictures_are_there(browser, site):
     browser.send("Emulation.setScriptExecutionDisabled", value=True)
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), PHONE)
     wide = browser.run(f"{FIGURES}.map(f => f.querySelector('img').offsetWidth)")

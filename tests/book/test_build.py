@@ -1,7 +1,5 @@
 """Building the site: what goes in, what comes out, and what a user is told when it fails."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -35,7 +33,7 @@ def notebook(*sources: str, kernel: str = "python3") -> nbformat.NotebookNode:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Path:
+def small(tmp_path):
     """A repository with a book of one page and one result notebook."""
     source = tmp_path / "repository"
     (source / "book" / "results").mkdir(parents=True)
@@ -59,7 +57,7 @@ def small(tmp_path: Path) -> Path:
     return source
 
 
-def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path: Path) -> None:
+def test_records_reach_the_pages_and_own_runs_become_pages(small, tmp_path):
     runs = tmp_path / "runs"
     (runs / "notebooks" / "adcol").mkdir(parents=True)
     for name in ("a.json", "b.json"):
@@ -99,9 +97,7 @@ def test_records_reach_the_pages_and_own_runs_become_pages(small: Path, tmp_path
     assert any("broken.ipynb" in line for line in lines)
 
 
-def test_a_failing_result_notebook_is_named_and_the_old_site_stays(
-    small: Path, tmp_path: Path
-) -> None:
+def test_a_failing_result_notebook_is_named_and_the_old_site_stays(small, tmp_path):
     old = tmp_path / "out" / "html" / "index.html"
     old.parent.mkdir(parents=True)
     old.write_text("old")
@@ -112,7 +108,7 @@ def test_a_failing_result_notebook_is_named_and_the_old_site_stays(
     assert old.read_text() == "old"
 
 
-def test_strict_turns_a_warning_into_an_error_that_names_it(small: Path, tmp_path: Path) -> None:
+def test_strict_turns_a_warning_into_an_error_that_names_it(small, tmp_path):
     shutil.rmtree(small / "book" / "results")
     (small / "book" / "_toc.yml").write_text("format: jb-book\nroot: book/intro\n")
     (small / "book" / "intro.md").write_text("# Start\n\nSee {cite:p}`nobody1900`.\n")
@@ -123,7 +119,7 @@ def test_strict_turns_a_warning_into_an_error_that_names_it(small: Path, tmp_pat
     assert not (tmp_path / "out" / "html").exists()
 
 
-def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path: Path) -> None:
+def test_recorded_notebooks_become_unlisted_pages_and_a_list(tmp_path):
     folder, lines = tmp_path / pages.RECORDED, []
     folder.mkdir(parents=True)
     office, part = {"dataset": "office10"}, {"experiment": "figure-5", "methods": ["FedAvg"]}
@@ -173,7 +169,7 @@ class Links(HTMLParser):
             self.led.append(given["href"])
 
 
-def test_recorded_notebooks_are_linked_but_in_no_menu_and_not_searched(site: Path) -> None:
+def test_recorded_notebooks_are_linked_but_in_no_menu_and_not_searched(site):
     names = {file.stem for file in (REPOSITORY / pages.RECORDED).glob("*.ipynb")}
     execution = (site / "book" / "results" / "execution.html").read_text("utf-8")
     led = re.findall(r'href="\.\./records/notebooks/([^"/]+)\.html"', execution)
@@ -190,7 +186,7 @@ def test_recorded_notebooks_are_linked_but_in_no_menu_and_not_searched(site: Pat
     assert not unlisted & {i for found in index["alltitles"].values() for i, _ in found}
 
 
-def test_nothing_is_loaded_from_elsewhere_and_no_local_link_is_dead(site: Path) -> None:
+def test_nothing_is_loaded_from_elsewhere_and_no_local_link_is_dead(site):
     wrong = []
     for page in site.rglob("*.html"):
         if "_static" in page.parts:
@@ -212,7 +208,7 @@ def test_nothing_is_loaded_from_elsewhere_and_no_local_link_is_dead(site: Path) 
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_picture_says_what_it_shows(site: Path) -> None:
+def test_every_picture_says_what_it_shows(site):
     wrong, seen = [], 0
     for page in site.rglob("*.html"):
         for picture in re.findall(r"<img[^>]*>", page.read_text(encoding="utf-8")):
@@ -223,7 +219,7 @@ def test_every_picture_says_what_it_shows(site: Path) -> None:
     assert not wrong and seen > 20, wrong
 
 
-def test_every_public_name_is_on_its_page_and_in_the_index(site: Path) -> None:
+def test_every_public_name_is_on_its_page_and_in_the_index(site):
     page = (site / "book" / "api.html").read_text("utf-8")
     index = (site / "genindex.html").read_text("utf-8")
     names = {*fedrepro.__all__, *api.__all__, "Record", "Federation"}
@@ -235,7 +231,7 @@ def test_every_public_name_is_on_its_page_and_in_the_index(site: Path) -> None:
     assert str(REPOSITORY) not in page  # a default may be a path of this machine
 
 
-def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
+def test_the_readmes_claims_are_those_of_the_start_page(site):
     """Which the build made of the records."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
@@ -248,9 +244,7 @@ def test_the_readmes_claims_are_those_of_the_start_page(site: Path) -> None:
     assert alt is not None and words.startswith(alt[1])  # drawn from the same records
 
 
-def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numbers(
-    site: Path,
-) -> None:
+def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numbers(site):
     """README leads to it also where no book is built."""
 
     def shown(page: Path) -> list[str]:
@@ -265,9 +259,7 @@ def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numb
     assert shown(claims) == shown(site.parent / "site" / pages.RESULTS / claims.name) != []
 
 
-def test_results_lead_to_their_claims_and_a_claim_to_its_tables_figures_and_runs(
-    site: Path,
-) -> None:
+def test_results_lead_to_their_claims_and_a_claim_to_its_tables_figures_and_runs(site):
     links, results = Links(), site / "book" / "results"
     text = (results / CLAIMS).read_text("utf-8")
     links.feed(text)
@@ -284,7 +276,7 @@ def test_results_lead_to_their_claims_and_a_claim_to_its_tables_figures_and_runs
     assert sum("run.html#run-" in address for address in links.led) > 40
 
 
-def test_the_site_is_small_and_has_no_page_a_run(site: Path) -> None:
+def test_the_site_is_small_and_has_no_page_a_run(site):
     sizes = {file: file.stat().st_size for file in site.rglob("*") if file.is_file()}
     assert sum(sizes.values()) < 30e6
     records = [size for file, size in sizes.items() if file.parent.name == "records"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrepro.data.manifest import COLLECTIONS, Collection
+from fedrepro.data.manifest import COLLECTIONS
 from tests.data.made import collection, put
 
 
@@ -27,7 +27,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 @pytest.fixture
-def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Collection]:
+def known(monkeypatch):
     """The manifest's collections; what a test puts there is forgotten after it."""
     for name in ("mnist", "usps", "encoders"):
         monkeypatch.setitem(COLLECTIONS, name, COLLECTIONS[name])
@@ -35,7 +35,7 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[str, Collection]:
 
 
 @pytest.fixture
-def tiny_mnist(tmp_path: Path, known: dict[str, Collection]) -> TinyMnist:
+def tiny_mnist(tmp_path, known):
     """Fresh files for each test, free to be broken."""
     files = {}
     for part, name, count in (("train", "train", 20), ("test", "t10k", 10)):

@@ -8,12 +8,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from fedrepro.data import load_domain, prepare, status
-from fedrepro.data.manifest import Collection
 from tests.data.made import one_line
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache(tmp_path, monkeypatch):
     """A cache of the test's own, absent at first."""
     monkeypatch.setenv("FEDREPRO_CACHE", str(tmp_path / "c"))
     return tmp_path / "c"
@@ -72,9 +71,7 @@ def test_a_full_disk_leaves_no_half_file(tiny_mnist, cache):
     assert load(tiny_mnist).images.shape[0] == 30
 
 
-def test_folders_sizes_and_counts_that_cannot_be_used(
-    tiny_mnist, tmp_path, monkeypatch, known: dict[str, Collection]
-):
+def test_folders_sizes_and_counts_that_cannot_be_used(tiny_mnist, tmp_path, monkeypatch, known):
     (tmp_path / "file").touch()
     for place, message in (("file", "is a file"), ("file/below", "cannot be made")):
         with monkeypatch.context() as there, one_line(message):

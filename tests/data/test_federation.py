@@ -43,14 +43,14 @@ def make_domain(name: str, part: Any = None) -> DomainArrays:
 
 
 @pytest.fixture(autouse=True)
-def made_domains(monkeypatch: pytest.MonkeyPatch) -> None:
+def made_domains(monkeypatch):
     made = {SIZE: make_domain}  # no other size is asked for
     monkeypatch.setattr(domains, "load_domain", lambda name, size, root=None: made[size](name))
     monkeypatch.setattr(domains, "DATASETS", {"made": tuple(MADE), "one": ("grey",)})
 
 
 @pytest.fixture
-def with_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_lists(monkeypatch):
     monkeypatch.setattr(domains, "load_domain", lambda name, *_: make_domain(name, OFFICIAL))
 
 

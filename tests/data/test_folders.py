@@ -31,7 +31,7 @@ def tree(root: Path, order: int = 1) -> Path:
 
 
 @pytest.fixture
-def mine(tmp_path: Path) -> Path:
+def mine(tmp_path):
     return tree(tmp_path / "mine")
 
 

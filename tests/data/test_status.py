@@ -4,7 +4,6 @@ import hashlib
 import importlib
 import os
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from fedrepro.data.domains import DOMAINS, GENERATED, domain_names
 from fedrepro.data.manifest import COLLECTIONS, Collection, collection_of, file_hash, locate
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
-from tests.data.conftest import TinyMnist
 from tests.data.made import one_line, put
 
 IMAGES = "train-images-idx3-ubyte.gz"
@@ -160,9 +158,7 @@ class Server:
 
 
 @pytest.fixture
-def server(
-    tiny_mnist: TinyMnist, known: dict[str, Collection], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Server]:
+def server(tiny_mnist, known, monkeypatch):
     """The mirror of the made-up MNIST."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)

@@ -1,13 +1,10 @@
 """The quick start in a real JupyterLab, seen through a headless browser."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -56,7 +53,7 @@ TABLES = "[...document.querySelectorAll('.jp-OutputArea table')].map(t => t.inne
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[str]:
+def lab(tmp_path):
     """The address of a JupyterLab with the notebook in it, without the user's own settings."""
     notebook = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
     for given, here in (("rounds: int = 8", "rounds: int = 4"),
@@ -96,7 +93,7 @@ def _address(place: Path, server: subprocess.Popen[bytes]) -> str:
 
 @pytest.mark.browser
 @pytest.mark.slow
-def test_the_quick_start_runs_and_shows_one_live_figure(lab: str, tmp_path: Path) -> None:
+def test_the_quick_start_runs_and_shows_one_live_figure(lab, tmp_path):
     program = find_chromium()
     if program is None:
         pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")

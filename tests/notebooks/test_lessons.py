@@ -1,8 +1,6 @@
 """The teaching cells of the papers' notebooks, run as a reader runs them: what they compute by hand
 is what the methods compute, and a changed term changes a run."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path
@@ -48,9 +46,7 @@ def shown(paper: str, place: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("paper", PAPERS)
-def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(
-    paper: str, tmp_path: Path, registry: None
-) -> None:
+def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(paper, tmp_path, registry):
     source, shapes, by_hand, compared = shown(paper, tmp_path)
     assert methods.get(compared.index[0]).name == compared.index[0]
     assert "def " in source.data and "fedrepro/methods/" in source.data
@@ -63,13 +59,13 @@ def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(
     assert len(list(tmp_path.glob("lessons/*/done"))) == 2 and not list(tmp_path.glob("*/done"))
 
 
-def test_what_is_not_called_is_said() -> None:
+def test_what_is_not_called_is_said():
     study = notebook.open_study("adcol", "minidigits", "smoke", 0)
     with pytest.raises(FedReproError, match="ADCOL does not call adaptation_loss in round 1"):
         notebook.given(study, methods.create("ADCOL"), "adaptation_loss", 1)
 
 
-def test_a_larger_study_is_taught_on_embedded_digits() -> None:
+def test_a_larger_study_is_taught_on_embedded_digits():
     study = notebook.open_study("adcol", "office10", "reduced", 3, changes={"rounds": 7})
     one = notebook.small(study)
     assert (one.dataset, one.scale, one.seed) == ("minidigits", "smoke", 3)

@@ -1,7 +1,5 @@
 """What the README and the page *Write a method* promise, done as a reader would do it."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -49,7 +47,7 @@ def model(name: str, rounds: int, **fields: float) -> dict[str, torch.Tensor]:
     return {n: v for n, v in training.server.model.items() if "running" not in n and v.ndim}
 
 
-def test_fedavgm_adds_the_last_rounds_step_to_the_next() -> None:
+def test_fedavgm_adds_the_last_rounds_step_to_the_next():
     start, first, second = (model("FedAvg", rounds) for rounds in range(3))
     for beta in (0.0, 0.5):
         ours = model("FedAvgM", 2, beta=beta)
@@ -58,7 +56,7 @@ def test_fedavgm_adds_the_last_rounds_step_to_the_next() -> None:
             torch.testing.assert_close(value, expected, atol=1e-4, rtol=1e-3)
 
 
-def test_recall_has_something_to_hold_on_to_from_round_two() -> None:
+def test_recall_has_something_to_hold_on_to_from_round_two():
     for rounds, same in ((1, True), (2, False)):
         plain, ours = model("FedAvg", rounds), model("Recall", rounds)
         assert all(torch.equal(plain[n], ours[n]) for n in plain) == same
@@ -84,9 +82,7 @@ TOLD = {  # a file of a method, and the text whose command runs it beside FedAvg
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD)
-def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(
-    tmp_path: Path, name: str
-) -> None:
+def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(tmp_path, name):
     method, told = TOLD[name]
     (tmp_path / f"{name.lower()}.py").write_text(method)
     images(tmp_path / "my_images")
