@@ -1,7 +1,6 @@
 """The script for a GPU, its whole path on the CPU; and what keeps a failure small."""
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -64,18 +63,3 @@ def test_a_wrong_engine_is_found_and_not_used(monkeypatch):
     assert gpu.engine_for(stored, "ADCOL", protocol) == "reference"  # nothing is proven for it
     turned = protocol.changed(**{"data.rotate": 30.0})  # was never compared
     assert gpu.engine_for(stored, "FedAvg", turned) == "reference"
-
-
-def test_a_run_that_cannot_end_is_left_and_goes_on_later(tmp_path):
-    case = {
-        "paper": "adcol", "experiment": "table-4", "dataset": "minidigits", "scale": "smoke",
-        "label": "FedAvg", "seed": 0, "engine": "fused", "device": "cpu",
-        "runs": str(tmp_path), "data_root": None,
-    }  # fmt: skip
-    answer = gpu.trained({**case, "deadline": 0.0})
-    assert (answer["state"], answer["reached"]) == ("out of time", 1)
-    assert toys.records(tmp_path) == []
-    done = gpu.trained({**case, "deadline": time.time() + 100})
-    assert (done["state"], done["engine"], done["rounds"]) == ("done", "fused", 2)
-    assert 0 <= done["accuracy"] <= 100
-    assert [record.run_id for record in toys.records(tmp_path)] == [done["run_id"]]

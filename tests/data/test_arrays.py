@@ -107,9 +107,7 @@ def test_svhn_label_ten_is_the_digit_zero_and_axes_move(tmp_path):
     bad(r"labels run 1\.\.11", [1, 11])
     bad("2 labels for 3 images", [1, 2], 32, 32, 3, 3)
     bad("expected uint8", [1, 2], 28, 28, 3, 2)
-    content = path.read_bytes()
-    for keep in (0, 100, 900):
-        refused("test.mat", put(path, content[:keep]), "svhn", {"test": path})
+    refused("test.mat", put(path, path.read_bytes()[:900]), "svhn", {"test": path})
 
 
 def test_mnistm_npz(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import fedrepro
 from fedrepro import methods, papers
 from fedrepro.data import folders, prepare, status
 from fedrepro.data.domains import load_dataset
@@ -169,11 +168,5 @@ def test_a_papers_methods_run_on_it_under_the_papers_own_training(mine, tmp_path
     assert all(row["caveats"] == ["your own images, not the paper's"] for row in rows)
     with one_line("does not run on 'folder:.*choose from"):
         study("adcol", f"folder:{mine}").arms("figure-2a")
-
-
-def test_python_runs_and_compares_on_it_by_a_relative_path(mine, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    table = fedrepro.compare(["FedAvg"], "folder:mine", seeds=[0, 1], runs=tmp_path / "runs")
-    assert list(table.columns) == ["photo", "sketch", "avg", "seeds", "low", "high"]
-    one = study("common", "folder-frozen:mine", runs_dir=tmp_path / "runs")
-    assert {row["method"] for row in one.cells("frozen") if row["value"] is not None} >= {"MPFT"}
+    one = study("common", f"folder-frozen:{mine}", only=["MPFT"], runs_dir=tmp_path)
+    assert None not in [row["value"] for row in one.cells("frozen")]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedrepro import cli
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
 from fedrepro.data.domains import DOMAINS, GENERATED, domain_names
-from fedrepro.data.manifest import COLLECTIONS, Collection, collection_of, file_hash, locate
+from fedrepro.data.manifest import COLLECTIONS, Collection, file_hash, locate
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
 from tests.data.made import one_line, put
@@ -25,7 +25,6 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
     known = {domain for collection in COLLECTIONS.values() for domain in collection.domains}
     assert known == {*ENCODERS, *DOMAINS} - set(GENERATED)
     for collection in COLLECTIONS.values():
-        assert collection.licence and collection.citation and collection.manual
         for name, domain in collection.domains.items():
             assert domain.counts is None or len(domain.counts) == len(collection.classes_of(name))
         for source in collection.sources:
@@ -33,9 +32,6 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
             # what can be downloaded must be recognisable
             assert all(entry.known() for entry in source.files if entry.mirrors)
     assert set(SIZES) == set(DATASETS)
-    for names in DATASETS.values():  # of one data set
-        official = [name for name in names if name not in GENERATED]
-        assert len({collection_of(name).classes_of(name) for name in official}) <= 1
 
 
 def found(root: Path, domain: str, *files: str) -> str:
@@ -56,18 +52,15 @@ def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_pa
     # some split lists without the others are a cut set
     assert found(tmp_path, "photo", "pacs.tar") == "128-pixel tar"
     assert found(tmp_path, "photo", "photo_train_kfold.txt") == "crossval-list missing"
-    assert not locate("svhn", tmp_path).source.subset
     found(tmp_path, "svhn", "digits/svhn/test_32x32_first10000.mat")
     source = locate("svhn", tmp_path).source
     assert source.cut == (8000, 8010) and "first 10,000" in source.deviations[0]
     assert source.subset
-
-
-@pytest.mark.parametrize("place", ["mnist", "MNIST/raw", "."])
-def test_mnist_is_found_in_each_layout_packed_or_not(tmp_path, place):
     names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"]
     names += ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"]
-    assert found(tmp_path, "mnist", *(f"{place}/{name}" for name in names)) == "official"
+    for place in ("mnist", "MNIST/raw", "."):  # packed or not
+        files = [f"{place}/{name}" for name in names]
+        assert found(tmp_path / place.replace("/", "-"), "mnist", *files) == "official"
 
 
 def test_a_file_is_hashed_again_once_it_changes(tmp_path):

@@ -1,9 +1,5 @@
 """The plain loop: clients at once give its bits, torch's own steps, memory kept."""
 
-import os
-import platform
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -64,22 +60,3 @@ def test_a_step_is_torchs_own():
         run.one_round()
         for name, value in weights.items():
             torch.testing.assert_close(client.kept[name], value.detach())
-
-
-SCRIPT = """
-import resource, torch
-from fedrepro.engine.base import keep_freed_memory
-faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-kept = keep_freed_memory()
-torch.ones(8 << 20)  # 32 MiB, 8192 pages of 4 KiB
-before = faults()
-for _ in range(10):
-    torch.ones(8 << 20)
-assert kept and faults() - before < 3 * 8192, faults() - before
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="needs glibc's malloc")
-def test_freed_memory_is_used_again_without_asking_the_system():
-    own = {k: v for k, v in os.environ.items() if "MALLOC" not in k and "GLIBC" not in k}
-    subprocess.run([sys.executable, "-c", SCRIPT], env=own, check=True)

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from fedrepro import methods
-from fedrepro.base.errors import FedReproError
 from fedrepro.report import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,12 +56,6 @@ def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(paper, 
     original, changed = compared.avg
     assert original != changed
     assert len(list(tmp_path.glob("lessons/*/done"))) == 2 and not list(tmp_path.glob("*/done"))
-
-
-def test_what_is_not_called_is_said():
-    study = notebook.open_study("adcol", "minidigits", "smoke", 0)
-    with pytest.raises(FedReproError, match="ADCOL does not call adaptation_loss in round 1"):
-        notebook.given(study, methods.create("ADCOL"), "adaptation_loss", 1)
 
 
 def test_a_larger_study_is_taught_on_embedded_digits():
