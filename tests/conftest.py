@@ -34,7 +34,6 @@ def data_cache(tmp_path_factory):
 
 @pytest.fixture
 def registry(monkeypatch):
-    """What a test registers is forgotten after it."""
     from fedrepro import methods
 
     methods.names()

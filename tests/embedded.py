@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 
-from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.federated.rounds import Training
 from tests import toys
@@ -35,14 +34,7 @@ def federation(sizes: tuple[int, ...] = (21, 13, 9)) -> Federation:
     return replace(of_images, size=VALUES, clients=clients, tests=tests)
 
 
-def protocol(**changes: object) -> Protocol:
-    """Three rounds of an adapter, batches of 4."""
-    settings = {"model": "adapter", "optimizer": ADAMW, "data__encoder": "made"}
-    return toys.protocol(**{**settings, **changes})
-
-
 def start(name: str, engine: str = "reference", **settings: Any) -> Training:
-    """`toys.start` on such data."""
     given = federation(settings.pop("sizes", (21, 13, 9)))
     base = {"model": "adapter", "optimizer": ADAMW, "data__encoder": "made", "given": given}
     return toys.start(name, engine=engine, **{**base, **settings})

@@ -63,7 +63,6 @@ def listed(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """The curve of the long run, uninterrupted."""
     asked = study("adcol", "minidigits", "smoke", only=["FedAvg"], changes=LONG["changes"],
                   runs_dir=tmp_path_factory.mktemp("whole"), device="cpu",
                   progress=Silent())  # fmt: skip

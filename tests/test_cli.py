@@ -11,12 +11,7 @@ from typer.testing import CliRunner, Result
 import fedrepro
 from fedrepro import cli, papers
 
-COMMANDS = (
-    *("data", "data status", "data fetch", "data prepare", "methods", "experiments"),
-    *("run", "sweep", "campaign", "verdicts", "claims", "book", "bench"),
-)
-CELL = "paper table dataset method column published published_std ours ours_std seeds scale verdict"
-CELL_KEYS = [*CELL.split(), "why", "difference", "low", "high", "earlier"]
+COMMANDS = "data methods experiments run sweep campaign verdicts claims book bench"
 
 
 def call(*words: str) -> Result:
@@ -24,17 +19,13 @@ def call(*words: str) -> Result:
 
 
 def listed(*words: str) -> list[dict[str, Any]]:
-    """What a command prints with --json."""
     return json.loads(call(*words, "--json").stdout)
 
 
 def test_help_and_version():
-    for command in COMMANDS:
-        result = call(*command.split(), "--help")
-        assert result.exit_code == 0 and "Usage:" in result.stdout
     lines = call().stdout.splitlines()  # without a word: the commands
     shown = {line.split()[0] for line in lines if line.startswith("  ")}
-    assert {command.split()[0] for command in COMMANDS} <= shown
+    assert set(COMMANDS.split()) <= shown
     assert call("--version").stdout == f"fedrepro {fedrepro.__version__}\n"
 
 
@@ -108,7 +99,9 @@ def test_methods_and_experiments():
 
 def test_verdicts_list_every_printed_cell_once(tmp_path):
     rows = listed("verdicts", "--notebooks", str(tmp_path))
-    assert all(list(row) == CELL_KEYS for row in rows)
+    keys = "paper table dataset method column published published_std ours ours_std seeds scale"
+    keys += " verdict why difference low high earlier"
+    assert all(list(row) == keys.split() for row in rows)
     printed = [
         (name, table.id, method, column)
         for name in papers.list()

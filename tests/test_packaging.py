@@ -42,7 +42,6 @@ NOTEBOOKS = sorted(
 
 
 def named(lines: list[str]) -> dict[str, SpecifierSet]:
-    """Package name to bounds."""
     found = [Requirement(line) for line in lines]
     assert len({r.name.lower() for r in found}) == len(found), "a package is named twice"
     return {r.name.lower(): r.specifier for r in found}
@@ -118,7 +117,6 @@ def test_every_file_of_the_package_is_in_the_wheel():
 
 
 def commands(path: Path) -> list[str]:
-    """The lines of the shell in a page or in a notebook's text."""
     told = path.read_text()
     if path.suffix == ".ipynb":
         cells = nbformat.read(path, as_version=4).cells

@@ -51,7 +51,6 @@ END = f"glue('study', {{**{STUDY!r}, 'seed': seed}})\n" + "\n".join(
 
 
 def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> None:
-    """adcol.ipynb with the parameters and the cells given."""
     folder.mkdir(parents=True, exist_ok=True)
     new = nbformat.v4.new_code_cell
     first = new(parameters, metadata={"tags": ["parameters"]})
@@ -70,15 +69,12 @@ def read(path: Path) -> Any:
 
 @pytest.fixture
 def notebooks(tmp_path, monkeypatch):
-    """The folder that sweeps take their notebooks from."""
     monkeypatch.setattr(sweep, "NOTEBOOKS", tmp_path / "sources")
     return tmp_path / "sources"
 
 
 @pytest.fixture
 def run(tmp_path):
-    """`fedrepro sweep adcol ...` with records in tmp_path/runs."""
-
     def call(*words: str) -> Result:
         line = ["sweep", "adcol", "--runs", str(tmp_path / "runs"), *words]
         return CliRunner().invoke(cli.app, line)

@@ -83,7 +83,6 @@ def start(
     fields: dict[str, object] | None = None,
     **changes: object,
 ) -> Training:
-    """A run that has not begun. changes: as of `protocol`."""
     method = method or methods.create(name, **(fields or {}))
     return Training(method, protocol(**changes), given or federation(sizes), seed, engine=engine)
 
@@ -143,7 +142,6 @@ def assert_resumes(begin: Callable[[], Training], folder: Path) -> None:
 
 
 def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    """The same tensors by the same names, bit for bit."""
     assert one.keys() == other.keys()
     assert not [name for name, value in one.items() if not torch.equal(value, other[name])]
 

@@ -14,7 +14,6 @@ gpu = script("gpu")
 
 @pytest.mark.slow
 def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
-    """Its pieces of work done in this process, not in processes apart."""
     monkeypatch.setattr(gpu, "AT_ONCE", 1)
     monkeypatch.setattr(gpu, "apart", lambda case, _: json.loads(json.dumps(gpu.work(case))))
     path, runs = tmp_path / "gpu.json", tmp_path / "runs"

@@ -16,18 +16,10 @@ import websocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-    "--remote-debugging-port=0",
-)
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage",
+    "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0",
+)  # fmt: skip
 
 
 def find_chromium() -> str | None:
@@ -37,8 +29,6 @@ def find_chromium() -> str | None:
 
 @dataclass
 class Visit:
-    """What happened while a page was loaded."""
-
     requests: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -60,12 +50,8 @@ class Chrome:
         opener = build_opener(ProxyHandler({}))  # a proxy would not know this machine's loopback
         with opener.open(f"http://127.0.0.1:{port}/json", timeout=patience) as answer:
             tab = next(t for t in json.load(answer) if t["type"] == "page")
-        self._socket = websocket.create_connection(
-            tab["webSocketDebuggerUrl"],
-            timeout=patience,
-            suppress_origin=True,
-            http_no_proxy=["127.0.0.1"],
-        )
+        how = {"timeout": patience, "suppress_origin": True, "http_no_proxy": ["127.0.0.1"]}
+        self._socket = websocket.create_connection(tab["webSocketDebuggerUrl"], **how)
         for domain in ("Page", "Network", "Runtime", "Log"):
             self.send(f"{domain}.enable")
 
@@ -124,15 +110,9 @@ class Chrome:
             self._visit.errors.append(json.dumps([a.get("value") for a in data["args"]]))
 
     def resize(self, width: int, height: int = 900) -> None:
-        """Another window for the page that is open."""
         phone = width < 600
-        self.send(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=2 if phone else 1,
-            mobile=phone,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1}
+        self.send("Emulation.setDeviceMetricsOverride", **size, mobile=phone)
 
     def open(self, url: str, width: int = 1280, height: int = 900) -> Visit:
         """Load a page in a window of that size (below 600 wide: as a phone), formulas included."""
@@ -149,7 +129,6 @@ class Chrome:
         return self._visit
 
     def run(self, script: str) -> Any:
-        """The value of a JavaScript expression; promises are awaited."""
         answer = self.send(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )

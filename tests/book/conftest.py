@@ -17,7 +17,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """Folder of the site, built once with every warning an error."""
     shared = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
@@ -29,14 +28,11 @@ def site(tmp_path_factory):
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """Serves files without a line per request."""
-
     def log_message(self, format: str, *args: Any) -> None: ...
 
 
 @pytest.fixture(scope="module")
 def served(site):
-    """The site's address on this machine, as a web server would offer it."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"

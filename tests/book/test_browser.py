@@ -96,7 +96,6 @@ def browser(tmp_path_factory):
 
 
 def pages(site: Path) -> list[Path]:
-    """Every page a reader can reach, without Sphinx's own search and index pages."""
     found = [p for p in sorted(site.rglob("*.html")) if "_static" not in p.parts]
     return [p for p in found if p.name not in {"genindex.html", "search.html", "index.html"}]
 

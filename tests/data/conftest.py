@@ -21,14 +21,12 @@ class TinyMnist:
 
 
 def idx(array: np.ndarray) -> bytes:
-    """The idx form of a uint8 array."""
     head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
     return head + array.tobytes()
 
 
 @pytest.fixture
 def known(monkeypatch):
-    """The manifest's collections; what a test puts there is forgotten after it."""
     for name in ("mnist", "usps", "encoders"):
         monkeypatch.setitem(COLLECTIONS, name, COLLECTIONS[name])
     return COLLECTIONS
@@ -36,7 +34,6 @@ def known(monkeypatch):
 
 @pytest.fixture
 def tiny_mnist(tmp_path, known):
-    """Fresh files for each test, free to be broken."""
     files = {}
     for part, name, count in (("train", "train", 20), ("test", "t10k", 10)):
         index = np.arange(count, dtype=np.uint8)

@@ -34,7 +34,6 @@ def one_line(message: str) -> Iterator[pytest.ExceptionInfo[FedReproError]]:
 
 
 def refused(message: str, path: Path, reader: str, files: dict[str, Path], **known: Any) -> None:
-    """Reading is one line that names the file and says what is wrong."""
     with one_line(message) as caught:
         read(reader, 8, files, **known)
     assert path.name in str(caught.value)
@@ -49,7 +48,6 @@ def picture(value: int, mode: str = "RGB", side: int = 8) -> bytes:
 def collection(
     domain: str, reader: str, files: dict[str, tuple[str, bytes]], **source: Any
 ) -> Collection:
-    """A collection of one domain, whose files have by role these names and contents."""
     entries = [
         {"role": role, "names": [name], "sha256": hashlib.sha256(content).hexdigest()}
         for role, (name, content) in files.items()
@@ -67,7 +65,6 @@ def put(path: Path, content: bytes) -> Path:
 
 
 def pack(path: Path, members: Members) -> Path:
-    """A tar, a zip, or a folder of that name."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
             for name, content in members.items():

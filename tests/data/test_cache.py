@@ -13,7 +13,6 @@ from tests.data.made import one_line
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
-    """A cache of the test's own, absent at first."""
     monkeypatch.setenv("FEDREPRO_CACHE", str(tmp_path / "c"))
     return tmp_path / "c"
 
@@ -23,7 +22,6 @@ def load(tiny, size: int = 28):
 
 
 def seen(folder: Path) -> dict[Path, int]:
-    """When each file and folder was last changed."""
     return {path: path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
 
 

@@ -89,7 +89,6 @@ class Touch(NamedTuple):
 
 
 def made(root: Path, content: object) -> Collection:
-    """The released file with this content, and a collection with its hash."""
     torch.save(content, root / FILE)
     files = {"weights": (FILE, (root / FILE).read_bytes())}
     return collection(NAME, "torch-weights", files, deviations=["made"])

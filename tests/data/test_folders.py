@@ -66,7 +66,6 @@ def test_a_picture_stands_as_its_camera_says(mine):
 
 
 def identity(place: Path) -> tuple[str, str]:
-    """What a run on it and the data set are called."""
     one = study("common", f"folder:{place}")
     spec = RunSpec(methods.create("FedAvg"), one.protocol(), 0)
     assert str(place) not in f"{spec.config()} {one.dataset}"

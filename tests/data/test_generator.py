@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 from drawn_digits import generator
-from drawn_digits.generator import GENERATED, generate, generation_hash
+from drawn_digits.generator import GENERATED, generate
 
 from fedrepro.data import domains
 from tests.data.made import one_line
@@ -37,29 +37,13 @@ def test_larger_counts_extend_smaller_ones(name, monkeypatch):
     assert not np.array_equal(many[:15], many[40:55]), "test repeats train"
 
 
-def test_hash_moves_with_all_that_decides_pixels(monkeypatch):
-    known = generation_hash("mini-font", 28)
-    assert known == generation_hash("mini-font", 28)
-    others = {
-        generation_hash("mini-font", 32), generation_hash("mini-street", 28),
-        generation_hash("mini-font", 28, counts=(10, 10)), generation_hash("mini-font", 28, seed=1),
-    }  # fmt: skip
-    monkeypatch.setattr(generator, "GENERATOR_VERSION", generator.GENERATOR_VERSION + 1)
-    others.add(generation_hash("mini-font", 28))
-    assert len(others) == 5 and known not in others
-
-
 def test_impossible_requests_and_a_library_without_its_generator_are_one_line(
     monkeypatch, tmp_path
 ):
-    for name, size, counts, told in (
-        ("mini-foto", 28, None, "mini-photo"),
-        ("mini-font", 0, None, "size 0"),
-        ("mini-font", 28, (-1, 4), r"\(-1, 4\)"),
-        ("mini-scanned", 28, (10, 10), "one picture per scan"),
-    ):
-        with one_line(told):
-            generate(name, size, counts)
+    with one_line("mini-photo"):
+        generate("mini-foto", 28)
+    with one_line("one picture per scan"):
+        generate("mini-scanned", 28, (10, 10))
     monkeypatch.setitem(sys.modules, "drawn_digits.generator", None)  # as if it were not installed
     with one_line("install fedrepro from a clone"):
         domains.load_domain("mini-font", 28)

@@ -33,7 +33,6 @@ def sizes(partition: Partition) -> dict[str, int]:
 
 
 def validation_of(partition: Partition) -> dict[str, list[int]]:
-    """Validation images by the domain they come from and stand for."""
     assert all([name for name, _ in p] == [d] for d, p in partition.validation.items())
     return {d: pieces[0][1].tolist() for d, pieces in partition.validation.items()}
 
@@ -43,7 +42,6 @@ def held(partition: Partition, domain: str) -> list[int]:
 
 
 def trained(n: int) -> list[int]:
-    """All training images of a domain of n."""
     return list(range(0, 2 * n, 2))
 
 

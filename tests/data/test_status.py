@@ -35,7 +35,6 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
 
 
 def found(root: Path, domain: str, *files: str) -> str:
-    """The source found once these files are there."""
     for name in files:
         put(root / name, b"")
     located = locate(domain, root)
@@ -152,7 +151,6 @@ class Server:
 
 @pytest.fixture
 def server(tiny_mnist, known, monkeypatch):
-    """The mirror of the made-up MNIST."""
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr("pooch.core.time.sleep", lambda seconds: None)
     made = Server(dict(tiny_mnist.contents))
@@ -164,7 +162,6 @@ def server(tiny_mnist, known, monkeypatch):
 
 
 def at_mirror(collection: Collection, url: str) -> Collection:
-    """A collection whose files are all downloaded from below this address."""
     source = collection.sources[0]
     files = [e.model_copy(update={"mirrors": (f"{url}/{e.names[0]}",)}) for e in source.files]
     source = source.model_copy(update={"files": tuple(files)})

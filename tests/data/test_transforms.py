@@ -95,7 +95,6 @@ def box(image: torch.Tensor) -> tuple[int, int, int, int]:
 
 
 def test_erased_rectangles_are_distributed_as_torchvisions():
-    """Places, heights and widths of 3,000 rectangles, and the share of images that get one."""
     n = 3_000
     white = torch.full((n, 3, 32, 32), 255, dtype=torch.uint8)
     ours = [box(one) for one in augment(white, draw(n, Augmentation(erase=1.0), seeded(1)))]

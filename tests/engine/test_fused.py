@@ -57,7 +57,6 @@ def test_every_method_equals_the_reference(name):
 
 @pytest.mark.parametrize("name", toys.ON_IMAGES)
 def test_every_method_runs_in_bf16(name):
-    """Whatever a method sends or keeps is of the run's own type again."""
     run = start(name, engine="reference", precision="bf16", rounds=2, local_epochs=1)
     curve = run.run(Silent())
     assert np.isfinite(curve[curve.measure == "term"].value).all()

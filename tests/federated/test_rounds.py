@@ -32,7 +32,6 @@ def test_resumed_equals_uninterrupted_bit_for_bit(name, engine, settings, tmp_pa
 
 
 def of_tests(curve, measure="accuracy", number=3):
-    """The rows of a round's tests."""
     return curve[(curve.measure == measure) & (curve.split == "test") & (curve["round"] == number)]
 
 

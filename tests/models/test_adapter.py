@@ -25,7 +25,6 @@ def heads(run):
 
 
 def directions(run):
-    """Each client's class directions."""
     found = []
     for x, y in ((c.data.train.images.double(), c.data.train.labels) for c in run.clients):
         found.append(100 * F.normalize(torch.stack([x[y == k].mean(0) for k in range(3)]), dim=1))

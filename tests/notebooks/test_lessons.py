@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from fedrepro import methods
-from fedrepro.report import notebook
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPERS = ("adcol", "fedpall", "i2pfl", "mpft", "fedapc")
@@ -56,10 +55,3 @@ def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(paper, 
     original, changed = compared.avg
     assert original != changed
     assert len(list(tmp_path.glob("lessons/*/done"))) == 2 and not list(tmp_path.glob("*/done"))
-
-
-def test_a_larger_study_is_taught_on_embedded_digits():
-    study = notebook.open_study("adcol", "office10", "reduced", 3, changes={"rounds": 7})
-    one = notebook.small(study)
-    assert (one.dataset, one.scale, one.seed) == ("minidigits", "smoke", 3)
-    assert one.protocol().rounds < 7 and notebook.small(one) is one

@@ -32,7 +32,6 @@ class Loud(Method):
 
 
 def fedrepro(place, *words):
-    """The command, as a reader gives it in that folder."""
     command = [sys.executable, "-m", "fedrepro.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, cwd=place)
 

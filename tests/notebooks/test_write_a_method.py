@@ -28,7 +28,6 @@ CODE = [cell.source for cell in CELLS if cell.cell_type == "code"]
 
 
 def cell(name: str) -> str:
-    """The one cell that defines a method."""
     (found,) = [source for source in CODE if f"class {name}(" in source]
     return found
 
