@@ -1,12 +1,18 @@
-"""The notebooks' own rules, and what papermill makes of right and wrong parameters."""
+"""The notebooks: their parameters, and their teaching cells run as a reader runs them."""
 
+import ast
+import importlib.util
 import re
+import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
+import pandas as pd
 import papermill
 import pytest
 
+from fedrepro import methods
 from fedrepro.report.results import finished
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +49,47 @@ def test_a_wrong_parameter_is_one_line_in_the_notebook(tmp_path):
     (line,) = error.traceback
     assert line.startswith("FedReproError: ") and "protocol setting local_epochs = -1" in line
     assert not finished(out)
+
+
+PAPERS = ("adcol", "fedpall", "i2pfl", "mpft", "fedapc")
+START = "study = notebook.open_study({!r}, 'minidigits', 'smoke', 0, runs_dir={!r})"
+
+
+def shown(paper: str, place: Path) -> list[Any]:
+    """What the cells between the equations and the protocol show, in order. They are run as a
+    module, for a class's source must be found."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{paper}.ipynb", as_version=4).cells
+    heads = [i for i, cell in enumerate(cells) if cell.source.startswith(("### The loss", "## 3."))]
+    code = [c.source for c in cells[heads[0] : heads[-1]] if c.cell_type == "code"]
+    lines = ["from fedrepro.report import notebook", START.format(paper, str(place))]
+    lines.append("seed, shown = 0, []")
+    for source in code:
+        tree = ast.parse(source)
+        last = tree.body[-1]
+        assert isinstance(last, ast.Expr | ast.ClassDef), "a teaching cell shows something"
+        if isinstance(last, ast.Expr):
+            tree.body[-1:] = ast.parse(f"shown.append({ast.unparse(last)})").body
+        lines.append(ast.unparse(tree))
+    file = place / f"{paper}_lesson.py"
+    file.write_text("\n".join(lines))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, file.stem, module)
+        spec.loader.exec_module(module)
+    return list(module.shown)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(paper, tmp_path, registry):
+    source, shapes, by_hand, compared = shown(paper, tmp_path)
+    assert methods.get(compared.index[0]).name == compared.index[0]
+    assert "def " in source.data and "fedrepro/methods/" in source.data
+    assert shapes["shape"]["logits"] == (*shapes["shape"]["y"], 10)
+    hand, code = by_hand.columns
+    pd.testing.assert_series_equal(by_hand[hand], by_hand[code], check_names=False, atol=1e-5)
+    assert (by_hand.abs() > 1e-4).all().all(), "a term is 0"
+    original, changed = compared.avg
+    assert original != changed
+    assert len(list(tmp_path.glob("lessons/*/done"))) == 2 and not list(tmp_path.glob("*/done"))

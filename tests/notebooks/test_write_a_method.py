@@ -1,5 +1,6 @@
 """What the README and the page *Write a method* promise, done as a reader would do it."""
 
+import json
 import os
 import re
 import shlex
@@ -12,11 +13,13 @@ from typing import Any
 import nbformat
 import pandas as pd
 import pytest
+import scrapbook
 import torch
 from PIL import Image
 
 import fedrepro
 from fedrepro import methods
+from fedrepro.base.errors import FedReproError
 from fedrepro.federated.rounds import Training
 from fedrepro.quantities.paper_run import study
 from tests import toys
@@ -73,10 +76,18 @@ def images(place: Path) -> None:
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROSE = "\n".join(one.source for one in CELLS if one.cell_type == "markdown")
+LOUD = re.findall("```python\n(.*?)```", README, re.DOTALL)[1]
 TOLD = {  # a file of a method, and the text whose command runs it beside FedAvg
     "FedAvgM": (f"{CODE[0]}\n\n{cell('FedAvgM')}\n", PROSE),
-    "FedLoud": (re.findall("```python\n(.*?)```", README, re.DOTALL)[1], README),
+    "FedLoud": (LOUD, README),
 }
+
+
+def command(place, *words):
+    """The command, as a reader gives it in that folder."""
+    env = {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{ROOT}"}
+    line = [sys.executable, "-m", "fedrepro.cli", *words]
+    return subprocess.run(line, env=env, capture_output=True, text=True, cwd=place)
 
 
 @pytest.mark.slow
@@ -86,11 +97,7 @@ def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(tmp_path, nam
     (tmp_path / f"{name.lower()}.py").write_text(method)
     images(tmp_path / "my_images")
     (line,) = [line for line in told.splitlines() if line.startswith("fedrepro sweep common")]
-    done = subprocess.run(
-        [sys.executable, "-m", "fedrepro.cli", *shlex.split(line)[1:], "--runs", "runs"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, cwd=tmp_path,
-    )  # fmt: skip
+    done = command(tmp_path, *shlex.split(line)[1:], "--runs", "runs")
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [re.split(r"\s{2,}", row) for row in done.stdout.splitlines()]
     table = {row[3]: row for row in rows if row[:2] == ["common", "methods"]}
@@ -110,3 +117,46 @@ def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(tmp_path, nam
     assert sorted(runs.glob("*/done")) == before and len(before) == 6
     for path in (runs / "notebooks").glob("*.ipynb"):
         assert f"folder:{tmp_path}" not in path.read_text(), "a notebook says where the folder lay"
+
+
+def test_one_file_and_an_entry_point_are_enough(tmp_path):
+    """What `pip install` of a one-file package leaves."""
+    (tmp_path / "loud.py").write_text(LOUD)
+    facts = tmp_path / "loud-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: loud\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[fedrepro.methods]\nloud = loud:FedLoud\n")
+    said = command(tmp_path, "methods", "--json")
+    (loud,) = [row for row in json.loads(said.stdout) if row["name"] == "FedLoud"]
+    assert {field["name"]: field["default"] for field in loud["fields"]}["gain"] == 2.0
+
+
+@pytest.mark.slow
+def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
+    """`--load` in `run` and in `sweep`, whose notebook has a process of its own; there a tracker is
+    told of the runs, too."""
+    (tmp_path / "mine.py").write_text(LOUD)
+    common = ["--load", "mine.py", "--methods", "FedAvg;FedLoud", "--runs", "runs"]
+    call = lambda *words: command(tmp_path, *words, *common)  # noqa: E731
+    ran = call("run", "adcol", "table-1")
+    rows = [line.split()[0] for line in ran.stdout.splitlines() if "(n=1)" in line]
+    assert rows == ["FedAvg", "FedLoud"], ran.stderr
+    words = ["--experiment", "table-1", "--seeds", "0", "--track", "tensorboard"]
+    swept = call("sweep", "adcol", *words)
+    assert swept.returncode == 0, swept.stderr
+    assert len(list((tmp_path / "runs").glob("*/tensorboard/events*"))) == 2
+    (path,) = (tmp_path / "runs" / "notebooks").rglob("*.ipynb")
+    runs = scrapbook.read_notebook(str(path)).scraps["runs"].data
+    assert [label for _, _, label in runs] == ["FedAvg", "FedLoud"]
+    configs = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/config.json")]
+    assert len(configs) == 2  # the sweep trained nothing
+    assert [c["method"]["name"] for c in configs if "code" in c["method"]] == ["FedLoud"]
+    wrong = call("run", "adcol", "table-1", "--methods", "Lout")
+    assert wrong.returncode == 2 and "choose from FedLoud" in wrong.stderr
+
+
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
+    for text, said in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no method")):
+        (tmp_path / "bad.py").write_text(text)
+        with pytest.raises(FedReproError, match=said):
+            methods.load(tmp_path / "bad.py")
