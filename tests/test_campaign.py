@@ -43,13 +43,9 @@ def call(folder: Path, *more: str) -> Result:
 
 def start(folder: Path, rounds: int = 3) -> tuple[subprocess.Popen[str], int]:
     """A campaign of one run in a process of its own, some rounds later, and its worker's id."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "fedrepro.cli", *words(folder)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    line = [sys.executable, "-m", "fedrepro.cli", *words(folder)]
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    child = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, **how)
     (run,) = campaign.read(folder / "list.yaml")
     said = partial(campaign.status, run, folder / "runs")
     wait_for(lambda: said().get("round", 0) >= rounds or child.poll() is not None)

@@ -24,21 +24,13 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 EXTRAS = tuple(PROJECT["optional-dependencies"])
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {
-    "open_clip": "open_clip_torch",
-    "finch": "finch-clust",
-    "PIL": "pillow",
-    "yaml": "pyyaml",
-    "skimage": "scikit-image",
-    "sklearn": "scikit-learn",
-    "vl_convert": "vl-convert-python",
-    "IPython": "ipykernel",
-    "distributed": "dask",
-}
-NOTEBOOKS = sorted(
-    path
-    for folder in ("notebooks", "book/results")
-    for path in (REPOSITORY / folder).glob("*.ipynb")
-)
+    "open_clip": "open_clip_torch", "finch": "finch-clust", "PIL": "pillow", "yaml": "pyyaml",
+    "skimage": "scikit-image", "sklearn": "scikit-learn", "vl_convert": "vl-convert-python",
+    "IPython": "ipykernel", "distributed": "dask",
+}  # fmt: skip
+NOTEBOOKS = [
+    *(REPOSITORY / "notebooks").glob("*.ipynb"), *(REPOSITORY / "book/results").glob("*.ipynb")
+]  # fmt: skip
 
 
 def named(lines: list[str]) -> dict[str, SpecifierSet]:

@@ -16,7 +16,7 @@ from fedrepro.engine import LoopEngine, StackedEngine
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BN_POLICIES, Method, Phase
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.messages import Network, network_of, tensor_of, tensors_of
+from fedrepro.methods.messages import tensors_of
 from tests import toys
 from tests.data.made import one_line
 
@@ -99,7 +99,7 @@ def test_every_setting_equals_the_reference(setting):
 @dataclass(frozen=True)
 class Odd(Method):
     """What no paper here needs, but a file of somebody else's may hold: phases with their own
-    optimisers, kept momenta, a part of the network no loss reaches, messages of every form."""
+    optimisers, kept momenta, a part that no loss reaches, messages of different shapes."""
 
     name: ClassVar[str] = "Odd"
     reference: ClassVar[str] = "nobody"
@@ -113,30 +113,18 @@ class Odd(Method):
             Phase("ahead", 1, optimizer=OptimizerSpec(lr=0.01), lookahead=0.02),
         )
 
-    def init_server(self, server):
-        layers = torch.nn.Linear(server.feature_size, 4), torch.nn.BatchNorm1d(4)
-        server.add_module("judge", torch.nn.Sequential(*layers))
-
     def download(self, server, client):
         centre = torch.full((server.feature_size,), 0.1 * client, dtype=server.dtype)
-        anchors = {"points": centre.expand(1 + client % 2, -1).clone()}
-        judge = Network(server.modules["judge"], training=True)
-        return {"centre": centre, "judge": judge, "anchors": anchors}
+        return {"anchors": {"points": centre.expand(1 + client % 2, -1).clone()}}
 
     def client_loss(self, model, batch, received):
         features = model(batch.x).features
         again = model(batch.x.flip(-1))  # a second pass: BatchNorm follows both
-        judged = network_of(received, "judge")(features)
-        points = tensors_of(received, "anchors")["points"]
-        terms = {
-            "pull": ((features - tensor_of(received, "centre")) ** 2).mean(),
-            "judge": judged.square().mean() + (features[:, None] - points).square().mean(),
-        }
         # only what trains the head reaches it; the other phases leave it without a gradient
         if all(name.startswith("predictor") for name in model.params):
-            terms["ce"] = cross_entropy(again.logits, batch.y)
-            del terms["pull"], terms["judge"]
-        return terms
+            return {"ce": cross_entropy(again.logits, batch.y)}
+        points = tensors_of(received, "anchors")["points"]
+        return {"pull": (features[:, None] - points).square().mean()}
 
 
 @pytest.mark.parametrize("optimizer", [STEP, ADAMW | {"kept": True}])

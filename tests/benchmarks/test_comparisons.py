@@ -1,0 +1,133 @@
+"""The comparisons of speed: all sides train alike, and what is stored is shown."""
+
+import importlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fedrepro.base.rng import seeded_modules
+from fedrepro.models import build_model
+from tests.benchmarks.conftest import script
+from tests.data.made import one_line
+
+cross, rounds = script("cross_device"), script("rounds")
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """20 users of 12 images, 5 a round, 2 steps each."""
+    asked = {"users": 20, "cohort": 5, "images": 12, "size": 8, "batch": 6, "rounds": 2}
+    work = cross.Work(str(tmp_path), threads=1, **asked)
+    cross.made_images(work)
+    return work
+
+
+@pytest.mark.parametrize("form", ["public", "tuned"])
+def test_peers_network_gives_the_librarys_values(tiny, form):
+    shared = importlib.import_module("peers.shared")
+    with seeded_modules(0):
+        ours = build_model("pfl-cnn", shared.CLASSES, 32)
+    theirs = shared.network(replace(tiny, size=32, network=form))
+    assert [p.shape for p in theirs.parameters()] == [p.shape for p in ours.parameters()]
+    with torch.no_grad():
+        for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+            yours.copy_(mine)
+        x = torch.randn(4, 3, 32, 32)
+        torch.testing.assert_close(theirs(x), ours(x).logits, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_side_does_the_work_asked_for_and_an_idle_one_is_found_out(tiny):
+    found = cross.once("library", tiny, cross.Place("reference", {}))
+    assert found["steps"] == 5 * 2 * 3  # a round warms up
+    assert len(found["seconds"]) == 2 and min(found["seconds"]) > 0
+    cross.check(found, tiny)
+    for changes, says in (
+        ({"steps": 29}, "29 local steps in 2 rounds, not 30"),
+        ({"seconds": [1.0]}, "in 1 rounds"),
+        ({"loss_after": found["loss_before"]}, "its loss does not fall"),
+        ({"loss_after": float("nan")}, "its loss does not fall"),
+        ({"moved": 0.0}, "its loss does not fall"),
+    ):
+        with one_line(says):
+            cross.check({**found, **changes}, tiny)
+
+
+def test_sides_take_turns_and_what_is_stored_is_shown(tmp_path, monkeypatch, capsys):
+    order: list[str] = []
+    seconds = {"library": [1.0, 2.0, 4.0], "field": [3.0, 3.0, 3.0]}
+
+    def once(side: str, work: Any, place: Any) -> dict[str, Any]:
+        order.append(side)
+        spent = [seconds[side][order.count(side) - 1]] * 2
+        sound = {"steps": 30, "loss_before": 2.3, "loss_after": 2.2, "moved": 1}
+        return {"seconds": spent, **sound}
+
+    monkeypatch.setattr(cross, "made_images", lambda work: None)
+    monkeypatch.setattr(cross, "once", once)
+    path = tmp_path / "results" / "cross-device-one.json"
+    words = "--rounds 2 --repeat 3 --threads 1 --peers field"
+    cross.main([*words.split(), "--json", str(path)])
+    assert order == ["library", "field"] * 3
+    held = json.loads(path.read_text())
+    assert held["ratios"] == {"field": {"median": 1.5, "min": 0.75, "max": 3.0}}  # the gain
+    library, field = capsys.readouterr().out.splitlines()
+    assert library.startswith("side: library (reference, float32), seconds a round: 2.000 (")
+    assert "1.50 (0.75 to 3.00)" in field
+
+
+TINY = rounds.Settings(model="tiny-cnn", clients=3, images=39, size=16, batch=8, repeat=2)
+
+
+@pytest.mark.parametrize("method", ["FedAvg", "ADCOL"])
+def test_both_sides_train_alike(method):
+    """Same start, same batches: two local epochs and two rounds agree to rounding, and learn."""
+    settings = replace(TINY, epochs=2)
+    federation = rounds.made_federation(settings)
+    library, seconds = rounds.library_rounds(method, settings, federation, 2)
+    field, _ = rounds.field_rounds(method, settings, federation, 2, same_order=True)
+    assert len(seconds) == 2 and min(seconds) > 0
+    assert field[1]["ce"] < field[0]["ce"]
+    assert set(field[0]) == ({"ce"} if method == "FedAvg" else {"ce", "kl"})
+    for ours, theirs in zip(library, field, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+    other, _ = rounds.field_rounds(method, settings, federation, 1)
+    assert other[0]["ce"] != pytest.approx(field[0]["ce"], rel=1e-6)  # shuffled for itself
+
+
+def test_a_wrong_loss_stops_the_measurement(monkeypatch):
+    federation = rounds.made_federation(TINY)
+    found = rounds.check("FedAvg", TINY, federation)
+    assert found["largest_gap"] <= found["tolerance"]
+    wrong = [{name: 1.02 * value for name, value in row.items()} for row in found["field"]]
+    for rows, message in ((wrong, "differ"), (wrong[::-1], "does not fall")):
+        monkeypatch.setattr(rounds, "field_rounds", lambda *_, rows=rows, **__: (rows, [1.0]))
+        with one_line(message):
+            rounds.check("FedAvg", TINY, federation)
+
+
+def test_what_is_stored_is_what_the_page_shows(tmp_path, monkeypatch, capsys):
+    peak = {"library": iter((90, 90, 100, 100)), "field": iter((200, 200, 150, 150))}
+
+    def measured(side: str, *_: Any) -> dict[str, Any]:
+        memory = {"before": 1.0, "peak": next(peak[side]), "device_peak": None}
+        return {"seconds": [1.0, 3.0] if side == "library" else [4.0], "memory_mib": memory}
+
+    monkeypatch.setattr(rounds, "measured_apart", measured)
+    words = "--model tiny-cnn --clients 2 --images 30 --size 16 --batch 8 --repeat 2 --threads 1"
+    path = tmp_path / "results" / "rounds-one.json"
+    rounds.main([*words.split(), "--json", str(path)])
+    stored = json.loads(path.read_text())
+    assert stored["command"].startswith(f"python benchmarks/rounds.py {words}")
+    facts = {"date", "device", "cores", "threads", "packages", "commit"}
+    assert facts <= set(stored["environment"])
+    for found in stored["results"].values():
+        assert found["seconds"] == {"library": [2.0, 2.0], "field": [4.0, 4.0]}
+        assert found["seconds_ratio"] == {"median": 0.5, "min": 0.5, "max": 0.5}
+        assert found["memory_ratio"] == 0.5
+    page, shown = script("report").rounds(path.parent).html, capsys.readouterr().out
+    for part in ("2.00", "4.00", "0.50", "100", "200", "30 images", "tiny-cnn, float32", "ADCOL"):
+        assert part in page and part in shown
