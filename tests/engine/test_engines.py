@@ -1,5 +1,6 @@
-"""Stacked clients get the plain loop's numbers."""
+"""Stacked clients get the plain loop's numbers, clients at once its bits; its steps are torch's."""
 
+import threading
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.engine import LoopEngine, StackedEngine
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BN_POLICIES, Method, Phase
+from fedrepro.methods.fedavg import FedAvg
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import tensors_of
 from tests import toys
@@ -147,6 +149,59 @@ def test_auto_is_the_plain_loop():
     assert {name: engines.ENGINES[engines.resolve(name)] for name in names} == names
     with one_line("choose from auto, loop, stacked, reference, fused"):
         engines.resolve("warp")
+
+
+def several(**settings):
+    """Three clients at once, on that thread's core; otherwise tests have one thread."""
+    run = start(engine="reference", **settings)
+    run.engine.lanes = 3
+    return run
+
+
+@pytest.mark.parametrize("precision", ["float64", "bf16"])
+@pytest.mark.parametrize("name", ["ADCOL", "MOON", "FedRep"])
+def test_clients_at_once_have_the_plain_loops_bits(name, precision):
+    settings = {"name": name, "precision": precision, "rounds": 2}
+    assert_same_run(start(engine="reference", **settings), several(**settings), tolerance=0)
+
+
+class Broken(FedAvg):
+    """One of its clients fails, whichever the first thread trains; the others have hours to go."""
+
+    def client_loss(self, model, batch, received):
+        if threading.current_thread().name.endswith("_0"):
+            raise RuntimeError("broken")
+        return super().client_loss(model, batch, received)
+
+
+def test_clients_under_way_end_after_their_batch():
+    run = several(method=Broken(), sizes=(16, 16, 16), local_epochs=100_000)
+    with pytest.raises(RuntimeError, match="broken"):
+        run.one_round()
+    assert not any(thread.name.startswith("client_") for thread in threading.enumerate())
+
+
+def test_a_step_is_torchs_own():
+    """One client, one batch a round: AdamW on the clipped gradient, its state kept for round 2."""
+    spec = {"kind": "adamw", "lr": 0.01, "clip": 0.1, "warmup": 4, "kept": True}
+    run = start("SOLO", "reference", sizes=(8,), optimizer=spec, local_epochs=1, rounds=2)
+    module, client = run.engine.module, run.clients[0]
+    weights = {n: client.kept[n].clone().requires_grad_() for n, _ in module.named_parameters()}
+    own = torch.optim.AdamW(weights.values(), lr=0.01)
+    for number in (1, 2):
+        run.engine._load({n: v.clone() for n, v in client.kept.items()})
+        samples = client.data.train
+        x = ((samples.images.double() / 255) - 0.5) / 0.5
+        loss = torch.nn.functional.cross_entropy(module.train()(x).logits, samples.labels)
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        for value, gradient in zip(weights.values(), gradients, strict=True):
+            value.grad = gradient
+        assert torch.nn.utils.clip_grad_norm_(weights.values(), 0.1) > 0.1, "nothing was clipped"
+        own.param_groups[0]["lr"] = 0.01 * number / 4
+        own.step()
+        run.one_round()
+        for name, value in weights.items():
+            torch.testing.assert_close(client.kept[name], value.detach())
 
 
 @pytest.mark.gpu
