@@ -36,7 +36,7 @@ def start(name="FedAvg", engine="fused", sizes=SIZES, **settings):
 
 def assert_same_run(a, b, tolerance=1e-8):
     """Run both and compare all tensors, and the curves, which hold every term and the bytes of
-    every message."""
+    every message. Returns the second curve."""
     near = {"rtol": tolerance, "atol": tolerance}
     curves = [toys.numbers(run.run(Silent())) for run in (a, b)]
     one, other = a.state(), b.state()
@@ -45,11 +45,12 @@ def assert_same_run(a, b, tolerance=1e-8):
         if not name.startswith("predicted/"):
             torch.testing.assert_close(other[name], value, **near, msg=name)
     pd.testing.assert_frame_equal(*curves, check_exact=False, **near)
+    return curves[1]
 
 
 def assert_engines_agree(tolerance=1e-8, **settings):
     one, two = (start(engine=engine, **settings) for engine in ("reference", "fused"))
-    assert_same_run(one, two, tolerance)
+    return assert_same_run(one, two, tolerance)
 
 
 @pytest.mark.parametrize("name", toys.ON_IMAGES)
