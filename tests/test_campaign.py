@@ -16,9 +16,8 @@ from typer.testing import CliRunner, Result
 
 from fedrepro import campaign, cli
 from fedrepro.base.progress import Silent
-from fedrepro.campaign import pflop, table
+from fedrepro.campaign import table
 from fedrepro.quantities.paper_run import study
-from fedrepro.records import federation_of
 from fedrepro.records.packed import pack
 from tests.toys import gone, numbers, wait_for
 
@@ -173,13 +172,3 @@ def test_the_books_list_holds():
     first = next(run for run in runs if run.entry.paper == "adcol")
     assert (first.entry.experiment, first.row) == ("table-4", "SOLO")
     assert len({run.key for run in runs}) == len(runs)
-
-
-def test_operations_are_three_passes_for_each_image_and_epoch():
-    asked = study("mpft", "minidigits", "smoke")
-    arm = next(arm for arm in asked.arms("table-1-pacs") if arm.label == "FedAvg")
-    data = federation_of(arm.protocol.data)
-    images, size, classes = sum(len(c.train) for c in data.clients), data.size, len(data.classes)
-    adapter = 2 * (2 * size * (size // 4) + size * classes)
-    rounds = arm.protocol.rounds * arm.protocol.local_epochs
-    assert pflop(arm, images, classes, size) == pytest.approx(3 * adapter * images * rounds / 1e15)

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 from typer.testing import CliRunner, Result
 
@@ -159,21 +160,16 @@ def test_of_a_checkout(tmp_path):
 
 
 def test_surprises_and_ctrl_c_are_one_line_and_a_traceback_needs_debug(monkeypatch):
-    def fail(paper: str | None = None) -> None:
-        raise ZeroDivisionError("by zero,\nalas")
-
-    monkeypatch.setattr(papers, "experiments", fail)
+    monkeypatch.setattr(
+        papers, "experiments", Mock(side_effect=ZeroDivisionError("by zero,\nalas"))
+    )
     result = call("experiments")
     assert result.exit_code == 1
     assert result.stderr == "error: ZeroDivisionError: by zero,; --debug shows where\n"
     for words in (["--debug", "experiments"], ["experiments", "--debug"]):
         traced = call(*words)
         assert traced.exit_code == 1 and "Traceback" in traced.stderr
-
-    def stop(paper: str | None = None) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(papers, "experiments", stop)
+    monkeypatch.setattr(papers, "experiments", Mock(side_effect=KeyboardInterrupt))
     result = call("experiments")
     assert result.exit_code == 130
     assert result.stderr.startswith("interrupted: ") and result.stderr.count("\n") == 1

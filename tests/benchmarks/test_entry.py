@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from tests.benchmarks.conftest import FOLDER, script
+from tests.benchmarks.conftest import FOLDER
 
 REFUSED = [
     ("at_once", "--threads 1", ""),
@@ -47,9 +47,3 @@ def test_every_script_is_tried_and_named_in_the_readme():
     assert found == {name for name, *_ in REFUSED}
     text = (FOLDER / "README.md").read_text("utf-8")
     assert [name for name in found if f"`{name}.py`" not in text] == []
-
-
-def test_a_stored_call_names_no_place():
-    words = ["--runs", "/a", "--repeat", "2", "--json=/b", "--data-root", "/c", "--table"]
-    command = script("entry").command("rounds", words)
-    assert command == "python benchmarks/rounds.py --repeat 2 --table"

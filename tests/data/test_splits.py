@@ -74,7 +74,6 @@ def test_nobodys_images_have_moved(rule):
         ([3, 3], None, "official", None, "no official parts"),
         ([3, 3], [0] * 6, "official", None, "6 training and 0 test"),
         ([4, 4], [0, 1] * 4, "official-leaky", None, "no official test list that names the whole"),
-        ([4, 4], None, "official-leaky", None, "no official parts; use another split: pooled"),
         ([9, 1], None, "pooled-stratified", None, "cannot be split by class"),
         ([50, 50], None, "every-tenth", 0.3, "has its own test share"),
     ],

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from fedrepro import cli
 from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
-from fedrepro.data.domains import domain_names
 from fedrepro.data.manifest import COLLECTIONS, Collection, file_hash, locate
 from fedrepro.data.readers import READERS
 from fedrepro.data.status import SIZES
@@ -106,9 +105,6 @@ def test_names(tmp_path):
         load_domain("office11", 28)
     with one_line("does not exist"):
         load_domain("mnist", 28, tmp_path / "absent")
-    everything = domain_names(())  # each file once
-    assert "clipart-10" in everything and "clipart-50" not in everything
-    assert "clipart-50" in domain_names(["domainnet-50"])
     file = put(tmp_path / "file", b"")
     for call, named in ((status, ["mnist"]), (fetch, "mnist"), (prepare, ["mnist"])):
         with one_line("is a file"):

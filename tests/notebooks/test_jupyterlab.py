@@ -37,18 +37,10 @@ NUMBERS = """[...document.querySelectorAll('.jp-CodeCell .jp-InputArea-prompt')]
   .map(prompt => prompt.innerText)"""
 FIGURES = """[...document.querySelectorAll('svg[aria-label="accuracy by round"]')]
   .map(svg => [svg.getBoundingClientRect().width, svg.querySelectorAll('polyline').length,
-    svg.closest('.jp-OutputArea-output').innerText, svg.viewBox.baseVal.width])"""
+    svg.closest('.jp-OutputArea-output').innerText])"""
 WRONG = """[...document.querySelectorAll('[data-mime-type^="application/vnd.jupyter.std"], '
   + '[data-mime-type="application/vnd.jupyter.error"]')].map(e => e.innerText)"""
 PICTURES = "[...document.querySelectorAll('.jp-OutputArea img')].map(i => i.naturalWidth)"
-# On a phone, without the list of files: the notebook's width, and figures, pictures and texts that
-# stick out of the outputs they are in, where these do not scroll.
-PHONE = """document.querySelector('.jp-NotebookPanel').getBoundingClientRect().width"""
-STICKS_OUT = """[...document.querySelectorAll('.jp-Cell :is(img, svg, pre, table)')].filter(e =>
-  e.getBoundingClientRect().right > innerWidth && ![...function* (up) {
-    while ((up = up.parentElement) && !up.matches('.jp-Cell')) yield up;
-  }(e)].some(up => ['auto', 'scroll', 'hidden'].includes(getComputedStyle(up).overflowX))
-).map(e => e.outerHTML.slice(0, 80))"""
 TABLES = "[...document.querySelectorAll('.jp-OutputArea table')].map(t => t.innerText)"
 
 
@@ -106,7 +98,7 @@ def test_the_quick_start_runs_and_shows_one_live_figure(lab, tmp_path):
         browser.run(WATCH)
         browser.run(RUN)
         browser.wait("window.ran")
-        ((width, lines, text, _),) = browser.run(FIGURES)
+        ((width, lines, text),) = browser.run(FIGURES)
         assert width > 400 and lines == 4 and "all trained" in text
         assert "Modest seed 0 " in text and "Modest (weight=1.0) seed 0 " in text
         seen = "\n".join(browser.run("seen"))
@@ -119,11 +111,5 @@ def test_the_quick_start_runs_and_shows_one_live_figure(lab, tmp_path):
         pictures = browser.run(PICTURES)
         assert len(pictures) == 3 and all(pictures)
         assert any("Modest (weight=1.0)" in table for table in browser.run(TABLES))
-        browser.resize(390)
-        browser.run("jupyterapp.commands.execute('application:toggle-left-area'), 0")
-        browser.wait(f"{PHONE} > 250")
-        ((width, _, _, whole),) = browser.run(FIGURES)
-        assert 150 < width < 390 < whole  # drawn smaller
-        assert not browser.run(STICKS_OUT)
         assert not visit.errors
     assert len(list(tmp_path.glob("runs/*/done"))) == 4

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import pandas as pd
 import pytest
 import scrapbook
 import torch
@@ -21,7 +20,6 @@ import fedrepro
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated.rounds import Training
-from fedrepro.quantities.paper_run import study
 from tests import toys
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,17 +103,8 @@ def test_a_reader_puts_a_method_beside_fedavg_on_images_of_his_own(tmp_path, nam
     for row in table.values():
         low, high = map(float, row[6].replace("−", "-").split(" to "))
         assert low <= float(row[5]) <= high and re.fullmatch("folder:my_images-[0-9a-f]{8}", row[2])
-
-    # The same numbers from Python, of the same runs: by another way to the same folder.
-    runs, means = tmp_path / "runs", []
-    before = sorted(runs.glob("*/done"))
-    for seed in range(3):
-        place = f"folder:{tmp_path / 'runs' / '..' / 'my_images'}"
-        cells = study("common", place, seed=seed, only=["FedAvg"], runs_dir=runs).cells("methods")
-        means += [row["value"] for row in cells if row["column"] == "avg"]
-    assert f"{pd.Series(means).mean():.1f}" == table["FedAvg"][5]
-    assert sorted(runs.glob("*/done")) == before and len(before) == 6
-    for path in (runs / "notebooks").glob("*.ipynb"):
+    assert len(list(tmp_path.glob("runs/*/done"))) == 6
+    for path in tmp_path.glob("runs/notebooks/*.ipynb"):
         assert f"folder:{tmp_path}" not in path.read_text(), "a notebook says where the folder lay"
 
 
