@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
 
+import pytest
 import websocket
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -20,11 +21,6 @@ FLAGS = (
     "--no-first-run", "--disable-background-networking", "--disable-component-update",
     "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0",
 )  # fmt: skip
-
-
-def find_chromium() -> str | None:
-    """Path of a Chromium: $CHROMIUM, else the first of the usual names; None without one."""
-    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @dataclass
@@ -37,7 +33,11 @@ class Visit:
 class Chrome:
     """One browser with one tab. Use as a context manager."""
 
-    def __init__(self, program: str, profile: Path, patience: float = 90.0) -> None:
+    def __init__(self, profile: Path, patience: float = 90.0) -> None:
+        found = [os.environ.get("CHROMIUM"), *map(shutil.which, NAMES)]
+        program = next(filter(None, found), None)
+        if program is None:
+            pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
         self._log = (profile / "log").open("w")
         command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)

@@ -12,7 +12,7 @@ pytest.importorskip("websocket", reason="the browser test needs websocket-client
 from fedrepro.federated import metrics
 from fedrepro.records.packed import Pack
 from fedrepro.report.results import FOLDER, recorded
-from tests.book.chrome import Chrome, find_chromium
+from tests.book.chrome import Chrome
 
 pytestmark = pytest.mark.browser
 PHONE, DESK = 390, 1400
@@ -74,10 +74,7 @@ STRONG = """(lines => lines.filter(e => +(e.getAttribute('opacity') ?? 1) === 1)
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-    with Chrome(program, tmp_path_factory.mktemp("profile")) as chrome:
+    with Chrome(tmp_path_factory.mktemp("profile")) as chrome:
         yield chrome
 
 

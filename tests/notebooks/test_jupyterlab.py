@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("websocket", reason="the browser test needs websocket-client")
 pytest.importorskip("jupyterlab", reason="the browser test needs jupyterlab")
 
-from tests.book.chrome import Chrome, find_chromium
+from tests.book.chrome import Chrome
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 300.0  # 40 s alone; much more where another worker builds the book
@@ -86,12 +86,9 @@ def _address(place: Path, server: subprocess.Popen[bytes]) -> str:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_quick_start_runs_and_shows_one_live_figure(lab, tmp_path):
-    program = find_chromium()
-    if program is None:
-        pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
     profile = tmp_path / "profile"
     profile.mkdir()
-    with Chrome(program, profile, PATIENCE) as browser:
+    with Chrome(profile, PATIENCE) as browser:
         browser.send("Emulation.setFocusEmulationEnabled", enabled=True)
         visit = browser.open(lab, 1400)
         browser.wait(READY)
