@@ -1,5 +1,4 @@
-"""The command line as other programs and people meet it: keys of the JSON, lines of errors, exit
-statuses, and one run through to its table."""
+"""The command line as other programs and people meet it: JSON, errors, statuses, one run."""
 
 import json
 import subprocess

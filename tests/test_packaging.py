@@ -185,6 +185,3 @@ def test_what_binder_installs_exists():
     assert (folder / options["-c"]).samefile(REPOSITORY / "constraints.txt")
     project = Requirement(f"fedrepro{options['-e'].removeprefix('.')}")  # pip's own folder is .
     assert project.extras and project.extras <= set(EXTRAS)
-    page = (REPOSITORY / "book" / "running.md").read_text()
-    named = re.findall(r"(?:/main\?urlpath=lab/tree|/blob/main)/(\S+)", page)
-    assert len(named) == 2 and all((REPOSITORY / file).is_file() for file in named)

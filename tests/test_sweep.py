@@ -1,5 +1,4 @@
-"""Sweeps over notebooks made here, small enough to run many of: what ends well, what fails, what a
-kill leaves behind, and what --resume does about it."""
+"""Sweeps over notebooks made here: what ends well, what fails, what a kill leaves behind."""
 
 import os
 import signal

@@ -4,13 +4,12 @@ import json
 
 import pandas as pd
 import pytest
-import torch
 
 from fedrepro.federated import metrics
 from tests import toys
 from tests.benchmarks.conftest import FOLDER, script
 
-growth, phases, precision, peak = map(script, ("growth", "phases", "precision", "peak"))
+growth, phases, precision = map(script, ("growth", "phases", "precision"))
 
 
 @pytest.mark.slow
@@ -69,18 +68,6 @@ def test_the_stored_accuracies_of_precisions_are_those_of_the_runs(tmp_path):
     for (name, seed), record in runs.items():
         accuracy = metrics.scores(record.curve, "last5")["avg"]
         assert stored["results"]["FedAvg"][name][seed] == accuracy
-
-
-def test_each_part_of_a_step_has_its_share_of_the_best_rate(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(peak, "NETWORKS", (("tiny-cnn", 16, 4),))
-    product = lambda: torch.ones(64, 64) @ torch.ones(64, 64)  # noqa: E731
-    monkeypatch.setattr(peak, "layers", lambda: [("product", product)])
-    peak.main(["--repeat", "1", "--results", str(tmp_path / "peak.md")])
-    text = (tmp_path / "peak.md").read_text()
-    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
-    shares = [float(row[3].rstrip("%")) for row in rows[1:] if row[3] != "-"]
-    assert max(shares) == 100 and len(shares) == 3
-    assert text in capsys.readouterr().out
 
 
 def test_fedbn_is_its_authors_code_until_rounding_errors_grow():

@@ -189,9 +189,8 @@ def test_tables_unfold_sort_and_filter_by_keyboard(browser, site):
 
 
 def test_numbers_lead_to_their_runs(browser, site):
-    """From ten cells of every page of results, and one of a single seed where there is one, to the
-    list of its runs, and on to one of them, without a web server. The first by a click, the others
-    by their address."""
+    """From ten cells of every page of results, and one of a single seed where there is one, to its
+    runs, without a web server. The first by a click, the others by their address."""
     packed, walked = Pack(FOLDER), 0
     for page in sorted(site.glob("book/results/*_results.html")):
         visit = browser.open(page.as_uri(), PHONE)

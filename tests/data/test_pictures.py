@@ -42,9 +42,8 @@ def test_folder_tar_and_zip_agree_in_every_spelling(tmp_path, spelling, images):
 
 
 def test_all_grey_stays_grey_and_an_empty_folder_is_refused(tmp_path):
-    (tmp_path / "caltech").mkdir()
     with one_line("holds no pictures of made"):
-        office(tmp_path / "caltech")
+        office(pack(tmp_path / "x.zip", {"caltech/ruler/a.png": picture(5)}))
     put(tmp_path / "caltech/bike/a.png", picture(5, "L"))
     assert office(tmp_path / "caltech").images.shape == (1, 1, 8, 8)
 

@@ -1,9 +1,8 @@
 """The notebooks: their parameters, and their teaching cells run as a reader runs them."""
 
 import ast
-import importlib.util
+import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ START = "study = notebook.open_study({!r}, 'minidigits', 'smoke', 0, runs_dir={!
 def shown(paper: str, place: Path) -> list[Any]:
     """What the cells between the equations and the protocol show, in order. They are run as a
     module, for a class's source must be found."""
-    cells = nbformat.read(ROOT / "notebooks" / f"{paper}.ipynb", as_version=4).cells
+    cells = read(ROOT / "notebooks" / f"{paper}.ipynb").cells
     heads = [i for i, cell in enumerate(cells) if cell.source.startswith(("### The loss", "## 3."))]
     code = [c.source for c in cells[heads[0] : heads[-1]] if c.cell_type == "code"]
     lines = ["from fedrepro.report import notebook", START.format(paper, str(place))]
@@ -72,13 +71,9 @@ def shown(paper: str, place: Path) -> list[Any]:
         lines.append(ast.unparse(tree))
     file = place / f"{paper}_lesson.py"
     file.write_text("\n".join(lines))
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, file.stem, module)
-        spec.loader.exec_module(module)
-    return list(module.shown)
+        patch.syspath_prepend(str(place))
+        return list(importlib.import_module(file.stem).shown)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
