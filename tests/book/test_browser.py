@@ -42,10 +42,9 @@ CELLS = f"[...document.querySelectorAll({LINKS!r})].map(a => [a.innerText, a.hre
 LISTED = """location.pathname.endsWith('/run.html') &&
   [...document.querySelectorAll("#run tbody tr")].map(row =>
     [...row.cells].map(cell => cell.innerText))"""
-# Of each table, all unfolded, with printed numbers, answers or ranks that is not scrolled: which of these
+# Of each visible table with printed numbers, answers or ranks that is not scrolled: which of these
 # and of its rows' names are not in sight. A name stays in sight while its table is scrolled.
-UNSEEN = """document.querySelectorAll('details').forEach(folded => { folded.open = true; });
-[...document.querySelectorAll('.bd-article table:has(> thead):has(> tbody > tr)')]
+UNSEEN = """[...document.querySelectorAll('.bd-article table:has(> thead):has(> tbody > tr)')]
   .filter(table => table.checkVisibility()).flatMap(table => {
     const [row] = table.tBodies[0].rows;
     return [...table.tHead.rows].flatMap(heads => {
