@@ -10,7 +10,7 @@ import torch
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.extras import dp
-from fedrepro.extras.dp import clipped, into_unit_range, noise
+from fedrepro.extras.dp import clipped, noise
 from fedrepro.federated.rounds import Training
 from tests import toys
 
@@ -29,11 +29,6 @@ def test_noise_has_its_distribution(kind: str, deviation: float) -> None:
     tail = {"laplace": math.exp(-2), "gaussian": 0.0455}[kind]  # beyond twice the scale
     assert (drawn.abs() > 1.0).double().mean().item() == pytest.approx(tail, rel=0.05)
     assert torch.equal(drawn, noise(like, 0.5, kind, stream()))
-
-
-def test_rows_come_into_the_unit_range() -> None:
-    z = torch.tensor([[1.0, 3.0, 5.0], [2.0, 2.0, 2.0]])
-    assert into_unit_range(z).tolist() == [[0.0, 0.5, 1.0], [0.0, 0.0, 0.0]]
 
 
 def test_an_update_is_shortened_as_a_whole() -> None:

@@ -1,6 +1,5 @@
 """ADCOL's variants: of its appendix, and of FedPall's code."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -22,37 +21,29 @@ def training(settings=None, **fields):
 def test_a_shared_predictor_is_all_that_is_averaged(bn_policy):
     run = training(settings={"model": "small-cnn"}, share_predictor=True, bn_policy=bn_policy)
     run.one_round()
-    assert run.travelling and all(name.startswith("predictor.") for name in run.travelling)
+    assert {name.split(".")[0] for name in run.travelling} == {"predictor"}
     has_norm = any(run.layout[name].is_bn for name in run.travelling)
     assert has_norm == (bn_policy == "average")
     one, other = (client.personal(run.server.model) for client in run.clients[:2])
     for name in one:
         assert torch.equal(one[name], other[name]) == (name in run.travelling), name
-    assert run.evaluated == ("personal",)
 
 
 def test_eq_18_averages_over_the_discriminators_of_past_rounds():
     run = training(discriminators=2, mu=1.0)
-    states = []
+    z, apart = torch.randn(5, run.server.feature_size), []
     for _ in range(3):
         run.one_round()
-        module = run.server.modules["discriminator"]
-        states.append({k: v.clone() for k, v in module.state_dict().items()})
+        apart.append(torch.log_softmax(run.server.modules["discriminator"](z), 1).mean())
     run.server.round = 4
-    received = run._download(run.clients[0])
-    z = torch.randn(5, run.server.feature_size)
-    logits = received["discriminator"](z)
-    apart = [torch.func.functional_call(module, states[t], (z,)) for t in (2, 1)]
-    expected = sum(-(torch.log_softmax(g, 1).mean() + math.log(3)) for g in apart) / 2
-    found = -(torch.log_softmax(logits, 1).mean() + math.log(3))
-    torch.testing.assert_close(found, expected)
+    logits = run._download(run.clients[0])["discriminator"](z)
+    torch.testing.assert_close(torch.log_softmax(logits, 1).mean(), sum(apart[1:]) / 2)
 
 
 def test_a_resnet_reads_a_vector_as_a_picture():
     network = ResNetDiscriminator(2048, 5).eval()
     assert network.shape == (1, 32, 64) and network(torch.randn(2, 2048)).shape == (2, 5)
     run = training(discriminator_network="resnet50")
-    run.one_round()
     assert run.server.modules["discriminator"].shape == (1, 4, 4)
 
 
@@ -126,23 +117,6 @@ def test_the_discriminator_is_shown_what_it_was_taught():
         for f in (1.0, 10.0)
     )
     torch.testing.assert_close(one, ten)
-
-
-# As FedPall's code runs it.
-
-
-@pytest.mark.parametrize("name", ["ADCOL", "FedPall"])
-def test_the_closing_pass_moves_batch_statistics_and_nothing_else(name):
-    states = []
-    for closing in (True, False):
-        run = toys.start(name, fields={"closing_pass": closing})
-        run.one_round()
-        model = run.server.model
-        states.append([client.network(run.evaluated[0], model) for client in run.clients])
-    for state, other in zip(*states, strict=True):
-        for key, info in run.layout.items():
-            if not info.is_counter:
-                assert torch.equal(state[key], other[key]) == (not info.is_buffer), key
 
 
 @pytest.mark.parametrize("closing", [True, False])

@@ -11,15 +11,13 @@ from tests import toys
 from tests.methods.test_methods import only, record_messages, training
 
 
-@pytest.mark.parametrize("name", ["SOLO", "ADCOL", "FedProto"])
+@pytest.mark.parametrize("name", ["SOLO", "ADCOL"])
 def test_networks_stay_at_their_clients(name):
     run = training(name)
     start = {n: v.clone() for n, v in run.server.model.items()}
     downs, ups = record_messages(run)
     assert not any("model" in message for message in [*downs, *(up.message for up in ups)])
     toys.assert_equal(run.server.model, start)
-    one, other = (client.personal(run.server.model) for client in run.clients[:2])
-    assert any(not torch.equal(value, other[n]) for n, value in one.items())
     assert bool(run.clients[0].optimizer) == (name == "SOLO")
 
 
@@ -44,34 +42,12 @@ def test_what_is_sent_and_what_is_kept(name, fields):
     for client, down, up in zip(run.clients, downs, ups, strict=True):
         assert set(down["model"]) == sent == set(up.message["model"])
         assert set(client.kept) == kept
-    assert run.evaluated == ("personal",)
-
-
-def test_feddyn_leaves_local_batch_norm_alone():
-    run = training("FedDyn", bn_policy="local")
-    run.run(Silent())
-    assert not any(run.layout[name].is_bn for name in run.clients[0].memory)
-    assert all(run.layout[name].is_bn for name in run.clients[0].kept)
 
 
 def test_fedprocs_horizon_below_the_rounds_ends_the_contrast():
     curve = training("FedProc", horizon=2).run(Silent())
     contrasts = [toys.logged(curve, "term", number)["contrast"] for number in (1, 2, 3)]
     assert contrasts[0] == contrasts[2] == 0 < contrasts[1]
-
-
-# Per-FedAvg.
-
-
-def test_per_fedavg_tests_an_adapted_copy_only():
-    run = training("Per-FedAvg")
-    run.one_round()
-    assert run.evaluated == ("personal",)
-    assert all(client.kept == {} for client in run.clients)
-    for client, (_, adapted) in zip(run.clients, run.tested_networks(1).items(), strict=True):
-        shared = client.personal(run.server.model)
-        assert any(not torch.equal(adapted[n], shared[n]) for n in shared)
-    assert training("Per-FedAvg", adapt_epochs=0).evaluated == ("global",)
 
 
 def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
@@ -91,20 +67,15 @@ def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
         torch.testing.assert_close(after, factor * job.state[name])
 
 
-# MOON. Which statistics its references use and move.
-
-
 @pytest.mark.parametrize("training_mode", [False, True])
-def test_references_use_running_or_batch_statistics(training_mode):
-    """Running statistics of the references matter in evaluation mode, and only there."""
+def test_moons_references_use_running_or_batch_statistics(training_mode):
     run = training("MOON", references_in_training_mode=training_mode)
     run.one_round()
     client = run.clients[0]
     job = run._job(client, run._download(client), 2)
     expected = only(run, job).terms["contrast"]
     statistics = [n for n, info in run.layout.items() if info.is_buffer and not info.is_counter]
-    other = {n: v + 0.3 if n in statistics else v for n, v in client.memory.items()}
-    job.received["memory"] = other
+    job.received["memory"] = {n: v + 0.3 * (n in statistics) for n, v in client.memory.items()}
     assert (only(run, job).terms["contrast"] == expected) == training_mode
 
 
@@ -130,40 +101,7 @@ def test_a_second_pass_moves_the_running_statistics_once_more(name):
     assert checked
 
 
-# Ditto.
-
-
-def test_each_client_is_tested_with_its_personal_network():
-    run = training("Ditto")
-    curve = run.run(Silent())
-    assert run.evaluated == ("twin",)
-    accuracy = curve[(curve.measure == "accuracy") & (curve["round"] == 3)]
-    tested = accuracy[accuracy.split == "test"].set_index("domain").value
-    for client in run.clients:
-        images, own = run.federation.tests[client.data.domain], client.personal_model
-        assert run.engine.evaluate(own, images)[0] == tested[client.data.domain]
-        assert any(not torch.equal(v, run.server.model[n]) for n, v in own.items())
-
-
-# DBE. Its first round, what stays and what travels.
-
-
-def test_round_one_is_fedavgs_and_its_networks_are_discarded():
-    fedavg, discarded = training("FedAvg"), training("DBE")
-    averaged = training("DBE", first_round="averaged")
-    before = dict(fedavg.server.model)
-    for run in (fedavg, discarded, averaged):
-        run.one_round()
-    for name, first in before.items():
-        assert torch.equal(discarded.server.model[name], first)
-        assert torch.equal(averaged.server.model[name], fedavg.server.model[name])
-    assert any(not torch.equal(fedavg.server.model[n], first) for n, first in before.items())
-    means = [run.server.tensors["common_mean"] for run in (discarded, averaged)]
-    assert torch.equal(*means) and means[0].any()
-    assert not {"client_mean", "running_mean", "started"} & {*averaged.travelling, *run.broadcast}
-
-
-def test_who_joins_late_is_told_once_and_remembers():
+def test_dbes_who_joins_late_is_told_once_and_remembers():
     run = toys.start("DBE", participation=0.34, rounds=9)
     curve = run.run(Silent())
     rows = curve[(curve.measure == "bytes") & (curve.subject == "down/common_mean")]

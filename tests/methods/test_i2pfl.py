@@ -9,14 +9,6 @@ from fedrepro.base.progress import Silent
 from tests import toys
 
 
-@pytest.mark.parametrize("fields", [{"mixup": "none"}, {"apa": 0.0}])
-def test_nothing_is_drawn_where_nothing_is_mixed(fields):
-    generator = torch.Generator().manual_seed(0)
-    before = generator.get_state()
-    assert methods.create("I2PFL", **fields).draw(9, generator) is None
-    assert torch.equal(before, generator.get_state())
-
-
 def test_a_client_keeps_the_means_of_its_mixtures():
     run = toys.start("I2PFL", (8, 7), fields={"augmented_over": "client", "alpha": 0.4}, rounds=2)
     kept, remember = [], type(run.method).remember

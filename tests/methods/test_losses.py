@@ -19,27 +19,24 @@ def draw(*shape, seed=0):
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def case(batch, seed=0):
+def case(batch):
     """z, labels, one prototype a class, all present."""
-    labels = (torch.arange(batch) + seed) % CLASSES
-    z, prototypes = draw(batch, SIZE, seed=seed), draw(CLASSES, SIZE, seed=seed + 100)
-    return z, labels, prototypes, torch.ones(CLASSES, dtype=torch.bool)
+    z, prototypes = draw(batch, SIZE), draw(CLASSES, SIZE, seed=100)
+    return z, torch.arange(batch) % CLASSES, prototypes, torch.ones(CLASSES, dtype=torch.bool)
 
 
-def clusters(batch, seed=0):
-    """As above with three places a class, some of them empty."""
-    z, labels, _, _ = case(batch, seed)
-    prototypes = draw(3 * CLASSES, SIZE, seed=seed + 200)
-    owner = torch.arange(CLASSES).repeat_interleave(3)
-    return z, labels, prototypes, owner, torch.arange(3 * CLASSES) % 3 <= seed % 3
+def clusters(batch):
+    """As above with three places a class, of which one is filled."""
+    owner, filled = torch.arange(CLASSES).repeat_interleave(3), torch.arange(3 * CLASSES) % 3 == 0
+    return *case(batch)[:2], draw(3 * CLASSES, SIZE, seed=200), owner, filled
 
 
 def features(count):
-    return lambda batch, seed=0: tuple(draw(batch, SIZE, seed=seed + 7 * i) for i in range(count))
+    return lambda batch: tuple(draw(batch, SIZE, seed=7 * i) for i in range(count))
 
 
-def shares(batch, seed=0):
-    return (*case(batch, seed)[:3], torch.tensor([0.1, 0.2, 0.3, 0.4]).double())
+def shares(batch):
+    return (*case(batch)[:3], torch.tensor([0.1, 0.2, 0.3, 0.4]).double())
 
 
 def of_clusters(z, labels, prototypes, owner, present):
@@ -51,7 +48,7 @@ def of_means(z, reference):
 
 
 CASES = {
-    "cross_entropy": (losses.cross_entropy, lambda batch, seed=0: case(batch, seed)[:2]),
+    "cross_entropy": (losses.cross_entropy, lambda batch: case(batch)[:2]),
     "kl_from_uniform": (losses.kl_from_uniform, features(1)),
     "kl_to_uniform": (losses.kl_to_uniform, features(1)),
     "model_contrast": (losses.model_contrast, features(3)),

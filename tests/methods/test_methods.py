@@ -13,7 +13,6 @@ from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.methods.base import Method, hyper
-from fedrepro.methods.messages import Network
 from tests import toys
 
 ALL = toys.ON_IMAGES
@@ -82,6 +81,14 @@ def test_without_any_one_term_the_update_is_another(name):
         assert any(not torch.equal(other[n], whole.state[n]) for n in whole.state), term
 
 
+def test_the_networks_that_are_tested():
+    shared = {"FedAPC", "FedAvg", "FedDyn", "FedProc", "FedProx", "FPL", "I2PFL", "MOON", "RUCR"}
+    for name in ALL:
+        other = {"Ditto": "twin", "FedPall": "trained"}.get(name, "personal")
+        assert training(name).evaluated == ("global" if name in shared else other,), name
+    assert training("Per-FedAvg", adapt_epochs=0).evaluated == ("global",)
+
+
 def test_bn_first_takes_the_first_clients_statistics():
     run = training("FedAvg", bn_policy="first")
     first = record_messages(run)[1][0].message["model"]
@@ -95,18 +102,11 @@ def test_bn_recompute_gives_the_data_statistics():
     run = training("FedAvg", bn_policy="recompute")
     run.one_round()
     client = run.clients[0]
-    assert run.evaluated == ("personal",)
     buffers = [n for n in client.kept if run.layout[n].is_buffer]
     assert buffers and set(buffers) == set(client.kept)
     again = run.engine.bn_statistics(client.personal(run.server.model), client.data.train)
     for name in buffers:
         torch.testing.assert_close(client.kept[name], again[name])
-
-
-def test_adcol_may_send_a_share_of_the_representations():
-    downs, ups = record_messages(training("ADCOL", sampling=0.5))
-    assert all(isinstance(message["discriminator"], Network) for message in downs)
-    assert [len(up.message["representations"]) for up in ups] == [11, 7, 5]
 
 
 @pytest.mark.parametrize("mode", [True, False])
@@ -119,13 +119,14 @@ def test_adcol_representations_are_the_trained_networks_features(mode):
         other = run.engine.features(state, client.data.train, training=not mode)
         torch.testing.assert_close(upload.message["representations"], z)  # one batch, in any order
         assert not torch.allclose(z, other, atol=0.1)
+    _, shares = record_messages(training("ADCOL", sampling=0.5))
+    assert [len(up.message["representations"]) for up in shares] == [11, 7, 5]
 
 
 @pytest.mark.parametrize(
     ("name", "fields", "said"),
     [
         ("FedAvgg", {}, "no method 'FedAvgg'; choose from FedAvg, "),
-        ("zzz", {}, "no method 'zzz'; choose from ADCOL, "),
         ("ADCOL", {"discriminator_lrs": 1}, "no field 'discriminator_lrs'; choose from discrimin"),
         ("ADCOL", {"mu": -1}, "mu = -1: give a value at least 0"),
         ("ADCOL", {"sampling": 2}, "sampling = 2: give a value between"),
@@ -147,18 +148,9 @@ class Lazy(Method):
     reference = "nobody"
     effort: float = hyper(0.5, source="made for this test")
 
-    def client_loss(self, model, batch, received):
-        terms = super().client_loss(model, batch, received)
-        return {key: self.effort * value for key, value in terms.items()}
 
-
-def test_a_method_from_elsewhere_needs_one_class(registry):
-    assert methods.register(Lazy) is Lazy
-    assert methods.register(Lazy) is Lazy, "a cell may run twice"
-    run = training("Lazy", effort=0.25)
-    assert run.evaluated == ("global",)
-    assert len(run.run(Silent())) > 0
-    assert Lazy.describe()[1]["status"] == "decided"
+def test_a_cell_that_registers_a_method_may_run_twice(registry):
+    assert methods.register(Lazy) is methods.register(Lazy) is methods.get("Lazy") is Lazy
 
 
 def made(decorated=True, **body):

@@ -54,9 +54,6 @@ def test_prototypes_of_a_diverged_network_are_refused():
         finch_prototypes(stack, torch.ones(3, 2))
 
 
-# Mixtures.
-
-
 def test_beta_draws_follow_the_distribution_and_the_generator():
     for alpha in (0.2, 1.0):
         lam = beta_draws(4000, alpha, generator())
@@ -67,9 +64,8 @@ def test_beta_draws_follow_the_distribution_and_the_generator():
     assert torch.equal(both, beta_draws(5, 0.4, generator()))
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_every_other_sample_is_taken_equally_often(seed):
-    n, labels = 24, torch.randint(0, 4, (24,), generator=generator(seed))
+def test_every_other_sample_is_taken_equally_often():
+    n, labels = 24, torch.randint(0, 4, (24,), generator=generator())
     z, taken = torch.eye(n), torch.zeros(n, n)
     for draws in torch.linspace(0, 1, 400 + 1)[:-1] + 1 / 800:
         taken += mix_other_class(z, labels, 4, torch.zeros(()), draws.expand(n))
@@ -89,7 +85,7 @@ def test_the_largest_draw_takes_the_last_other_sample(largest):
 
 
 def test_fedpall_mix_draws_one_alpha_and_one_mask():
-    alphas = set()
+    alphas, kept = set(), []
     z, labels, prototypes = torch.ones(50, 40), torch.zeros(50).long(), torch.zeros(1, 40)
     for seed in range(30):
         mixed = fedpall_mix(z, labels, prototypes, generator(seed))
@@ -98,11 +94,8 @@ def test_fedpall_mix_draws_one_alpha_and_one_mask():
         alphas.add(round(mixed.max().item(), 6))
     assert all(0.8 <= alpha <= 1 and round(alpha, 2) == alpha for alpha in alphas)
     assert len(alphas) > 10
-
-
-def test_fedpall_mask_of_independent_places():
+    # Or a mask of independent places.
     z, labels, prototypes = torch.ones(2, 400), torch.tensor([0, 0]), torch.ones(1, 400)
-    kept = []
     for seed in range(20):
         mixed = fedpall_mix(z, labels, prototypes, generator(seed), exact=False)
         assert torch.equal(mixed[0], mixed[1])

@@ -50,6 +50,7 @@ def test_a_reading_is_another_run_in_both_engines(name, fields):
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
+        ("DBE", {"first_round": "averaged"}),
         *(("FedAPC", {}), ("FedDyn", {"form": "inert"}), ("FedProc", {}), ("FPL", {})),
         *(("FedProto", {"averages_networks": True}), ("I2PFL", {"apa": 0.0}), ("MOON", {})),
         ("RUCR", {"rectify_at": "end"}),

@@ -73,6 +73,14 @@ def test_relative_gain_of_the_printed_means() -> None:
     assert found(ADCOL, "prose-relative-gain", runs[0]) == []
 
 
+def test_printed_differences_of_two_rows_are_left_out_with_either() -> None:
+    full, plain, other = last("FedPall", 70.0), last("CE", 66.5), last("ADCOL", 69.0)
+    named = {"office10": "FedPall over ADCOL on Office-10 (about)"}
+    found = values(FEDPALL, "prose-gains", full, plain, other, dataset="office10")
+    assert found[named["office10"], "value"] == pytest.approx(1.0) and len(found) == 2
+    assert values(FEDPALL, "prose-gains", plain, other, dataset="office10") == {}
+
+
 def test_each_target_fills_its_own_column() -> None:
     def fada(target: int, *accuracies: float) -> Any:
         return last(f"FADA {target}", *accuracies, row="FADA", fields={"target": target})

@@ -51,15 +51,6 @@ def test_counted_bytes_are_the_printed_megabytes(experiment: str, label: str) ->
     assert f"{rounds.value * a_round(experiment, label):.{digits}f}" == printed.printed
 
 
-def test_the_printed_examples_by_hand() -> None:
-    """|A| = 2 * 512 * 128 values of 4 bytes is half a mebibyte; FedAvg on six clients sends it 12
-    times a round. MPFT sends 6 * 50 rows of 512 values, 0.586, and the adapter six times; its
-    class counts are 8 bytes each."""
-    assert a_round("table-1-subset50", "FedAvg") == 6.0 and a_round("table-1-pacs", "local") == 0
-    rows, counts = 6 * 50 * 512 * 4 / 2**20, 6 * 50 * 8 / 2**20
-    assert a_round("table-1-subset50", "MPFT (Average)") == pytest.approx(3.0 + rows + counts)
-
-
 def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """PACS from the domains' real sizes: 0.56 of 9,991 images, cut by class, in the printed rounds
     at 512 values; rates 0.1 and 0.3 send ceil(rate n_k) rows a class and client."""

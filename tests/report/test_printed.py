@@ -51,9 +51,10 @@ def test_chance_is_the_share_of_numbers_that_fit() -> None:
 def test_averages() -> None:
     assert average_fits(["10.0", "20.1"], "15.1") and average_fits(["10.0", "20.1"], "15.0")
     assert not average_fits(["10.0", "20.0"], "15.2")
-    wrong = averages(papers.load("i2pfl")).set_index("table")
-    assert list(wrong.index) == ["table-3-office10", "table-4"]
-    assert wrong.printed.tolist() == ["54.62", "80.71"]
+    wrong = {name: averages(papers.load(name)).to_numpy()[:, :3].tolist() for name in papers.list()}
+    wrong = {name: rows for name, rows in wrong.items() if rows}
+    cells = [["table-3-office10", "FedProc", "54.62"], ["table-4", "FedProc", "80.71"]]
+    assert wrong == {"i2pfl": cells}
 
 
 def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> None:
