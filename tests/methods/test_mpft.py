@@ -39,7 +39,7 @@ def test_noise_has_the_scale_and_the_share():
 
 
 def test_prototypes_go_up_and_the_adapter_down_and_learns():
-    run = embedded.start("MPFT", fields={"prototypes": "cluster", "rate": 0.3}, rounds=1)
+    run = embedded.start("MPFT", fields={**RANDOM, "rate": 1.0}, rounds=1)
     train = run.clients[0].data.train
     before = run.engine.evaluate(run.server.model, train)[1]
     downs, ups = record_messages(run)
@@ -54,9 +54,6 @@ def test_prototypes_go_up_and_the_adapter_down_and_learns():
         "up/counts": 3 * 8 * toys.CLASSES,
     }
     assert all("predictor.weight" not in down["model"] for down in downs)
-
-
-# Adaptation to a few images.
 
 
 def test_a_client_adapts_the_adapter_it_received_to_a_few_images_of_each_class():

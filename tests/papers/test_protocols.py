@@ -180,6 +180,15 @@ def test_arms_of_the_common_protocol_differ_in_their_method_alone() -> None:
             assert trials is not None and arms[0].protocol.optimizer.lr in trials.values[scale]
 
 
+def test_blocked_experiments_are_no_part_of_all_and_run_where_named() -> None:
+    blocked = {e.id for e in ADCOL.experiments if e.state == "blocked"}
+    assert {"table-5", "table-7-size", "table-12-cifar100", "table-3-fid-domainnet"} <= blocked
+    assert "domainnet" not in papers.default_datasets(ADCOL, "all", "paper")
+    assert papers.default_datasets(ADCOL, "table-5", "paper") == ["domainnet"]
+    with pytest.raises(FedReproError, match="is blocked: a drawing"):
+        papers.default_datasets(ADCOL, "figure-1", "smoke")
+
+
 def test_printed_columns() -> None:
     for paper, domain, table, column in (
         (ADCOL, "mnistm", "table-1", "MNIST_M"),

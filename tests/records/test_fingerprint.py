@@ -83,15 +83,6 @@ def test_a_changed_constant(way, source, tmp_path, monkeypatch):
     assert once == again != other
 
 
-def test_what_is_set_from_outside(tmp_path):
-    mine = module(tmp_path, WAYS["global"])
-    once = fingerprint(mine.Mine)
-    mine.W = 3.0
-    changed = fingerprint(mine.Mine)
-    mine.Mine.later = 1
-    assert len({once, changed, fingerprint(mine.Mine)}) == 3
-
-
 USES = {
     "name": f"from beside import w\nclass Mine(Method):\n{LOSS}w()",
     "module": f"import beside\nclass Mine(Method):\n{LOSS}beside.w()",

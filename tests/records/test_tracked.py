@@ -20,7 +20,6 @@ ROUNDS = {"rounds": 3}
 
 
 def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """Every scalar's (step, value), with nothing purged that was written twice."""
     read = EventAccumulator(str(folder), purge_orphaned_data=False)
     read.Reload()
     return {n: [(e.step, e.value) for e in read.Scalars(n)] for n in read.Tags()["scalars"]}
@@ -49,13 +48,20 @@ def test_events_are_the_record_and_leave_it_as_it_is(tmp_path):
     assert run.record.run_id == plain.record.run_id
     assert "tensorboard" not in (folder / "done").read_text()
     check(run, folder / "tensorboard")
-    # A run that is there already is told of once.
-    for _ in range(2):
+    for _ in range(2):  # a run that is there already is told of once
         fedrepro.run("ADCOL", changes=ROUNDS, runs=tmp_path / "plain", track="tensorboard")
     check(run, tmp_path / "plain" / run.record.run_id / "tensorboard")
 
 
 def test_a_resumed_run_has_no_step_twice(tmp_path, monkeypatch):
+    told: list[int] = []
+
+    class Mine(Tracker):
+        name = "mine"
+
+        def round(self, number: int, values: object) -> None:
+            told.append(number)
+
     class Cut(Progress):
         def round(self, number: int, accuracy: float) -> None:
             if number == 2:
@@ -68,18 +74,7 @@ def test_a_resumed_run_has_no_step_twice(tmp_path, monkeypatch):
     (cut,) = tmp_path.glob("*/tensorboard")
     assert [step for step, _ in events(cut)["accuracy/mean"]] == [1]
     check(fedrepro.run("ADCOL", **where), cut)
-
-
-def test_a_tracker_of_ones_own_is_told_every_round(tmp_path):
-    told: list[int] = []
-
-    class Mine(Tracker):
-        name = "mine"
-
-        def round(self, number: int, values: object) -> None:
-            told.append(number)
-
-    fedrepro.run("FedAvg", changes=ROUNDS, runs=tmp_path, track=Mine)
+    fedrepro.run("ADCOL", **{**where, "track": Mine})  # one's own
     assert told == [1, 2, 3]
 
 

@@ -30,14 +30,6 @@ def scores(values: dict[str, list[list[float]]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "seed", "column", "value"])
 
 
-def test_ranks_by_the_mean_and_ties_share() -> None:
-    frame = scores({"low": [[1, 3]], "top": [[9, 9]], "tied": [[2, 2]]})
-    found = leaderboard.ranks(frame)
-    assert found["mean"].to_dict() == {"top": 9, "low": 2, "tied": 2}
-    assert found["rank"].to_dict() == {"top": 1, "low": 2.5, "tied": 2.5}
-    assert next(iter(found.index)) == "top"
-
-
 def test_methods_apart_by_more_than_tukeys_range_are_told_apart() -> None:
     """By hand: what is left of the rows without means of rows and columns is +-0.1 twice each, of 4
     degrees of freedom; a textbook's range of 3 means at 4 degrees is 5.04."""

@@ -136,7 +136,6 @@ def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
     assert row_of(domains, "Kendall’s tau")[1:5] == ["", "", "", "0.33"]
     for html in (mean, domains):
         assert "reduced: order of methods only, no verdict on numbers" in html
-        assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
     text = tables.plain(frame)
     assert "order of methods only" in text and re.search("^Kendall’s tau +0.33$", text, re.M)
     assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(n=1\) +2 +1$", text, re.M)
@@ -152,9 +151,6 @@ def test_smoke_says_that_it_is_no_result() -> None:
         assert "smoke: tests the code, not a result" in html and "80.2" not in html
         assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
     assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in mean
-    text = tables.plain(frame)
-    assert "not a result" in text and re.search(r"^ADCOL +9\.0 \(n=1\) +10\.0 \(n=1\)$", text, re.M)
-    assert "80.2" not in text
 
 
 def test_a_target_that_no_seed_reached_is_no_number() -> None:
