@@ -10,11 +10,7 @@ from fedrepro import methods
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.data.federation import Samples
-from fedrepro.extras.fada_parts import (
-    Disentangled,
-    information_bound,
-    within_clusters,
-)
+from fedrepro.extras.fada_parts import Disentangled, information_bound, within_clusters
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.methods.messages import Network
 from fedrepro.methods.server import Server
@@ -199,23 +195,6 @@ def test_the_new_network_by_hand(share, policy):
     assert any(server.layout[n].is_buffer for n in down) == (policy == "average")
     stay = {name.split(".")[0] for name in before if name not in down}
     assert stay >= {"specific", "identifier", "estimator", "reconstructor"}
-
-
-def test_a_discriminator_takes_one_step_on_its_source_and_the_target():
-    """One batch of a source's feature and two of the target's: W <- W - lr mean (p - e) z^T."""
-    fields = {"discriminator_hidden": (), "discriminator_lr": 0.5}
-    method, server, _ = served(**fields)
-    sent = uploads(method, server)[1]
-    first, other = (server.modules[f"discriminator{i}"].linear1 for i in (0, 2))
-    weight, bias, untouched = (v.detach().clone() for v in (first.weight, first.bias, other.weight))
-    z = torch.cat([sent[0].message["features"], sent[1].message["features"]])
-    error = (z @ weight.T + bias).softmax(1) - torch.tensor([[1, 0], [0, 1], [0, 1]]).double()
-    method.server_step(server, sent)
-    torch.testing.assert_close(first.weight, weight - 0.5 * error.T @ z / 3)
-    assert not torch.equal(other.weight, untouched)
-    panel = server.network("discriminators")
-    torch.testing.assert_close(panel(z)[:3], first(z).detach())
-    torch.testing.assert_close(panel(z)[3:], other(z).detach())
 
 
 def test_messages():

@@ -20,10 +20,6 @@ def gaussians(n: int, d: int, rho: float, seed: int = 0) -> tuple[np.ndarray, np
     return x, rho * x + math.sqrt(1 - rho**2) * other
 
 
-def known(d: int, rho: float) -> float:
-    return -d / 2 * math.log(1 - rho**2)
-
-
 def test_the_bound_by_hand() -> None:
     scores = torch.tensor([[2.0, 0.0], [math.log(3.0), 4.0]])
     assert float(lower_bound(scores)) == pytest.approx(3.0 - math.log((1 + 3) / 2))
@@ -32,7 +28,8 @@ def test_the_bound_by_hand() -> None:
 @pytest.mark.parametrize("d", [3, 16])
 def test_correlated_gaussians(d: int) -> None:
     found = mutual_information(*gaussians(1000, d, 0.5))
-    assert 0.7 * known(d, 0.5) < found < 1.03 * known(d, 0.5) + 0.03
+    known = -d / 2 * math.log(1 - 0.5**2)
+    assert 0.7 * known < found < 1.03 * known + 0.03
 
 
 def test_independence_tells_nothing_and_dependence_without_correlation_much() -> None:
@@ -42,15 +39,6 @@ def test_independence_tells_nothing_and_dependence_without_correlation_much() ->
     y = np.abs(x) + 0.1 * noise
     assert abs(np.corrcoef(x[:, 0], y[:, 0])[0, 1]) < 0.1
     assert mutual_information(x, y) > 0.8
-
-
-def test_scaling_and_a_turn_into_a_wider_space_do_not_change_it() -> None:
-    x, y = gaussians(400, 4, 0.9)
-    whole = mutual_information(x, y)
-    assert mutual_information(x, y) == whole != mutual_information(x, y, seed=1)
-    assert mutual_information(x, 1000 * y - 7) == pytest.approx(whole, abs=1e-3)
-    wide = y @ np.random.default_rng(2).standard_normal((4, 300))
-    assert mutual_information(x, wide) == pytest.approx(whole, rel=0.2)
 
 
 def test_wrong_pairs_are_one_line() -> None:

@@ -22,8 +22,7 @@ def test_networks_stay_at_their_clients(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "fields"),
-    [("PartialFed", {}), ("FedBN", {}), ("FedBN", {"shortcut_bn": "average"})],
+    ("name", "fields"), [("PartialFed", {}), ("FedBN", {}), ("FedBN", {"shortcut_bn": "average"})]
 )
 def test_what_is_sent_and_what_is_kept(name, fields):
     """PartialFed sends all and loads a part. FedBN keeps BatchNorm; without the shortcuts', as

@@ -22,13 +22,6 @@ def trained(run, phases, round=2, client=None):
     return job.state, only(run, job)
 
 
-def test_rectification_comes_first_or_last():
-    names = [p.name for p in methods.create("RUCR").phases(toys.protocol())]
-    assert names == ["rectify", "local"]
-    phases = methods.create("RUCR", rectify_at="end", rectify_epochs=50).phases(toys.protocol())
-    assert [(p.name, p.epochs) for p in phases] == [("local", 2), ("rectify", 50)]
-
-
 def test_rectification_moves_the_predictor_and_no_statistics():
     run = training(model="small-cnn")
     run.one_round()

@@ -1,7 +1,5 @@
 """What MPFT's authors keep in their files: held to the printed cells, and shown beside them."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pytest
 

@@ -1,7 +1,5 @@
 """The papers' protocols, the sources of their values, and the arms of their experiments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, get_args
@@ -43,6 +41,7 @@ def test_every_arm_is_a_valid_run_and_a_row_of_its_printed_table(name: str) -> N
             for arm in arms:
                 assert arm.protocol.scale == scale
                 assert methods.create(arm.method, **arm.fields).name == arm.method
+        assert get(experiment.kind).values
         rows = {arm.row for arm in paper.arms(experiment.id) if not arm.alternative}
         if not (rows and experiment.table and get(experiment.kind).per_arm):
             continue

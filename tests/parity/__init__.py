@@ -5,8 +5,6 @@ A JSON file a method holds its cases; numbers only. A case names a check, the re
 is to agree, inputs, and what is expected. `checks.difference` runs one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import itertools

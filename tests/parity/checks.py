@@ -1,7 +1,5 @@
 """What the kinds of check run, and how far a case is from what is expected of it."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

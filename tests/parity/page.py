@@ -1,7 +1,5 @@
 """The page *Parity*: how far each method is from its official code, computed as it is built."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape

@@ -1,7 +1,5 @@
 """Every method against the golden numbers of its official code, case by case."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

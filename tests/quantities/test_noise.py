@@ -1,7 +1,5 @@
 """The error that comes from the draw of the test images, against the bootstrap it stands for."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedrepro.federated.metrics import CURVE_COLUMNS
-from fedrepro.quantities.noise import Noise, binomial, combined, confusion, hits
+from fedrepro.quantities.noise import Noise, binomial, confusion, hits
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 200)
@@ -61,22 +59,6 @@ def test_paired_variance_is_what_a_bootstrap_over_images_gives() -> None:
     bound = Noise("last").variance(rows(keep=False), "here")
     assert bound == pytest.approx(sum(binomial(float(r.mean()), 200) for r in right))
     assert bound > found
-
-
-def test_a_mean_over_domains_averages_their_errors() -> None:
-    record = run("a", [guesses(0.7)], keep=False)
-    record.data["domains"] = ["here", "there"]
-    record.data["counts"].append({"domain": "there", "split": "test", "images": 50})
-    rows = record.curve.assign(domain="there", value=50.0)
-    record.curve = pd.concat([record.curve, rows])
-    here = Noise("last").variance([[record]], "here")
-    assert Noise("last").variance([[record]], "avg") == pytest.approx((here + 0.25 / 50) / 4)
-
-
-def test_freedom_is_welch_and_satterthwaites() -> None:
-    error, freedom = combined((1.0, 1.0), (3.0, 2.0))
-    assert (error, freedom) == (2.0, pytest.approx(16 / (1 / 1 + 9 / 2)))
-    assert combined((0.0, 2.0), (4.0, float("inf"))) == (2.0, float("inf"))
 
 
 def test_confusion_counts_pairs_and_leaves_out_a_method_without_predictions() -> None:

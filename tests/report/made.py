@@ -1,7 +1,5 @@
 """Studies made of plain numbers, in place of recorded ones."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

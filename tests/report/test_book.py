@@ -1,7 +1,5 @@
 """What the book makes from code and records: pages of methods, the page of runs, docstrings."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What a claim on the page of all claims leads to, and the table and picture of main claims."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Claims against cells made by hand, where scipy's own tests give the same numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,18 +80,6 @@ def test_an_open_claim_says_what_would_settle_it() -> None:
     assert "no number of seeds can detect it, because of the few test images" in answer.parts[0].why
 
 
-@pytest.mark.parametrize("tests", [[_than("SOLO", "FedAvg")], [SOLO, _than("FedAvg")]])
-def test_the_spread_is_pooled_over_the_comparisons_of_a_claim(tests: list[Comparison]) -> None:
-    ours = np.array([60.0, 61.0, 62.0])
-    rows = _cells({"ADCOL": ours, "SOLO": ours - [3, 4, 5], "FedAvg": ours - [2, 2, 2]})
-    found = [d for part in _answer(rows, *tests).parts for d in part.differences]
-    assert [(d.freedom, d.pairs) for d in found] == [(3.2, 2), (3.2, 2)]  # 4 / (1 + 1/4)
-    assert found[0].error == pytest.approx(np.sqrt((2 * 1 + 2 * 0) / 4 / 3))
-    other = _cells({"ADCOL": [1.0, 3.0, 9.0], "SOLO": [1.0, 1.0, 1.0]}, scale="reduced")
-    both = _answer(pd.concat([rows, other]), *tests)  # another scale has a spread of its own
-    assert [d for part in both.parts for d in part.differences] == found
-
-
 def test_holm_protects_a_claim_of_many_comparisons() -> None:
     """One reverse p of 0.03 beside six near a half contradicts nothing; one of 0.003 does."""
     theirs = {name: 50 + NOISE for name in OTHERS}
@@ -145,15 +131,6 @@ def test_what_is_counted_needs_no_second_seed(value: float, word: str) -> None:
     cells = _cells({"share": [value]}, "prose-cost").assign(column="value")
     answer = _answer(cells, test, paper=papers.load("fedpall"))
     assert answer.answer == f"{word}, counted" and answer.row()["interval"] is None
-
-
-def test_paper_scale_is_taken_once_it_holds_the_rows() -> None:
-    full = _cells({"ADCOL": [60.0, 61.0], "SOLO": [50.0, 52.0]})
-    part = _cells({"ADCOL": [1.0, 2.0], "SOLO": [5.0, 6.0]}, scale="reduced")
-    assert _answer(pd.concat([full, part]), SOLO).parts[0].scale == "paper"
-    assert "not run" in _answer(part, _than("SOLO", paper_only=True)).parts[0].why
-    lone = full[full.method == "ADCOL"]
-    assert _answer(pd.concat([lone, part]), SOLO).parts[0].scale == "reduced"
 
 
 @pytest.mark.parametrize("paper", papers.list())

@@ -1,7 +1,5 @@
 """Every claim's answer with every p behind it, and every verdict, without the library."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedrepro import papers

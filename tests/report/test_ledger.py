@@ -1,7 +1,5 @@
 """The ledger shows what files and records say of text, code and runs, whole and nothing else."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -11,16 +9,16 @@ from fedrepro.base.protocol import sides
 from fedrepro.papers.schema import Setting
 from fedrepro.report.ledger import HEAD, ledger
 from fedrepro.report.results import Results, recorded
-from tests.report.test_tables import Reader
+from tests.report.test_tables import rows_of
 
 WORDS = "paper, Sec. 5.1, not stated; FedPall code: 9; inferred: it fits; project decision"
 PAPERS = [name for name in papers.list() if name != "common"]
 
 
 def rows(found: Results) -> dict[str, list[str]]:
-    reader = Reader(ledger(found).html)
-    assert reader.rows[0] == list(HEAD) and reader.open == []
-    return {row[0]: row[1:] for row in reader.rows[1:]}
+    head, *rest = rows_of(ledger(found).html)
+    assert head == list(HEAD)
+    return {row[0]: row[1:] for row in rest}
 
 
 def test_a_source_stands_on_the_side_of_its_status() -> None:

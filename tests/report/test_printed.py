@@ -1,7 +1,5 @@
 """What printed means and deviations can come from, on cases made by hand and on the papers'."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -61,17 +59,9 @@ def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> N
     fedpall = checked(papers.load("fedpall"))
     assert (fedpall["fit all evaluations"] == fedpall.means).all()
     assert (fedpall["fit over T - 1"] == fedpall.deviations).all()
-    few = fedpall[fedpall.column.isin(["dslr", "webcam"])]
-    assert few["fit over T - 1"].sum() == 22 and few["fit over T"].sum() == 0
-    assert (few["by chance, over T - 1"] < 0.1).all()
     adcol = checked(papers.load("adcol")).set_index(["table", "column"])
     small = adcol.loc[[("table-4", "DSLR"), ("table-4", "WebCam")]]
     assert small[["fit over T - 1", "fit over T"]].to_numpy().sum() == 0
     assert small["fit one run"].sum() == 11
-    assert (small["by chance, one run"] < 0.1).all()
     html = shown(papers.load("adcol")).html
-    assert (
-        "6 of 8 (0.08)" in html
-        and "0 of 8 (0.04)" in html
-        and html.endswith("not the mean of their row: none.</p>")
-    )
+    assert "6 of 8 (0.08)" in html and html.endswith("not the mean of their row: none.</p>")

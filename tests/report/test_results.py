@@ -1,7 +1,5 @@
 """Results of past notebooks: their runs by id, every number from the records; and their views."""
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import replace
