@@ -65,8 +65,8 @@ def cases() -> list[Case]:
     for path in sorted(FOLDER.glob("*.json")):
         file = json.loads(path.read_text(encoding="utf-8"))
         for raw in file["cases"]:
-            values = {key: raw[key] for key in ("name", "check", "reading", "tolerance")}
-            values |= {key: raw[key] for key in ("inputs", "expected")}
+            keys = "name", "check", "reading", "tolerance", "inputs", "expected"
+            values = {key: raw[key] for key in keys}
             source, differs = raw.get("source", file["source"]), raw.get("expected_to_differ", "")
             found.append(Case(path.stem, file["method"], source=source, differs=differs, **values))
     return found
@@ -109,9 +109,6 @@ def tensors(x: Any) -> Any:
         return {k: torch.tensor(v) if k in exact else tensors(v) for k, v in x.items()}
     found = torch.from_numpy(np.asarray(x))
     return found if found.dtype == torch.bool else found.double()
-
-
-# Networks and runs.
 
 
 class Unit(nn.Module):

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -46,9 +47,6 @@ def difference(case: Case) -> float:
     return far(CHECKS[case.check](case, case.inputs), case.expected)
 
 
-# Losses.
-
-
 class Given:
     """A network whose features and logits are given; another one's are a message, `w`."""
 
@@ -90,10 +88,6 @@ def client_loss(case: Case, inputs: Found, loss: str = "client_loss") -> Found:
         "terms": terms, "loss": total, "value": total,
         "grad_features": by_z, "grad_logits": by_logits,
     }  # fmt: skip
-
-
-def distillation(case: Case, inputs: Found) -> Found:
-    return client_loss(case, inputs, "adaptation_loss")
 
 
 def proximal(case: Case, inputs: Found) -> Found:
@@ -158,9 +152,6 @@ def rectify(case: Case, inputs: Found) -> Found:
     loss = method.rectify(model, Batch(own.images, own.labels, draws), message)["rectify"]
     grads = torch.autograd.grad(loss, list(params.values()))
     return {"mixtures": seen[0], "loss": loss, "grad": dict(zip(params, grads, strict=True))}
-
-
-# The server.
 
 
 def tell(method: Method, client: int, means: Tensor, counts: Tensor) -> Upload:
@@ -252,9 +243,6 @@ def forward(case: Case, inputs: Found) -> Found:
 def schedule(case: Case, inputs: Found) -> Found:
     pairs = [case.built.shares_of_terms(t, inputs["of"]) for t in inputs["rounds"]]
     return {"contrast": [pair[0] for pair in pairs], "ce": [pair[1] for pair in pairs]}
-
-
-# Clients.
 
 
 def client_of(inputs: Mapping[str, Any]) -> Any:
@@ -369,7 +357,7 @@ CHECKS = {
     "parameter_gradient": parameter_gradient,
     "dbe_step": dbe_step,
     "rectify": rectify,
-    "distillation": distillation,
+    "distillation": partial(client_loss, loss="adaptation_loss"),
     "server_prototypes": server_prototypes,
     "server_directions": server_prototypes,
     "rucr_server": server_prototypes,

@@ -1,6 +1,6 @@
 """The page *Parity*: how far each method is from its official code, computed as it is built."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from html import escape
 from typing import Any
@@ -20,39 +20,33 @@ def measured() -> list[tuple[Case, float]]:
 
 
 def by_method() -> Html:
-    """A row a method: how many cases agree, the largest difference, against what, as read."""
-    found = [(case, gap) for case, gap in measured() if not case.differs]
+    """One row per method: how many cases agree, the largest difference, against what, as read."""
+    agree = [(case, gap) for case, gap in measured() if not case.differs]
     rows = []
-    for name in sorted({case.trained for case, _ in found}, key=str.lower):
-        own = [(case, gap) for case, gap in found if case.trained == name]
-        cases = [case for case, _ in own]
-        worst = max(gap for _, gap in own)
-        cells = (str(len(own)), f"{worst:.1e}", _sources(cases), _reading(cases))
-        rows.append((escape(name), *cells))
+    for name in sorted({case.trained for case, _ in agree}, key=str.lower):
+        own = [case for case, _ in agree if case.trained == name]
+        worst = max(gap for case, gap in agree if case.trained == name)
+        rows.append((name, str(len(own)), f"{worst:.1e}", _sources(own), _reading(own)))
     head = ("method", "cases", "largest difference", "against", "as read")
     return _table("Cases that agree", head, rows)
 
 
 def differing() -> Html:
-    """A row a case that does not agree: by how much, with which code, and why."""
+    """One row per case that does not agree: by how much, with which code, and why."""
     rows = [
-        (escape(case.trained), escape(case.name), f"{gap:.1e}", _sources([case]), reason(case))
+        (case.trained, escape(case.name), f"{gap:.1e}", _sources([case]), reason(case))
         for case, gap in measured()
         if case.differs
     ]
-    head = ("method", "case", "difference", "against", "why")
-    return _table("Cases that differ", head, rows)
+    return _table("Cases that differ", ("method", "case", "difference", "against", "why"), rows)
 
 
 def every_case() -> Html:
-    """A row a case: the largest difference, what it may be, and as read."""
-    rows = [
-        (
-            *(escape(case.trained), escape(case.name), f"{gap:.1e}"),
-            *("differs" if case.differs else f"{case.tolerance:.0e}", _reading([case])),
-        )
-        for case, gap in measured()
-    ]
+    """One row per case: the largest difference, what it may be, and as read."""
+    rows = []
+    for case, gap in measured():
+        allowed = "differs" if case.differs else f"{case.tolerance:.0e}"
+        rows.append((case.trained, escape(case.name), f"{gap:.1e}", allowed, _reading([case])))
     return _table("Every case", ("method", "case", "difference", "allowed", "as read"), rows)
 
 
@@ -93,22 +87,16 @@ def _reading(cases: Sequence[Any]) -> str:
     for case in cases:
         settings = case.reading["fields"] | case.reading.get("protocol", {})
         for name, value in settings.items():
-            values.setdefault(name, {})[_text(value)] = None
+            shown = tuple(value) if isinstance(value, list) else value
+            values.setdefault(name, {})[str(shown)] = None
     fields = [f"<code>{escape(n)}</code> {escape(', '.join(v))}" for n, v in values.items()]
     notes = dict.fromkeys(case.reading.get("note", "") for case in cases)
     lines = ["; ".join(fields) or "defaults", *(escape(note) for note in notes if note)]
     return "<br>".join(lines)
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return "(" + ", ".join(map(str, value)) + ")"
-    return str(value)
-
-
-def _table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    texts = list(rows)
-    frame = pd.DataFrame([row[1:] for row in texts], columns=list(head[1:]))
-    frame.index = pd.Index([row[0] for row in texts])
+def _table(label: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
+    frame = pd.DataFrame([row[1:] for row in rows], columns=list(head[1:]))
+    frame.index = pd.Index([row[0] for row in rows])
     html = styled(frame.rename_axis(columns=head[0]), "parity", label, f"{label}.")
     return Html(html, label.lower())

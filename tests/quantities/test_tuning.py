@@ -1,7 +1,5 @@
 """The common protocol: one budget of trials for every arm, the same choice for every seed."""
 
-from dataclasses import replace
-
 import pandas as pd
 import pytest
 
@@ -58,14 +56,8 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
 
 
 def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
-    """Progress names rows and tried values; an experiment with another's arms has its tuning."""
-    labels = []
-
-    class Told(Silent):
-        def start(self, label: str, total: int, done: int) -> None:
-            labels.append(label)
-
-    study = replace(weights(tmp_path, SHORT), progress=Told())
+    """An experiment with another's arms has its tuning."""
+    study = weights(tmp_path, SHORT)
     solo, adcol = study.results("table-4")
     assert solo.tries == {} and adcol.tries.keys() == {"10.0", "0.1"}
     best = max((10.0, 0.1), key=lambda mu: adcol.tries[str(mu)])
@@ -74,8 +66,6 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     trials = [r.config for r in toys.records(tmp_path) if r.config["seed"] == 3]
     assert [trial["protocol"]["rounds"] for trial in trials] == [1, 1]
     assert {trial["method"]["fields"]["mu"] for trial in trials} == {10.0, 0.1}
-    tried = ["ADCOL, 10.0 seed 3", "ADCOL, 0.1 seed 3"]
-    assert labels == ["SOLO seed 0", *tried, "ADCOL seed 0"]
     (again,) = study.results("table-6-rounds")
     assert again.tries == adcol.tries
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 from scipy.spatial.distance import pdist
 
@@ -137,3 +138,24 @@ def test_tsne_names_its_points_and_keeps_far_groups_apart():
     assert len(points(40, 1)) == 40 and len(points(5, 3)) == 5
     with one_line("at least 5"):
         points(4, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [("FedAvg", "reference"), ("ADCOL", "reference"), ("FedAvg", "fused")]
+)
+def test_numbers_are_the_same_on_one_thread_and_two(name, engine, tmp_path, monkeypatch, request):
+    """Of a network large enough that two threads share a product of its, and sum it otherwise."""
+    federation = toys.federation((70, 40, 66))
+    monkeypatch.setattr(store_module, "federation_of", lambda spec, root: federation)
+    request.addfinalizer(lambda: torch.set_num_threads(1))
+    large = {"model": "digit-cnn", "batch_size": 32, "local_epochs": 1, "rounds": 2}
+    records = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        records.append(obtain(tmp_path / str(threads), spec(name, engine=engine, **large)))
+        assert torch.get_num_threads() == threads
+    one, two = records
+    pd.testing.assert_frame_equal(numbers(one.curve), numbers(two.curve), check_exact=True)
+    assert all((value == two.features[name]).all() for name, value in one.features.items())
+    assert one.environment["threads"] == two.environment["threads"] == 1
+    assert (one.environment["at_once"], two.environment["at_once"]) == (1, 2)

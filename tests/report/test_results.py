@@ -168,19 +168,15 @@ def test_tables_of_some_experiments_and_of_the_others():
 
 def test_without_records_pages_say_so():
     empty = Results([], "adcol")
-    by_dataset = (views.curves, views.by_domain, views.traffic)
+    by_dataset = (views.curves, views.by_domain, views.traffic, views.numbers)
     shown = [
-        views.overview(empty),
-        views.table(empty, "table-1"),
-        views.beside(empty, "table-1"),
-        views.sweep(empty, "figure-2c", "digits5", "mu"),
-        views.in_and_out(empty, "table-1", "digits5", "images"),
+        *(view(empty) for view in (views.overview, execution.executions)),
+        *(view(empty, "table-1") for view in (views.table, views.beside)),
+        *(view(empty, "table-1", "digits5") for view in by_dataset),
+        *(view(empty, "table-1", "digits5", "mu") for view in (views.sweep, views.in_and_out)),
         views.embedding(empty, "digits5", "domain", "class"),
         views.picture(empty, "digits5", "samples"),
         views.counts(empty, "digits5"),
-        execution.executions(empty),
-        views.numbers(empty, "table-1", "digits5"),
-        *(view(empty, "table-1", "digits5") for view in by_dataset),
     ]
     assert all(views.NOTHING in one.html for one in shown)
     html = views.table(Results([], "fedpall"), "table-1-pacs").html
