@@ -1,11 +1,8 @@
 """ADCOL's variants: of its appendix, and of FedPall's code."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from fedrepro import methods
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.models import Output
 from fedrepro.models.discriminators import ResNetDiscriminator
@@ -117,12 +114,3 @@ def test_the_discriminator_is_shown_what_it_was_taught():
         for f in (1.0, 10.0)
     )
     torch.testing.assert_close(one, ten)
-
-
-@pytest.mark.parametrize("closing", [True, False])
-def test_features_are_sent_of_augmented_images_after_the_closing_pass(closing):
-    asked, given = [], {"received": {}, "augmentation": "as in training"}
-    features = lambda *how: asked.append(how) or torch.zeros(2, 3)  # noqa: E731
-    client = SimpleNamespace(**given, features=features)
-    methods.create("ADCOL", closing_pass=closing).upload(client)
-    assert asked == [(True, "as in training" if closing else None)]

@@ -54,13 +54,10 @@ def test_the_example_of_message_sizes() -> None:
     assert rows["ADCOL MB per round, 5 outputs", "value"]["alternative"]
 
 
-def test_distances_of_sources_have_their_mean_and_no_verdict() -> None:
+def test_sizes_and_distances_of_sources_are_those_before_clients_get_theirs() -> None:
     whole, *each = found("table-3-fid").values()
     assert whole["value"] == pytest.approx(np.mean([row["value"] for row in each]))
     assert whole["standin"] and "Inception" in whole["caveats"][0]
-
-
-def test_sizes_of_sources_are_those_before_clients_get_theirs() -> None:
     rows = found("table-3-sizes")
     assert rows["minidigits / mini-scanned", "train"]["value"] == 1437
     assert rows["minidigits / mini-scanned", "test"]["value"] == 360

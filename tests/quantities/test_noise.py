@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedrepro.federated.metrics import CURVE_COLUMNS
-from fedrepro.quantities.noise import Noise, binomial, confusion, hits
+from fedrepro.quantities.noise import Noise, binomial, hits
 
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(0, 3, 200)
@@ -59,19 +59,3 @@ def test_paired_variance_is_what_a_bootstrap_over_images_gives() -> None:
     bound = Noise("last").variance(rows(keep=False), "here")
     assert bound == pytest.approx(sum(binomial(float(r.mean()), 200) for r in right))
     assert bound > found
-
-
-def test_confusion_counts_pairs_and_leaves_out_a_method_without_predictions() -> None:
-    runs = [run("a", [guesses(0.7)]), run("b", [guesses(0.5)])]
-    lost = run("c", [guesses(0.5)], keep=False)
-    for one in (*runs, lost):
-        one.data["counts"] = [{"class": name} for name in "xyz"]
-    named = [*(("ours", one) for one in runs), ("theirs", runs[0]), ("theirs", lost)]
-    found = confusion(named, "last")
-    assert set(found.method) == {"ours"}
-    table = found.pivot(index="cls", columns="predicted", values="images").fillna(0)
-    seen = [one.predictions["predicted/1/global/server/here"] for one in runs]
-    pairs = sum(np.histogram2d(LABELS, s, bins=3)[0] for s in seen).tolist()
-    assert table.loc[list("xyz"), list("xyz")].to_numpy().tolist() == pairs
-    assert found.groupby("cls").percent.sum().tolist() == pytest.approx([100, 100, 100])
-    assert confusion([("theirs", lost)], "last").empty

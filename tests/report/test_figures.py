@@ -45,10 +45,6 @@ def seeded(values: dict[Any, list[float]], *keys: str) -> list[dict[str, Any]]:
     ]
 
 
-def labelled(values: dict[str, list[float]]) -> pd.DataFrame:
-    return pd.DataFrame(seeded({(label,): seeds for label, seeds in values.items()}, "label"))
-
-
 def built(table: str, values: dict[tuple[str, str], list[float]], **facts: Any) -> pd.DataFrame:
     return verdicts.build_table(ADCOL, table, table_rows(values, **facts))
 
@@ -119,19 +115,10 @@ def test_a_method_has_one_look_in_all_figures() -> None:
     assert len(set(one.values())) == len(set(two.values())) == 3
 
 
-def test_curves_over_traffic_are_logarithmic_in_megabytes() -> None:
-    figure = figures.curves(curve_frame(("SOLO", "FedAvg")), x="bytes")
-    assert figure.axes[0].get_xscale() == "log" and "(MB)" in figure.axes[0].get_xlabel()
-    found = lines(figure)
-    assert list(found["FedAvg"].get_xdata()) == pytest.approx([2.0 * r for r in range(1, 11)])
-    assert list(found["SOLO (sends nothing)"].get_ydata()) == [10.5, 10.5]
-    rows = data(figure).groupby("label")
-    assert rows.get_group("SOLO")[["round", "MB", "mean"]].to_numpy().tolist() == [[10, 0, 10.5]]
-
-
 def test_sweep_keeps_the_order_given() -> None:
     values = {"mu=10": [50.0, 54.0], "mu=0": [70.0, 70.0], "mu=1": [80.0, np.nan]}
-    figure = figures.sweep(labelled(values), "weight")
+    rows = seeded({(label,): seeds for label, seeds in values.items()}, "label")
+    figure = figures.sweep(pd.DataFrame(rows), "weight")
     ax = figure.axes[0]
     assert ticks(ax.xaxis) == ["10", "0", "1"]
     mean, *bars = ax.lines

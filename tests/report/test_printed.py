@@ -39,9 +39,6 @@ def test_exactly_the_pairs_that_three_runs_can_give_fit() -> None:
         tried = list(product(["42.9", "47.6", "50.0"], printed))
         found = {pair for pair in tried if std_fits(*pair, images, trials, ddof)}
         assert found == possible & set(tried)
-
-
-def test_chance_is_the_share_of_numbers_that_fit() -> None:
     assert by_chance("50.0", 1000, 1) == 1.0
     assert by_chance("50.00", 50, 1) == pytest.approx(3 / 401)  # 48, 50 and 52
 

@@ -251,9 +251,6 @@ def test_views_of_the_recorded_runs():
     value = metrics.scores(result.record.curve, rule)["avg"]
     rows = found.where(seed=1).cells("table-1-office10")
     assert [r["value"] for r in rows if (r["method"], r["column"]) == ("MOON", "avg")] == [value]
-
-
-def test_curves_at_scale_paper_show_what_is_printed():
     picture = views.curves(recorded("adcol").where(scale="paper"), "table-4", "office10")
     levels = [line.get_ydata()[0] for line in picture.axes[0].lines if len(line.get_xdata()) == 2]
     assert levels[:2] == [58.8, 56.2]  # SOLO and FedAvg
