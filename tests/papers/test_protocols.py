@@ -142,27 +142,9 @@ def test_what_an_arm_changes_in_the_papers_protocol() -> None:
     rates = changed("table-8").values()
     assert {p.participation for p in rates} == {0.1, 0.2, 0.5, 1.0}
     assert {sum(p.data.allocation.clients.values()) for p in rates} == {100}
-    staged = changed("table-18").values()
-    assert [(p.rounds, p.stay) for p in staged] == [(100, 1), (100, 1), (200, 2)]
     linear, single = ADCOL.arms("table-19")
     assert linear.fields["discriminator_activation"] is False and not linear.alternative
     assert single.fields["discriminator_hidden"] == () and single.alternative
-
-
-def test_the_weights_of_adcols_table_4_are_tuned_as_the_paper_says() -> None:
-    tuned = {
-        (scale, dataset, arm.label, tuning.rounds.get(scale), tuning.values[scale])
-        for scale in SCALES
-        for dataset, name in (("office10", "table-4"), ("digits5", "table-1"))
-        for arm in ADCOL.arms(name, dataset, scale)
-        if (tuning := ADCOL.tuning_of(name, dataset, arm))
-    }
-    weights = (10.0, 1.0, 0.1, 0.01, 0.001)
-    assert tuned == {
-        (scale, "office10", label, rounds, weights)
-        for scale, rounds in (("paper", 20), ("reduced", None))
-        for label in ("ADCOL", "FedProx")
-    }
 
 
 def test_arms_of_the_common_protocol_differ_in_their_method_alone() -> None:

@@ -59,15 +59,12 @@ def test_a_main_claim_is_one_row_of_its_least_support() -> None:
 
 
 @pytest.mark.usefixtures("claims")
-def test_the_picture_has_every_lead_that_has_an_interval() -> None:
+def test_the_picture_has_every_lead_that_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = claim_views.drawn()
     names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
     assert names == ["PACS", "Office-Caltech-10"]
     said = "above 0 in 1, below 0 in 0, not told from 0 in 1; in 0 the curves still rise"
     assert said in drawn.caption and len(drawn.png()) > 5000
-
-
-def test_without_records_the_picture_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, Answer("mpft", ROUND))])
     assert ", 0 rows" in claim_views.drawn().caption
     assert "| not run |" in claim_views.main_claims("here", "folder")

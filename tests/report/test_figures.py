@@ -173,11 +173,8 @@ def test_counts_are_written_with_their_sums() -> None:
 def test_beside_draws_both_sides_of_every_cell() -> None:
     values = {("ADCOL", "mnist"): [94.0, 95, 96], ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     figure = figures.beside(built("table-1", values))
-    titles = [ax.get_title() for ax in figure.axes]
-    assert titles == ["MNIST", "SVHN", "USPS", "SynthDigit (stand-in)", "MNIST_M", "avg"]
-    ax = figure.axes[0]
-    methods = list(ADCOL.table("table-1").methods)
-    assert ticks(ax.yaxis) == methods
+    ax, methods = figure.axes[0], list(ADCOL.table("table-1").methods)
+    assert figure.axes[3].get_title() == "SynthDigit (stand-in)" and ticks(ax.yaxis) == methods
     printed, mine = ax.containers
     row = methods.index("ADCOL")
     assert printed.lines[0].get_xdata()[row] == 94.7 and mine.lines[0].get_xdata()[row] == 95.0
@@ -198,8 +195,6 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     assert ticks(ax.xaxis) == list(domains) and ax.get_ylim() == (40.0, 100.0)
     rows = data(figure).set_index(["label", "domain"])
     assert rows.value.to_dict() == {key: sum(pair) / 2 for key, pair in values.items()}
-    said = "highest B on sketch with 91.00, lowest B on photo with 42.00"
-    assert said in filed(figure)["description"]
 
 
 def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
