@@ -72,9 +72,6 @@ def test_the_targets_loss_by_hand_and_without_labels():
     assert found == pytest.approx({"fool": 0.5 * (math.log(4 / 3) + 3 * LOG2) / 4})
 
 
-# The network. Which parts each term trains, and which of them against the others.
-
-
 def network():
     torch.manual_seed(0)
     method = methods.create("FADA", information=0.5)
@@ -94,8 +91,8 @@ def source_terms():
     return module, x, method.client_loss(module, Batch(x, torch.arange(6) % 3), received)
 
 
-def test_each_term_trains_its_own_parts():
-    module, _, found = source_terms()
+def test_each_term_trains_its_own_parts_and_the_estimator_works_against_them():
+    module, x, found = source_terms()
     trained = {
         term: {name.split(".")[0] for name in gradients(value, module)}
         for term, value in found.items()
@@ -109,10 +106,6 @@ def test_each_term_trains_its_own_parts():
         "rebuild": {"invariant", "specific", "reconstructor"},
         "information": {"invariant", "specific", "estimator"},
     }
-
-
-def test_the_estimator_works_against_the_parts_and_they_with_their_weight():
-    module, x, found = source_terms()
     ours = gradients(found["information"], module)
     module.load_state_dict(network()[1].state_dict())
     z = module.projection(module.encoder(x)).detach()

@@ -139,9 +139,6 @@ def test_a_wrong_name_or_value_is_one_clear_line(name, fields, said):
     assert "\n" not in str(caught.value)
 
 
-# Methods from elsewhere.
-
-
 @dataclass(frozen=True)
 class Lazy(Method):
     name = "Lazy"

@@ -189,9 +189,6 @@ def test_ranks_and_who_is_first_are_computed_under_each_rule() -> None:
     assert "ADCOL" not in html  # a seed of it diverged
     html = each("reduced", FedBN=60.0, ADCOL=99.0)
     assert "does not change who is first: ADCOL. No rank changes." in html
-
-
-def test_one_method_has_no_order() -> None:
     assert "One method has no order." in each("paper", FedBN=60.0)
     assert each("paper", FedBN=None) == ""
 
