@@ -1,6 +1,7 @@
 """Methods that share class means: FedAPC, FedPall, FedProto, I2PFL, RUCR."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -70,6 +71,9 @@ def test_fedpalls_uploads_are_masked_features_in_training_mode():
     gone = (found == 0).all(dim=0)
     assert gone.sum() == 2  # of 16 features
     torch.testing.assert_close(found, torch.where(gone, 0.0, z))
+    client = SimpleNamespace(generator=torch.Generator())
+    noisy = methods.create("FedPall", sent_as="gaussian").disguised(torch.ones(99, 99), client)
+    assert (noisy - 1).std().item() == pytest.approx(1, rel=0.03)  # of variance 1
 
 
 @pytest.mark.parametrize("in_training", [False, True])
