@@ -104,6 +104,6 @@ def test_a_page_holds_every_field_with_its_source_and_what_travels(name):
 
 
 def test_described_names_become_items_and_prose_stays() -> None:
-    given = ["Train: once.", "", "paper: whose protocol. draws (b, k): random,", "    or 0."]
-    items = ["- **paper**: whose protocol.", "", "- **draws (b, k)**: random,", "  or 0."]
+    given = ["Train a run: once.", "", "paper: whose. draws (b, k): random,", "    or 0."]
+    items = ["- **paper**: whose.", "", "- **draws (b, k)**: random,", "  or 0."]
     assert listed(given) == [*given[:2], *items]
