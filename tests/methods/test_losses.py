@@ -137,7 +137,7 @@ def test_prototypes_of_a_diverged_network_are_refused():
         finch_prototypes(stack, torch.ones(3, 2))
 
 
-def test_beta_draws_follow_the_distribution_and_the_stream():
+def test_beta_draws_follow_the_distribution_and_the_generator():
     for alpha in (0.2, 1.0):
         lam = beta_draws(4000, alpha, stream())
         assert kstest(lam.numpy(), "beta", args=(alpha, alpha)).pvalue > 0.01
