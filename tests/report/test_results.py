@@ -241,7 +241,7 @@ def test_views_of_the_recorded_runs():
     assert not execution.hashes(found).empty and "torch" in execution.this_build().index
     sent = views.traffic(found, "table-1-office10", "office10")
     assert {"model up", "prototypes down"} <= set(words(sent))
-    assert "WebCam" in words(views.by_domain(found, "table-1-office10", "office10"))
+    assert "webcam" in words(views.by_domain(found, "table-1-office10", "office10"))
     assert isinstance(views.curves(found, "table-1-office10", "office10", "bytes"), Picture)
     assert views.counts(found, "office10").to_numpy().sum() > 1000
     assert "<img" in views.picture(found, "office10", "samples").html
