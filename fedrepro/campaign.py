@@ -18,9 +18,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import psutil
 import yaml
@@ -31,9 +30,6 @@ from fedrepro.base.errors import Diverged, FedReproError, choices, first_mistake
 from fedrepro.base.places import CHECKOUT
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
-
-if TYPE_CHECKING:
-    from fedrepro.papers import Arm
 
 LIST = CHECKOUT / "book" / "campaign.yaml"
 FOLDER = "campaign"  # in the runs folder: the progress of each run
@@ -157,6 +153,7 @@ def _alive(pid: int, born: float) -> bool:
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     """One line per run and one of totals. Hours come from the speed of the runs trained here."""
+    from fedrepro.quantities.work import pflop
     from fedrepro.report.text import aligned
 
     said = [status(run, folder) for run in runs]
@@ -165,7 +162,7 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     read = {spec: known["data"] for spec, known in zip(specs, said, strict=True) if "data" in known}
     # PFLOP: counted where a run has read the same data, else as listed.
     sizes = [
-        pflop(arm, *read[spec]) if spec in read else run.entry.pflop
+        pflop(arm.protocol, *read[spec]) if spec in read else run.entry.pflop
         for run, arm, spec in zip(runs, arms, specs, strict=True)
     ]
     known = [(one, size) for one, size in zip(said, sizes, strict=True) if size is not None]
@@ -203,30 +200,6 @@ def _share(said: dict[str, Any], rounds: str) -> float:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
-
-
-def pflop(arm: Arm, images: int, classes: int, size: int) -> float:
-    """An estimate of a run's 1e15 floating point operations: three forward passes of the protocol's
-    network for each of the clients' images and epochs. Tests, the server's work, a method's extra
-    work and the trials of a tuned setting are left out. size: as in `Federation`."""
-    p = arm.protocol
-    passes = 3 * images * p.participation * p.local_epochs * p.rounds
-    embedded = p.data.encoder is not None
-    return _forward(p.model, json.dumps(p.model_args), classes, size, embedded) * passes / 1e15
-
-
-@lru_cache
-def _forward(model: str, given: str, classes: int, size: int, embedded: bool) -> float:
-    """Operations of one image's forward pass."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from fedrepro.models import build_model
-
-    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network = build_model(model, classes, size, **json.loads(given)).eval()
-        network(torch.zeros((1, size) if embedded else (1, 3, size, size)))  # shapes, no numbers
-    return float(counter.get_total_flops())
 
 
 # The parent.
