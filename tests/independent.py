@@ -1,7 +1,8 @@
-"""Verdicts and claims recomputed from the packed files: pandas and scipy, nothing of fedrepro.
+"""Verdicts and claims recomputed from the packed files with pandas and scipy.
 
 It reads what `fedrepro records pack` wrote and the papers' YAML files, and follows the rules of the
-pages *How to read a verdict* and *What the papers claim*, written down a second time.
+pages *How to read a verdict* and *What the papers claim*, written down a second time. Of fedrepro
+it takes only the settings that a paper's file asks for today, to find rows of earlier ones.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import pandas as pd
 import yaml
 from scipy import stats
+
+from fedrepro import methods, papers
 
 ROOT = Path(__file__).parents[1]
 RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
@@ -177,6 +180,31 @@ def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, d
     return found
 
 
+@cache
+def asked(name: str, experiment: str, dataset: str, scale: str) -> dict[str, list[Any]]:
+    """Method and protocol of each row today; of a tuned row with every value it may get."""
+    known, found = papers.load(name), {}
+    for arm in known.arms(experiment, dataset, scale):
+        tuning = known.tuning_of(experiment, dataset, arm)
+        first = [] if tuning is None else [(v, chosen) for v, chosen, _ in arm.trials(tuning)]
+        rest = [c for v, chosen in first for _, c, _ in chosen.constants(tuning, v)]
+        found[arm.label] = [settings(one) for one in (arm, *(c for _, c in first), *rest)]
+    return found
+
+
+def settings(arm: papers.Arm) -> Any:
+    method = methods.create(arm.method, **arm.fields)
+    own = {"name": method.name, "version": method.version, "fields": method.fields()}
+    return json.loads(json.dumps([own, arm.protocol.model_dump(mode="json")]))
+
+
+def past(name: str, experiment: str, dataset: str, scale: str, row: str) -> bool:
+    """Whether a run of a row had other settings than the paper's file asks for today."""
+    today = asked(name, experiment, dataset, scale).get(row, [])
+    runs = rows_of(name, experiment, dataset, scale)[row].values()
+    return any([index()[0][r]["config"]["method"], protocol(r)] not in today for r in runs)
+
+
 def gain(runs: list[str]) -> float:
     """Points that the last quarter of the rounds adds, by the slope of the last half; none where
     the protocol's own rule ended the run."""
@@ -227,7 +255,9 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
                 differences.append((whole or column, d, drawn, test.get("margin", 0.0)))
         compared = [best, *(theirs[label] for label in wanted)]
         flat = all(gain(list(row.values())) < 1 for row in compared)
-        return differences, scale, scale == "paper" or flat
+        old = past(name, test["experiment"], dataset, scale, test["better"])
+        old |= any(past(name, other, dataset, scale, label) for label in wanted)
+        return differences, scale, (scale == "paper" or flat) and not old
     return None
 
 
@@ -314,9 +344,10 @@ def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, flo
         parts += ran or [([], "", True, "")]
     every = tested_p(parts)
     pairs = [pair for ps in every for pair in ps]
+    family = [pair for ps, (_, _, may, _) in zip(every, parts, strict=True) if may for pair in ps]
     worst, adjusted = 0.0, {}
-    for rank, p in enumerate(sorted(reverse for _, reverse in pairs)):
-        worst = max(worst, min(1.0, p * (len(pairs) - rank)))
+    for rank, p in enumerate(sorted(reverse for _, reverse in family)):
+        worst = max(worst, min(1.0, p * (len(family) - rank)))
         adjusted.setdefault(p, worst)
     words = []
     for ps, (_, _, may, _) in zip(every, parts, strict=True):

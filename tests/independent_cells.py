@@ -20,6 +20,7 @@ from tests.independent import (
     image_variance,
     index,
     paper,
+    past,
     protocol,
     rows_of,
     scored,
@@ -108,12 +109,15 @@ def trained(name: str) -> dict[Place, str]:
                 own = next(a for a in arms(name, experiment["id"]) if a["label"] == label)
                 if own.get("alternative"):
                     continue
+                old = past(name, experiment["id"], dataset, "paper", label)
                 for column, place in places_of(name, experiment, own, next(iter(runs.values()))):
                     place = (table, dataset, *place)
                     cell = printed(name, table, *place[2:])
                     if not cell:
                         continue
-                    found[place] = settled(name, table, runs, column, cell)
+                    found[place] = "no verdict"
+                    if not old:
+                        found[place] = settled(name, table, runs, column, cell)
                     if found[place] == "open" and (experiment["id"], label) not in diverged(
                         dataset
                     ):

@@ -21,7 +21,8 @@ from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report import views
-from fedrepro.report.claims import LEVEL, Answer, Difference, Part, Word, answered, of_recorded
+from fedrepro.report.claims import Answer, Part, Word, answered, of_recorded
+from fedrepro.report.comparison import LEVEL, Difference
 from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
 from fedrepro.report.results import FLAT, Results, kept
 from fedrepro.report.tables import MINUS, Html, badge, prose, styled
@@ -33,14 +34,16 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
         "contradicted",
-        f"a difference is below it, p < {LEVEL:g} after Holm's correction over all differences of "
-        "the claim, also of those that cannot answer",
+        f"a difference is below it, p < {LEVEL:g} after Holm's correction over the differences of "
+        "the claim that can answer: those that no reason below keeps open",
     ),
     ("open", "neither; or no run, one seed, earlier settings, or curves that are not flat yet"),
 )
 
 
 NOTES = (
+    "What is tested is the comparison that a claim's sentence names. Accuracies, leads and ratios "
+    "in it are the printed ones, unless it calls them a bound.",
     "A difference has two errors, added in variance. The first is the spread of the paired "
     "differences over seeds, pooled over the comparisons of the claim on one data set and scale.",
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
@@ -58,6 +61,12 @@ NOTES = (
     "An open claim that has runs says which lead such runs would show with 80 % probability, "
     "beside the printed one. Where the curves are flat it says how many seeds a lead of the "
     "printed size takes, in hours of one core; else it says what is missing.",
+    "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
+    "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
+    "A test without runs names the command that makes them, of three seeds, and its hours: the "
+    "operations that `fedrepro campaign --list` estimates, with a tuned setting's trials, at the "
+    "mean speed of the paper's recorded runs of that scale, or of all papers' if it has none. The "
+    "speed of the network in question may be another.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
     "is counted from the paper's own networks and rounds, not trained, has no error.",
 )
@@ -293,8 +302,7 @@ def drawn() -> Picture:
         if least.printed is not None:
             ax.plot(least.printed, place, "D", color=PAPER, markersize=8)
         ax.hlines(place, *least.between(), color=OURS, linewidth=2)
-        settled = not (lead.part.rising or lead.part.past)
-        ax.plot(least.mean, place, "o", color=OURS, mfc=OURS if settled else "white")
+        ax.plot(least.mean, place, "o", color=OURS, mfc=OURS if lead.part.settled else "white")
     ax.plot([], [], "o-", color=OURS, label="ours, 95 %")
     ax.plot([], [], "o", color=OURS, mfc="white", label="still rising, or earlier settings")
     ax.plot([], [], "D", color=PAPER, markersize=8, label="printed")

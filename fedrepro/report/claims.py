@@ -8,100 +8,32 @@ pooled over the comparisons of the claim on a data set. The variance over test i
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
+from fedrepro.report.comparison import LEVEL, Difference, pooled_freedom
+from fedrepro.report.missing import hours, needed
 from fedrepro.report.results import FLAT, Results, kept
 
 Word = Literal["holds", "contradicted", "open"]
-LEVEL = 0.05
-POWER = 0.8
 SCALES = ("paper", "reduced")  # smoke answers nothing
 Row = tuple[str, str, str, str]  # experiment, data set, scale, name
 
 
 @dataclass(frozen=True)
-class Difference(metrics.Estimate):
-    """A test's better row minus another, in one column: the mean over seeds. gaps: by seed; unit:
-    differences of one unit have one spread; margin: the least that counts; printed: the same
-    difference of printed numbers."""
-
-    other: str
-    column: str
-    unit: str
-    gaps: pd.Series = field(compare=False)
-    margin: float
-    printed: float | None
-    spread: float = 0.0  # variance of the paired differences over seeds,
-    pairs: int = 1  # pooled over this many of them
-    images: float = 0.0  # variance of the mean over test images
-
-    @property
-    def p(self) -> float:
-        """One-sided p: the probability of a difference this large if the truth is at the margin."""
-        return self.below(-self._t) if self.freedom else 1.0
-
-    @property
-    def reverse(self) -> float:
-        return self.below(self._t) if self.freedom else 1.0
-
-    @property
-    def _t(self) -> float:
-        gap = self.mean - self.margin
-        return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
-
-    @property
-    def exact(self) -> bool:
-        """Whether it is counted, so that it does not depend on chance."""
-        return math.isinf(self.freedom) and not self.error
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The two-sided 95 % interval; None with one seed, and for a counted value."""
-        return None if not self.freedom or self.exact else self.between()
-
-    @property
-    def least_seen(self) -> float | None:
-        """The smallest distance from the margin that such runs detect with 80 % power."""
-        return None if not self.freedom or self.exact else _seen(self.error, self.freedom)
-
-    @property
-    def seeds_needed(self) -> int | None:
-        """How many seeds detect a lead of the printed size with 80 % power. None if no number does,
-        because of too few test images, or if no lead is printed."""
-        lead, images = (self.printed or 0.0) - self.margin, (self.images, math.inf)
-        if not self.spread or lead <= _seen(*combined(images)):
-            return None
-        owns = ((n, (self.spread / n, _freedom([n] * self.pairs))) for n in count(2))
-        return next(seeds for seeds, own in owns if lead >= _seen(*combined(own, images)))
-
-
-def _freedom(sizes: Sequence[int]) -> float:
-    """Of a variance pooled over differences of so many seeds each, which correlate by one half."""
-    return sum(size - 1 for size in sizes) / (1 + (len(sizes) - 1) / 4)
-
-
-def _seen(error: float, freedom: float) -> float:
-    """The smallest distance from the margin that is detected with 80 % power."""
-    return float(stdtrit(freedom, 1 - LEVEL) + stdtrit(freedom, POWER)) * error
-
-
-@dataclass(frozen=True)
 class Part:
-    """One test of a claim on one data set. differences: none where nothing was run. hours: of one
-    core, that one seed of all its rows took. rising, past: rows that are not flat yet, and rows
-    trained with earlier settings; both leave the part open."""
+    """One test of a claim on one data set. differences: none where nothing was run; needed: what
+    would be, with its cost. hours: of one core, that one seed of all its rows took. rising, past:
+    rows that are not flat yet, and rows trained with earlier settings; both leave it open."""
 
     test: Comparison
     dataset: str = ""
@@ -110,6 +42,7 @@ class Part:
     rising: tuple[str, ...] = ()
     past: tuple[str, ...] = ()
     hours: float = 0.0
+    needed: str = "runs"
     verdict: Word = "open"
 
     @property
@@ -129,16 +62,22 @@ class Part:
         return list(dict.fromkeys([self.test.better, *others])) if others else []
 
     @property
+    def settled(self) -> bool:
+        """Whether it can answer: it was run, with today's settings, until its curves were flat."""
+        return bool(self.differences) and not self.rising and not self.past
+
+    @property
     def weakest(self) -> Difference | None:
         return max(self.differences, key=lambda d: d.p, default=None)
 
     @property
     def why(self) -> str:
         """One line: the comparison, and the reason for the answer."""
-        where = self.test.experiment + (f" on {self.dataset}" if self.dataset else "")
+        dataset = self.dataset or self.test.dataset
+        where = self.test.experiment + (f" on {dataset}" if dataset else "")
         weakest = self.weakest
         if weakest is None:
-            return f"{where}: not run; what is missing: runs"
+            return f"{where}: not run; what is missing: {self.needed}"
         runs = "counted" if weakest.exact else f"{self.seeds} seed{'s' * (self.seeds > 1)}"
         more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
         said = f"{where}, {self.scale}, {runs}: {more} minus {less} ({weakest.column})"
@@ -147,7 +86,8 @@ class Part:
         if weakest.exact:
             return said + least
         if weakest.interval is None:
-            return f"{said}; one seed has no interval; what is missing: more seeds"
+            each = f", {hours(self.hours)} hours of one core each" * bool(self.hours)
+            return f"{said}; one seed has no interval; what is missing: more seeds{each}"
         low, high = weakest.interval
         said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}
@@ -171,9 +111,8 @@ class Part:
             return f"{said}; no number of seeds can detect it, because of the few test images"
         if seeds is None or seeds <= self.seeds:
             return said
-        hours = (seeds - self.seeds) * self.hours
-        shown = f"{hours:.0f}" if hours >= 1 else f"{hours:.1g}"
-        return f"{said}, which needs {seeds} seeds: {shown} more hours of one core"
+        more = hours((seeds - self.seeds) * self.hours)
+        return f"{said}, which needs {seeds} seeds: {more} more hours of one core"
 
 
 @dataclass(frozen=True)
@@ -252,11 +191,18 @@ def answered(found: Results) -> list[Answer]:
         names = [part.test.better, *([] if part.test.above is not None else [one.other])]
         return whole**2 * noise.variance([rows[part.row(n)] for n in names], one.column)
 
-    def hours(row: Row) -> float:
-        spent = [float(metrics.seconds(r.curve).sum()) / 3600 for r in rows.get(row, ())]
-        return sum(spent) / len(spent) if spent else 0.0
+    def spent(row: Row) -> float:
+        took = [float(metrics.seconds(r.curve).sum()) / 3600 for r in rows.get(row, ())]
+        return sum(took) / len(took) if took else 0.0
 
-    return answers(found.paper, cells, found.late_gains(*names), images, hours)
+    known = {
+        scale: [r for row, of in rows.items() if row[2] == scale for r in of] for scale in SCALES
+    }
+
+    def missing(test: Comparison) -> str:
+        return needed(found.paper, test, SCALES[: 1 if test.paper_only else None], known)
+
+    return answers(found.paper, cells, found.late_gains(*names), images, spent, missing)
 
 
 def answers(
@@ -264,13 +210,14 @@ def answers(
     cells: pd.DataFrame,
     gains: Mapping[Row, float] | None = None,
     images: Images = lambda *_: 0.0,
-    hours: Callable[[Row], float] = lambda _: 0.0,
+    spent: Callable[[Row], float] = lambda _: 0.0,
+    missing: Callable[[Comparison], str] = lambda _: "runs",
 ) -> list[Answer]:
     """The answers to every claim of a paper, from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
-    gains: `Results.late_gains`. images: variance of a difference over test images. hours: of one
-    run of a row.
+    gains: `Results.late_gains`. images: variance of a difference over test images. spent: hours of
+    one run of a row. missing: what a test without runs needs.
     """
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
     old: set[Any] = set()
@@ -286,21 +233,25 @@ def answers(
             facts: dict[str, Any] = {
                 "rising": tuple(name for name, row in rows.items() if row in rising),
                 "past": tuple(name for name, row in rows.items() if row in old),
-                "hours": sum(map(hours, rows.values())),
+                "hours": sum(map(spent, rows.values())),
             }
+            if not rows:
+                facts["needed"] = missing(part.test)
             parts.append(replace(part, **facts))
         found.append(Answer(paper.name, claim, tuple(_judged(parts))))
     return found
 
 
 def _judged(parts: list[Part]) -> Iterator[Part]:
-    """The parts with their verdicts. Holm's correction is over all differences of the claim."""
-    every = sorted((d for part in parts for d in part.differences), key=lambda d: d.reverse)
+    """The parts with their verdicts. Holm's correction is over the differences that can answer: one
+    that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly."""
+    read = [d for part in parts if part.settled for d in part.differences if d.freedom]
+    every = sorted(read, key=lambda d: d.reverse)
     shares = np.array([d.reverse for d in every]) * np.arange(len(every), 0, -1)
     below = {id(d) for d, p in zip(every, np.maximum.accumulate(shares), strict=True) if p < LEVEL}
     for part in parts:
         word: Word = "open"
-        if part.differences and not part.rising and not part.past:
+        if part.settled:
             if any(id(d) in below for d in part.differences):
                 word = "contradicted"
             elif all(d.p < LEVEL for d in part.differences):
@@ -320,7 +271,7 @@ def _estimated(paper: Paper, parts: Sequence[Part], images: Images) -> Iterator[
         known = []
         for one in part.differences:
             pool = pools[part.dataset, part.scale, one.unit]
-            freedom = _freedom([len(gaps) for gaps in pool])
+            freedom = pooled_freedom([len(gaps) for gaps in pool])
             if counted:
                 one = replace(one, freedom=math.inf)
             elif freedom:

@@ -1,11 +1,13 @@
-"""What a verdict compares: our seeds with a printed number."""
+"""What is compared: for a verdict our seeds with a printed number, for a claim two of our rows."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from statistics import fmean, stdev, variance
 from typing import Any, Literal
 
+import pandas as pd
 from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
@@ -15,6 +17,9 @@ from fedrepro.records import Record
 
 Tested = Literal["agrees", "higher", "lower", "close", "open"]
 Word = Tested | Literal["counted equal", "counted unequal", "no verdict", "not run"]
+
+LEVEL = 0.05
+POWER = 0.8
 
 
 def last_digit(decimals: int) -> float:
@@ -97,6 +102,75 @@ def drawn(
     shares = [cell.value / whole for cell in known if cell is not None and cell.value is not None]
     theirs = of_printed(shares, [images[domain] for domain in domains])
     return whole**2 * noise.variance([runs], column), whole**2 * theirs
+
+
+# The claims.
+
+
+@dataclass(frozen=True)
+class Difference(Estimate):
+    """A test's better row minus another, in one column: the mean over seeds. gaps: by seed; unit:
+    differences of one unit have one spread; margin: the least that counts; printed: the same
+    difference of printed numbers."""
+
+    other: str
+    column: str
+    unit: str
+    gaps: pd.Series = field(compare=False)
+    margin: float
+    printed: float | None
+    spread: float = 0.0  # variance of the paired differences over seeds,
+    pairs: int = 1  # pooled over this many of them
+    images: float = 0.0  # variance of the mean over test images
+
+    @property
+    def p(self) -> float:
+        """One-sided p: the probability of a difference this large if the truth is at the margin."""
+        return self.below(-self._t) if self.freedom else 1.0
+
+    @property
+    def reverse(self) -> float:
+        return self.below(self._t) if self.freedom else 1.0
+
+    @property
+    def _t(self) -> float:
+        gap = self.mean - self.margin
+        return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is counted, so that it does not depend on chance."""
+        return math.isinf(self.freedom) and not self.error
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The two-sided 95 % interval; None with one seed, and for a counted value."""
+        return None if not self.freedom or self.exact else self.between()
+
+    @property
+    def least_seen(self) -> float | None:
+        """The smallest distance from the margin that such runs detect with 80 % power."""
+        return None if not self.freedom or self.exact else _seen(self.error, self.freedom)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """How many seeds detect a lead of the printed size with 80 % power. None if no number does,
+        because of too few test images, or if no lead is printed."""
+        lead, images = (self.printed or 0.0) - self.margin, (self.images, math.inf)
+        if not self.spread or lead <= _seen(*combined(images)):
+            return None
+        owns = ((n, (self.spread / n, pooled_freedom([n] * self.pairs))) for n in count(2))
+        return next(seeds for seeds, own in owns if lead >= _seen(*combined(own, images)))
+
+
+def pooled_freedom(sizes: Sequence[int]) -> float:
+    """Of a variance pooled over differences of so many seeds each, which correlate by one half."""
+    return sum(size - 1 for size in sizes) / (1 + (len(sizes) - 1) / 4)
+
+
+def _seen(error: float, freedom: float) -> float:
+    """The smallest distance from the margin that is detected with 80 % power."""
+    return float(stdtrit(freedom, 1 - LEVEL) + stdtrit(freedom, POWER)) * error
 
 
 # The rules until 2026-11-23, kept for one release: `verdicts --json` shows their word with today's.

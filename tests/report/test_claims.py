@@ -73,7 +73,7 @@ def test_an_open_claim_says_what_would_settle_it() -> None:
         n for n in range(2, 99)
         if (stats.t.ppf(0.95, n - 1) + stats.t.ppf(0.8, n - 1)) * 4 / n**0.5 <= 62.6 - 58.8
     )  # fmt: skip
-    answer = _answer(cells, SOLO, hours=lambda *_: 0.5)  # of each of the two rows
+    answer = _answer(cells, SOLO, spent=lambda *_: 0.5)  # of each of the two rows
     said = f"which needs {needed} seeds: {needed - 3:.0f} more hours of one core"
     assert said in answer.parts[0].why
     answer = _answer(cells, SOLO, images=lambda *_: 4.0)  # 2 points: 2.5 times that are too many
@@ -89,6 +89,21 @@ def test_holm_protects_a_claim_of_many_comparisons() -> None:
         cells = _cells({**theirs, "SOLO": theirs["SOLO"] + gap, "ADCOL": 50 + NOISE[::-1]})
         answer = _answer(cells, _than())
         assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(p)
+        assert answer.verdict == word
+
+
+def test_differences_that_cannot_answer_are_not_in_holms_family() -> None:
+    """A reverse p of 0.02 contradicts, also beside six of rows that still rise."""
+    theirs = {name: 50 + NOISE for name in OTHERS}
+    gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - 0.02, 14 / (1 + 6 / 4))
+    cells = _cells(
+        {**theirs, "SOLO": theirs["SOLO"] + gap, "ADCOL": 50 + NOISE[::-1]}, scale="reduced"
+    )
+    tests = [SOLO, _than(*(name for name in OTHERS if name != "SOLO"))]
+    for rising, word in ((True, "contradicted"), (False, "open")):
+        gains = {("table-4", "office10", "reduced", "FedAvg"): 5.0 * rising}
+        answer = _answer(cells, *tests, gains=gains)
+        assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(0.02)
         assert answer.verdict == word
 
 

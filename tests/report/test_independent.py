@@ -37,6 +37,18 @@ def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name: str) -> 
     assert ours == cells.counted(name) | cells.trained(name)
 
 
+@pytest.mark.parametrize("name", papers.list())
+def test_the_rows_of_earlier_settings_are_the_same_when_recomputed(name: str) -> None:
+    ours = {
+        (experiment, study.dataset, study.scale, result.label): False
+        for study, experiment, result in recorded(name).runs()
+    }
+    for study, experiment, result in recorded(name).runs():
+        ours[experiment, study.dataset, study.scale, result.label] |= result.past
+    assert ours == {row: independent.past(name, *row) for row in ours}
+    assert len(ours) > 10
+
+
 def test_the_intervals_behind_them_are_the_same() -> None:
     """Training alone in ADCOL's Table 4, in every column."""
     frame = beside(recorded("adcol"), "table-4")
