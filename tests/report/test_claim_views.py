@@ -9,7 +9,8 @@ import pytest
 from fedrepro import papers
 from fedrepro.papers import Claim
 from fedrepro.report import claim_views, views
-from fedrepro.report.claims import Answer, Difference, Part, of_recorded
+from fedrepro.report.claims import Answer, Part, of_recorded
+from fedrepro.report.comparison import Difference
 from fedrepro.report.results import kept
 
 PAPER = papers.load("mpft")
@@ -52,7 +53,7 @@ def test_a_main_claim_is_one_row_of_its_least_support() -> None:
     assert rows[4:6] == [
         '| MPFT | one round is better than many of averaging | <a href="here#mpft-one-round">open'
         "</a> | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg |",
-        '| MPFT | a fraction of the traffic | <a href="here#mpft-cost">open</a> | reduced, counted '
+        f'| MPFT | {COST.main} | <a href="here#mpft-cost">open</a> | reduced, counted '
         "| PACS |  | 126.0 MB less than FedAvg |",
     ]
     assert rows[-1].startswith("![Main claims") and rows[-1].endswith("(folder/main-claims.png)")
