@@ -35,15 +35,17 @@ def _size(
     paper: Paper, names: Sequence[str], dataset: str, scale: str, known: Known
 ) -> float | None:
     """PFLOP of all rows of some experiments and of their trials; None if it is not known."""
-    todo = []
+    runs, total = [run for records in known.values() for run in records], 0.0
     for name in names:
         for arm in paper.arms(name, dataset, scale):
             tuning = paper.tuning_of(name, dataset, arm)
             tried = arm.trials(tuning) if tuning is not None else ()
-            todo += [arm.protocol] * SEEDS + [run.protocol for *_, run in tried]
-    runs = [run for records in known.values() for run in records]
-    sizes = [work.unread(protocol, runs) for protocol in todo]
-    return None if None in sizes else sum(size for size in sizes if size)
+            todo = [(arm.protocol, SEEDS), *((run.protocol, 1) for *_, run in tried)]
+            for protocol, times in todo:
+                if (size := work.unread(protocol, runs)) is None:
+                    return None
+                total += size * times
+    return total
 
 
 def hours(count: float) -> str:
