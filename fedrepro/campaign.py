@@ -18,8 +18,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import psutil
 import yaml
@@ -30,6 +31,11 @@ from fedrepro.base.errors import Diverged, FedReproError, choices, first_mistake
 from fedrepro.base.places import CHECKOUT
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
+from fedrepro.records.packed import INDEX, Pack
+from fedrepro.records.record import short_hash
+
+if TYPE_CHECKING:
+    from fedrepro.papers import Arm
 
 LIST = CHECKOUT / "book" / "campaign.yaml"
 FOLDER = "campaign"  # in the runs folder: the progress of each run
@@ -117,13 +123,17 @@ def _runs(entry: Entry) -> Iterator[Run]:
             yield replace(run := Run(entry, row, seed), key=_key(run))
 
 
-def _key(run: Run) -> str:
+def _config(arm: Arm, seed: int) -> dict[str, Any]:
     from fedrepro import methods
     from fedrepro.records import RunSpec
 
+    return RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, seed).config()
+
+
+def _key(run: Run) -> str:
     asked, arm = run.study(None, None)
     experiment = asked.paper.experiment(run.entry.experiment)
-    config = RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, run.seed).config()
+    config = _config(arm, run.seed)
     nameless = replace(arm, label="", row="", column=None, alternative=False)
     # The kind decides what else is measured, such as leakage.
     what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
@@ -135,11 +145,29 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
     from fedrepro.records import Store
 
     path = runs / FOLDER / f"{run.key}.json"
-    said = files.read_json(path) if path.exists() else {"state": "waiting"}
+    if not path.exists():
+        return {"state": "done" if _is_packed(run, runs) else "waiting"}
+    said = files.read_json(path)
     gone = said["state"] == "done" and Store(runs).find(said["run_id"]) is None
     if gone or (said["state"] == "under way" and not _alive(*said["process"])):
         return said | {"state": "waiting"}
     return said
+
+
+def _is_packed(run: Run, runs: Path) -> bool:
+    """Whether packed records of the folder hold it; not known of a row with tuned settings."""
+    asked, arm = run.study(None, None)
+    tuned = asked.paper.tuning_of(run.entry.experiment, run.entry.dataset, arm) is not None
+    if tuned or not (index := runs / INDEX).exists():
+        return False
+    return short_hash(_config(arm, run.seed)) in _packed(runs, index.stat().st_mtime_ns)
+
+
+@lru_cache
+def _packed(runs: Path, changed: int) -> frozenset[str]:
+    """The hashes of the packed runs' configurations. changed: makes a new index be read again."""
+    pack = Pack(runs)
+    return frozenset(short_hash(pack.config(run)) for run in pack.runs)
 
 
 def _alive(pid: int, born: float) -> bool:

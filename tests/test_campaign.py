@@ -1,6 +1,7 @@
 """Campaigns: to the end, stopped, killed, and lists that cannot be."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +82,8 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
     assert second.output == "2 of 2 runs are done, 0 to do\n" and second.exit_code == 0
     assert "2 runs: 2 done; 0 PFLOP left, 0 hours of 2 processes" in listed(tmp_path)
     assert pack(tmp_path / "runs") == 2  # as a finished run is kept
+    assert call(tmp_path).output == second.output
+    shutil.rmtree(tmp_path / "runs" / campaign.FOLDER)  # as in a copy of the book's records
     assert call(tmp_path).output == second.output
 
 
