@@ -62,7 +62,8 @@ def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
             counts = pd.DataFrame(record.data["counts"]).query("split == 'train'")
             held = counts.groupby(["domain", "client"]).images.sum().groupby("domain").mean()
             if set(clients) <= set(held.index):
-                return round(sum(held[domain] * number for domain, number in clients.items()))
+                total = sum(held[domain] * number for domain, number in clients.items())
+                return round(float(total))
     return None
 
 
