@@ -5,8 +5,6 @@ pages *How to read a verdict* and *What the papers claim*, written down a second
 it takes only the settings that a paper's file asks for today, to find rows of earlier ones.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from functools import cache

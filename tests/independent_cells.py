@@ -1,8 +1,6 @@
 """The verdict of every printed cell with a number of ours at scale paper, recomputed from the
 packed files as `independent` recomputes the claims."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

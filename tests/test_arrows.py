@@ -1,7 +1,5 @@
 """Imports run downwards through the rooms of the house, and no circle joins two modules."""
 
-from __future__ import annotations
-
 import ast
 from graphlib import TopologicalSorter
 from pathlib import Path

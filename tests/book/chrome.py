@@ -1,26 +1,14 @@
-"""A headless Chromium over its DevTools protocol: enough to see a page as a reader sees it."""
+"""A headless Chromium, driven by Playwright: enough to see a page as a reader sees it."""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
-import subprocess
-import time
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-from urllib.request import ProxyHandler, build_opener
 
 import pytest
-import websocket
+from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage",
-    "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0",
-)  # fmt: skip
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking")
 
 
 @dataclass
@@ -33,118 +21,59 @@ class Visit:
 class Chrome:
     """One browser with one tab. Use as a context manager."""
 
-    def __init__(self, profile: Path, patience: float = 90.0) -> None:
+    def __init__(self, patience=90.0):
         found = [os.environ.get("CHROMIUM"), *map(shutil.which, NAMES)]
         program = next(filter(None, found), None)
         if program is None:
             pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
-        self._log = (profile / "log").open("w")
-        command = [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"]
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
-        self._patience = patience
-        self._number = 0
+        self._playwright = sync_playwright().start()
+        self._browser = self._playwright.chromium.launch(executable_path=program, args=FLAGS)
+        self.page = self._browser.new_page()
+        self.page.set_default_timeout(1000 * patience)
+        self.session = self.page.context.new_cdp_session(self.page)
         self._visit = Visit()
-        self._urls: dict[str, str] = {}
-        self._loaded = False
-        port = self._port(profile / "DevToolsActivePort")
-        opener = build_opener(ProxyHandler({}))  # a proxy would not know this machine's loopback
-        with opener.open(f"http://127.0.0.1:{port}/json", timeout=patience) as answer:
-            tab = next(t for t in json.load(answer) if t["type"] == "page")
-        how = {"timeout": patience, "suppress_origin": True, "http_no_proxy": ["127.0.0.1"]}
-        self._socket = websocket.create_connection(tab["webSocketDebuggerUrl"], **how)
-        for domain in ("Page", "Network", "Runtime", "Log"):
-            self.send(f"{domain}.enable")
+        self.page.on("request", lambda one: self._visit.requests.append(one.url))
+        self.page.on("requestfailed", self._failed)
+        self.page.on("response", self._answered)
+        self.page.on("pageerror", lambda error: self._visit.errors.append(str(error)))
+        self.page.on("console", self._said)
 
-    def __enter__(self) -> Chrome:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.send("Browser.close")
-        self._socket.close()
-        self._process.wait(timeout=self._patience)
-        self._log.close()
+    def __exit__(self, *_):
+        self._browser.close()
+        self._playwright.stop()
 
-    def _port(self, file: Path) -> str:
-        end = time.monotonic() + self._patience
-        while time.monotonic() < end:
-            if file.is_file() and file.read_text().strip():
-                return file.read_text().split()[0]
-            if self._process.poll() is not None:
-                break
-            time.sleep(0.05)
-        raise RuntimeError(f"Chromium did not start: {(file.parent / 'log').read_text()[-500:]}")
+    def _failed(self, request):
+        if request.failure != "net::ERR_ABORTED":  # given up for another page
+            self._visit.failed.append(f"{request.url}: {request.failure}")
 
-    def send(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send a command and return its answer; events that arrive meanwhile are recorded."""
-        self._number += 1
-        number = self._number
-        self._socket.send(json.dumps({"id": number, "method": method, "params": params}))
-        while True:
-            message = json.loads(self._socket.recv())
-            if message.get("id") == number:
-                if "error" in message:
-                    raise RuntimeError(f"{method}: {message['error']['message']}")
-                return message["result"]
-            self._note(message)
+    def _answered(self, response):
+        if response.status >= 400:
+            self._visit.failed.append(f"{response.url}: {response.status}")
 
-    def _note(self, event: dict[str, Any]) -> None:
-        name, data = event.get("method"), event.get("params", {})
-        if name == "Page.loadEventFired":
-            self._loaded = True
-        elif name == "Network.requestWillBeSent":
-            url = data["request"]["url"]
-            self._urls[data["requestId"]] = url
-            self._visit.requests.append(url)
-        elif name == "Network.loadingFailed" and not data.get("canceled"):
-            url = self._urls.get(data["requestId"], "?")
-            self._visit.failed.append(f"{url}: {data['errorText']}")
-        elif name == "Network.responseReceived" and data["response"]["status"] >= 400:
-            self._visit.failed.append(f"{data['response']['url']}: {data['response']['status']}")
-        elif name == "Runtime.exceptionThrown":
-            details = data["exceptionDetails"]
-            what = details.get("exception", {}).get("description", details["text"])
-            self._visit.errors.append(f"{what} ({details.get('url', '')})")
-        elif name == "Log.entryAdded" and data["entry"]["level"] == "error":
-            self._visit.errors.append(f"{data['entry']['text']} {data['entry'].get('url', '')}")
-        elif name == "Runtime.consoleAPICalled" and data["type"] == "error":
-            self._visit.errors.append(json.dumps([a.get("value") for a in data["args"]]))
+    def _said(self, message):
+        if message.type == "error":
+            self._visit.errors.append(f"{message.text} {message.location.get('url', '')}")
 
-    def resize(self, width: int, height: int = 900) -> None:
+    def resize(self, width, height=900):
+        """A window of that size; below 600 wide, a phone."""
         phone = width < 600
         size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1}
-        self.send("Emulation.setDeviceMetricsOverride", **size, mobile=phone)
+        self.session.send("Emulation.setDeviceMetricsOverride", {**size, "mobile": phone})
 
-    def open(self, url: str, width: int = 1280, height: int = 900) -> Visit:
-        """Load a page in a window of that size (below 600 wide: as a phone), formulas included."""
+    def open(self, url, width=1280, height=900):
+        """Load a page, formulas included."""
         self.resize(width, height)
-        self._visit, self._urls, self._loaded = Visit(), {}, False
-        self.send("Page.navigate", url=url)
-        end = time.monotonic() + self._patience
-        while not self._loaded:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{url} did not load in {self._patience} s")
-            self.send("Runtime.evaluate", expression="0")
-            time.sleep(0.02)
+        self._visit = Visit()
+        self.page.goto(url)
         self.run("window.MathJax?.startup?.promise")
         return self._visit
 
-    def run(self, script: str) -> Any:
-        answer = self.send(
-            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
-        )
-        if "exceptionDetails" in answer:
-            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
-        return answer["result"].get("value")
+    def run(self, script):
+        return self.page.evaluate(script)
 
-    def wait(self, script: str) -> Any:
-        """The value of the expression as soon as it is true; TimeoutError where it never is."""
-        end = time.monotonic() + self._patience
-        while time.monotonic() < end:
-            try:
-                if value := self.run(script):
-                    return value
-            except RuntimeError as error:
-                if "navigated" not in str(error):  # between two pages: ask the next one
-                    raise
-            time.sleep(0.05)
-        raise TimeoutError(f"never true: {script}")
+    def wait(self, script):
+        """The value of the expression as soon as it is true."""
+        return self.page.wait_for_function(script, polling=50).json_value()

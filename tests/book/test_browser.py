@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-pytest.importorskip("websocket", reason="the browser test needs websocket-client")
+pytest.importorskip("playwright", reason="the browser test needs playwright")
 
 from fedrepro.federated import metrics
 from fedrepro.records.packed import Pack
@@ -72,8 +72,8 @@ STRONG = """(lines => lines.filter(e => +(e.getAttribute('opacity') ?? 1) === 1)
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Chrome(tmp_path_factory.mktemp("profile")) as chrome:
+def browser():
+    with Chrome() as chrome:
         yield chrome
 
 
@@ -149,9 +149,7 @@ def test_a_phone_shows_a_rows_name_both_numbers_and_the_verdict(browser, site):
 def press(browser: Chrome, what: str) -> None:
     """Enter, on an element that can have the focus."""
     assert browser.run(f"({what}).focus() ?? document.activeElement === ({what})")
-    for kind in ("keyDown", "keyUp"):
-        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r"}
-        browser.send("Input.dispatchKeyEvent", type=kind, **key)
+    browser.page.keyboard.press("Enter")
 
 
 def test_tables_unfold_sort_and_filter_by_keyboard(browser, site):
@@ -181,7 +179,7 @@ def test_tables_unfold_sort_and_filter_by_keyboard(browser, site):
     assert rows == printed
 
     browser.run("document.querySelector('label.table-filter input').focus()")
-    browser.send("Input.insertText", text="rucr, FEDBN")
+    browser.page.keyboard.insert_text("rucr, FEDBN")
     for caption in ("table-1-office10: ", "table-1-pacs: "):
         names = [row[0] for row in browser.run(ROWS % TABLE.format(caption))]
         assert names == ["FedBN", "RUCR", "Kendall’s tau"]
@@ -274,7 +272,7 @@ def pointed_at(browser: Chrome) -> dict[str, str]:
     tip = "[...document.querySelectorAll('#vg-tooltip-element.visible tr')]"
     for step in range(60):  # the page may still move under a pointer that rests
         box = browser.run("(r => [r.x + r.width / 2, r.y + 150])(shown.getBoundingClientRect())")
-        browser.send("Input.dispatchMouseEvent", type="mouseMoved", x=box[0] + step % 2, y=box[1])
+        browser.page.mouse.move(box[0] + step % 2, box[1])
         if told := browser.run(f"{tip}.map(r => [...r.cells].map(c => c.innerText))"):
             return dict(told)
         time.sleep(0.5)
@@ -295,25 +293,24 @@ def test_a_curve_answers_pointer_and_keyboard_and_follows_the_theme(browser, sit
 
     assert browser.run(STRONG) == 1
     browser.run("shown.querySelector('select').focus()")
-    for key, code, strong in (("ArrowDown", 40, "1 / 4"), ("ArrowUp", 38, "1")):
-        for kind in ("rawKeyDown", "keyUp"):
-            browser.send("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code)
+    for key, strong in (("ArrowDown", "1 / 4"), ("ArrowUp", "1")):
+        browser.page.keyboard.press(key)
         browser.wait(f"{STRONG} === {strong}")
 
     ink = "shown.querySelector('.role-axis-label text').getAttribute('fill')"
     before = browser.run(f"document.documentElement.dataset.theme = 'light', {ink}")
     browser.run("document.documentElement.dataset.theme = 'dark'")
     browser.wait(f"{ink} !== {before!r}")
-    browser.send("Emulation.setEmulatedMedia", media="print")
+    browser.page.emulate_media(media="print")
     assert browser.run("shown.querySelector('img').offsetWidth") > 200
     assert browser.run("shown.querySelector('.live').offsetWidth") == 0
-    browser.send("Emulation.setEmulatedMedia", media="")
+    browser.page.emulate_media(media="screen")
 
 
 def test_without_javascript_the_pictures_are_there(browser, site):
-    browser.send("Emulation.setScriptExecutionDisabled", value=True)
+    browser.session.send("Emulation.setScriptExecutionDisabled", {"value": True})
     browser.open((site / "book" / "results" / "fedapc_results.html").as_uri(), PHONE)
     wide = browser.run(f"{FIGURES}.map(f => f.querySelector('img').offsetWidth)")
     shut = browser.run(f"{FIGURES}.map(f => f.querySelector('figcaption').offsetWidth)")
-    browser.send("Emulation.setScriptExecutionDisabled", value=False)
+    browser.session.send("Emulation.setScriptExecutionDisabled", {"value": False})
     assert len(wide) > 3 and min(wide) > 200 and set(shut) == {0}

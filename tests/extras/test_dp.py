@@ -20,7 +20,7 @@ def stream(seed: int = 0) -> torch.Generator:
 
 
 @pytest.mark.parametrize(("kind", "deviation"), [("laplace", math.sqrt(2)), ("gaussian", 1.0)])
-def test_noise_has_its_distribution(kind: str, deviation: float) -> None:
+def test_noise_has_its_distribution(kind, deviation):
     like = torch.zeros(200, 1000, dtype=torch.float64)
     drawn = noise(like, 0.5, kind, stream())
     assert drawn.dtype == torch.float64 and drawn.shape == like.shape
@@ -31,7 +31,7 @@ def test_noise_has_its_distribution(kind: str, deviation: float) -> None:
     assert torch.equal(drawn, noise(like, 0.5, kind, stream()))
 
 
-def test_an_update_is_shortened_as_a_whole() -> None:
+def test_an_update_is_shortened_as_a_whole():
     update = {"a": torch.tensor([3.0]), "b": torch.tensor([[4.0]])}
     halved = clipped(update, 2.5, 2.0)
     assert halved["a"].item() == pytest.approx(1.5) and halved["b"].item() == pytest.approx(2.0)
@@ -39,7 +39,7 @@ def test_an_update_is_shortened_as_a_whole() -> None:
     assert clipped(update, 3.5, 1.0)["a"].item() == pytest.approx(1.5)
 
 
-def test_the_budget_is_met_and_needs_more_noise_where_it_is_small() -> None:
+def test_the_budget_is_met_and_needs_more_noise_where_it_is_small():
     pytest.importorskip("opacus")
     sigmas = [dp.noise_multiplier(e, 0.01, 0.1, 100) for e in (2.0, 5.0, 10.0)]
     assert sigmas == sorted(sigmas, reverse=True) and sigmas[-1] > 0
@@ -50,7 +50,7 @@ def test_the_budget_is_met_and_needs_more_noise_where_it_is_small() -> None:
 
 
 @pytest.mark.parametrize("clip", [1e6, 1e-3])
-def test_without_noise_a_private_step_is_sgds_of_clipped_gradients(monkeypatch, clip) -> None:
+def test_without_noise_a_private_step_is_sgds_of_clipped_gradients(monkeypatch, clip):
     """One step on all of 12 samples."""
     pytest.importorskip("opacus")
     monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
@@ -71,7 +71,7 @@ def test_without_noise_a_private_step_is_sgds_of_clipped_gradients(monkeypatch, 
     torch.testing.assert_close(moved[1], 0.1 * step[:, -1], atol=1e-6, rtol=1e-4)
 
 
-def test_a_run_spends_its_budget_and_says_how_much() -> None:
+def test_a_run_spends_its_budget_and_says_how_much():
     pytest.importorskip("opacus")
     run = toys.start("ADCOL", fields={"epsilon": 3.0, "discriminator_epochs": 2})
     spent = []
@@ -82,7 +82,7 @@ def test_a_run_spends_its_budget_and_says_how_much() -> None:
     assert not any(key.startswith("_module") for key in run.server.state())
 
 
-def test_without_opacus_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opacus_one_line_says_what_to_install(monkeypatch):
     dp.noise_multiplier.cache_clear()
     for name in ("opacus", *(name for name in sys.modules if name.startswith("opacus."))):
         monkeypatch.setitem(sys.modules, name, None)

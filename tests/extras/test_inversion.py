@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch_stream(seed, "figure")
 
 
-def test_an_invertible_encoder_gives_the_image_away() -> None:
+def test_an_invertible_encoder_gives_the_image_away():
     """W = 2 I + a permutation: x = W^-1 p is the one image behind a prototype."""
     encoder = linear(TURNED)
     truth = torch.linspace(0.1, 0.9, 24).reshape(2, 3, 2, 2)
@@ -40,7 +39,7 @@ def test_an_invertible_encoder_gives_the_image_away() -> None:
     assert torch.equal(found, torch.ones(1, 3, 2, 2))
 
 
-def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch) -> None:
+def test_a_search_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     """Cut after 7 of 20 steps, and again after 12: the same bits as in one go."""
     monkeypatch.setattr(FileCheckpoint, "due", lambda self: True)
     prototypes = torch.linspace(0.5, 2.5, 24).reshape(2, 12)
@@ -60,7 +59,7 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path: Path, monkeypatch) 
     assert torch.equal(again, whole)
 
 
-def test_likeness_by_hand() -> None:
+def test_likeness_by_hand():
     """Ten grey levels off everywhere: 10 log10(255^2 / 100) dB. Flat images have no structure, so
     that SSIM is (2 a b + c) / (a^2 + b^2 + c), c = (0.01 x 255)^2."""
     found, truth = (np.full((3, 8, 8), level, dtype=np.uint8) for level in (110, 100))
@@ -71,7 +70,7 @@ def test_likeness_by_hand() -> None:
     assert likeness(truth, truth) == (math.inf, 1.0)
 
 
-def test_clip_lets_the_gradient_through_and_says_its_side() -> None:
+def test_clip_lets_the_gradient_through_and_says_its_side():
     """The made network gives each channel's mean over 64 pixels, which are divided by 0.25."""
     made = clip.wrap(Made(), lambda prompts: torch.zeros(len(prompts), 3), "", torch.device("cpu"))
     image = torch.full((1, 3, 8, 8), 0.5, requires_grad=True)

@@ -20,19 +20,19 @@ def gaussians(n: int, d: int, rho: float, seed: int = 0) -> tuple[np.ndarray, np
     return x, rho * x + math.sqrt(1 - rho**2) * other
 
 
-def test_the_bound_by_hand() -> None:
+def test_the_bound_by_hand():
     scores = torch.tensor([[2.0, 0.0], [math.log(3.0), 4.0]])
     assert float(lower_bound(scores)) == pytest.approx(3.0 - math.log((1 + 3) / 2))
 
 
 @pytest.mark.parametrize("d", [3, 16])
-def test_correlated_gaussians(d: int) -> None:
+def test_correlated_gaussians(d):
     found = mutual_information(*gaussians(1000, d, 0.5))
     known = -d / 2 * math.log(1 - 0.5**2)
     assert 0.7 * known < found < 1.03 * known + 0.03
 
 
-def test_independence_tells_nothing_and_dependence_without_correlation_much() -> None:
+def test_independence_tells_nothing_and_dependence_without_correlation_much():
     x, y = gaussians(400, 4, 0.0)
     assert mutual_information(x, y) < 0.03 and mutual_information(x, 0 * y) < 0.03
     x, noise = gaussians(500, 1, 0.0)
@@ -41,7 +41,7 @@ def test_independence_tells_nothing_and_dependence_without_correlation_much() ->
     assert mutual_information(x, y) > 0.8
 
 
-def test_wrong_pairs_are_one_line() -> None:
+def test_wrong_pairs_are_one_line():
     x, y = gaussians(60, 2, 0.5)
     with pytest.raises(FedReproError, match="30 pairs are too few"):
         mutual_information(x[:30], y[:30])
@@ -57,7 +57,7 @@ def trained(method: str = "FedPall", **fields: object) -> Training:
     return training
 
 
-def test_pairs_are_the_images_and_what_is_sent_of_them() -> None:
+def test_pairs_are_the_images_and_what_is_sent_of_them():
     training = trained(sent_as="raw", closing_pass=False)
     networks = training.tested_networks(training.round)
     for client, (images, sent) in zip(training.clients, sent_pairs(training), strict=True):
@@ -68,7 +68,7 @@ def test_pairs_are_the_images_and_what_is_sent_of_them() -> None:
     assert all((sent == 0).all(axis=0).any() for _, sent in masked)  # a place empty in every row
 
 
-def test_measuring_leaves_the_training_as_it_is() -> None:
+def test_measuring_leaves_the_training_as_it_is():
     training = trained()
     before = {name: value.clone() for name, value in training.state().items()}
     curve = training.curve()

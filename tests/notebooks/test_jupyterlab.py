@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("websocket", reason="the browser test needs websocket-client")
+pytest.importorskip("playwright", reason="the browser test needs playwright")
 pytest.importorskip("jupyterlab", reason="the browser test needs jupyterlab")
 
 from tests.book.chrome import Chrome
@@ -86,10 +86,7 @@ def _address(place: Path, server: subprocess.Popen[bytes]) -> str:
 @pytest.mark.browser
 @pytest.mark.slow
 def test_the_quick_start_runs_and_shows_one_live_figure(lab, tmp_path):
-    profile = tmp_path / "profile"
-    profile.mkdir()
-    with Chrome(profile, PATIENCE) as browser:
-        browser.send("Emulation.setFocusEmulationEnabled", enabled=True)
+    with Chrome(PATIENCE) as browser:
         visit = browser.open(lab, 1400)
         browser.wait(READY)
         browser.run(WATCH)

@@ -18,7 +18,7 @@ SIZES = {"table-1-pacs": "pacs", **{f"table-1-subset{n}": f"subset{n}" for n in 
 
 
 @pytest.mark.parametrize("table", SIZES)
-def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table: str) -> None:
+def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table):
     """One network for all clients: its accuracies on the domains are all that is needed."""
     assert FILED is not None
     kept, printed = FILED.domains[table], MPFT.table(table)
@@ -36,7 +36,7 @@ def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table: str) ->
             assert FILED.value(table, row, column) == pytest.approx(found[ours], abs=1e-5)
 
 
-def test_every_filed_number_has_a_printed_cell_and_three_contradict_theirs() -> None:
+def test_every_filed_number_has_a_printed_cell_and_three_contradict_theirs():
     assert FILED is not None
     cells = {
         (table, row, column): value
@@ -53,13 +53,13 @@ def test_every_filed_number_has_a_printed_cell_and_three_contradict_theirs() -> 
     }
 
 
-def test_a_rounding_is_no_contradiction() -> None:
+def test_a_rounding_is_no_contradiction():
     assert not contradicts(0.73452, "0.7345") and not contradicts(None, "0.7345")
     assert not contradicts(1.0, "-") and contradicts(0.7172, "0.9172")
     assert not contradicts(0.045, "0.1") and contradicts(6812.39, "5812.4±1.0")
 
 
-def test_the_files_stand_beside_printed_cells_also_without_runs() -> None:
+def test_the_files_stand_beside_printed_cells_also_without_runs():
     times = verdicts.build_table(MPFT, "table-3-computation", []).set_index(["method", "column"])
     assert times.authors["Ditto", "PACS"] == pytest.approx(1455.6 / 663.9, rel=1e-3)
     cells = verdicts.build_table(MPFT, "table-1-pacs", [])
@@ -70,7 +70,7 @@ def test_the_files_stand_beside_printed_cells_also_without_runs() -> None:
         figures.filed("adcol", "table-1")
 
 
-def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers() -> None:
+def test_a_table_that_was_run_on_other_data_keeps_its_printed_numbers():
     cells = {"table-2-mixed-0.3": {("FedAvg", "out of domain"): 0.5}}
     made = Made("mpft", "pacs-mixed-0.3", "reduced", 0, cells)
     shown = views.table(Results([(made, list(cells))]), "table-2-mixed-0.3").html

@@ -1,6 +1,6 @@
 """The papers' protocols, the sources of their values, and the arms of their experiments."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from typing import Any, get_args
 
@@ -32,7 +32,7 @@ def by_label(paper: Paper, *args: str) -> dict[str, Arm]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_arm_is_a_valid_run_and_a_row_of_its_printed_table(name: str) -> None:
+def test_every_arm_is_a_valid_run_and_a_row_of_its_printed_table(name):
     paper = papers.load(name)
     for experiment in (one for one in paper.experiments if one.can_run):
         for dataset, scale in product(paper.datasets_for(experiment.id), SCALES):
@@ -53,7 +53,7 @@ def test_every_arm_is_a_valid_run_and_a_row_of_its_printed_table(name: str) -> N
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_setting_in_effect_has_its_value_and_a_source_and_smoke_is_tiny(name: str) -> None:
+def test_every_setting_in_effect_has_its_value_and_a_source_and_smoke_is_tiny(name):
     paper = papers.load(name)
     for dataset, scale in product(paper.datasets, SCALES):
         protocol = paper.protocol(dataset, scale)
@@ -73,7 +73,7 @@ def test_every_setting_in_effect_has_its_value_and_a_source_and_smoke_is_tiny(na
             assert sources.value[key] == text, (dataset, scale, key)
 
 
-def test_clients_at_paper_scale() -> None:
+def test_clients_at_paper_scale():
     for paper, dataset, count in ((I2PFL, "digits4", 20), (FEDAPC, "office10", 8)):
         assert sum(paper.protocol(dataset).data.allocation.clients.values()) == count
     per_client = FEDPALL.protocol("digits5-standin").data.allocation.per_client
@@ -86,7 +86,7 @@ def test_clients_at_paper_scale() -> None:
                 assert set(arm.protocol.data.allocation.clients.values()) == {wanted}
 
 
-def test_method_settings_by_data_set() -> None:
+def test_method_settings_by_data_set():
     for base, name, weights, epochs in (
         ("digits5", "table-1-digits", (0.3, 0.7), 1),
         ("office10", "table-1-office10", (0.1, 0.1), 3),
@@ -108,7 +108,7 @@ def test_method_settings_by_data_set() -> None:
     assert family["MOON"]["mu"] == 5 and family["FPL"]["temperature"] == 0.02
 
 
-def test_experiments_that_share_runs_share_them_exactly() -> None:
+def test_experiments_that_share_runs_share_them_exactly():
     main = by_label(ADCOL, "table-1", "digits5")
     for name in ("table-2-rounds", "table-2-size", "table-2-speedup", "figure-5", "table-13"):
         arms = by_label(ADCOL, name, "digits5")
@@ -128,7 +128,7 @@ def test_experiments_that_share_runs_share_them_exactly() -> None:
         assert (arm.fields, arm.protocol) == (one.fields, one.protocol)
 
 
-def test_what_an_arm_changes_in_the_papers_protocol() -> None:
+def test_what_an_arm_changes_in_the_papers_protocol():
     def changed(name: str, *where: str) -> dict[str, Any]:
         return {label: arm.protocol for label, arm in by_label(ADCOL, name, *where).items()}
 
@@ -147,7 +147,7 @@ def test_what_an_arm_changes_in_the_papers_protocol() -> None:
     assert single.fields["discriminator_hidden"] == () and single.alternative
 
 
-def test_arms_of_the_common_protocol_differ_in_their_method_alone() -> None:
+def test_arms_of_the_common_protocol_differ_in_their_method_alone():
     common = papers.load(papers.COMMON)
     listed = {arm.method for e in common.experiments for arm in common.arm_specs(e.id)}
     assert set(methods.names()) == listed and papers.COMMON not in papers.list()
@@ -160,7 +160,7 @@ def test_arms_of_the_common_protocol_differ_in_their_method_alone() -> None:
             assert trials is not None and arms[0].protocol.optimizer.lr in trials.values[scale]
 
 
-def test_blocked_experiments_are_no_part_of_all_and_run_where_named() -> None:
+def test_blocked_experiments_are_no_part_of_all_and_run_where_named():
     blocked = {e.id for e in ADCOL.experiments if e.state == "blocked"}
     assert {"table-5", "table-7-size", "table-12-cifar100", "table-3-fid-domainnet"} <= blocked
     assert "domainnet" not in papers.default_datasets(ADCOL, "all", "paper")
@@ -169,7 +169,7 @@ def test_blocked_experiments_are_no_part_of_all_and_run_where_named() -> None:
         papers.default_datasets(ADCOL, "figure-1", "smoke")
 
 
-def test_printed_columns() -> None:
+def test_printed_columns():
     for paper, domain, table, column in (
         (ADCOL, "mnistm", "table-1", "MNIST_M"),
         (ADCOL, "mnistm", "table-19", "MNIST-M"),
@@ -193,11 +193,11 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("ask", "says"), MISTAKES)
-def test_mistakes_name_the_choices(ask: Callable[[], object], says: str) -> None:
+def test_mistakes_name_the_choices(ask, says):
     with pytest.raises(FedReproError, match=says):
         ask()
 
 
-def test_the_names_of_methods_are_read_without_their_classes() -> None:
+def test_the_names_of_methods_are_read_without_their_classes():
     own = {name for name in methods.names() if methods.get(name).__module__.startswith("fedrepro.")}
     assert written() == own and known_methods(["FedAvg"]) >= own

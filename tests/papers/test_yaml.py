@@ -13,7 +13,7 @@ from fedrepro.papers.schema import parse_cell
 NAMES = papers.list()
 
 
-def test_printed_digits_survive() -> None:
+def test_printed_digits_survive():
     trailing = papers.load("adcol").table("table-1").cell("FedProx", "SVHN")
     assert trailing == ("59.8±0.6", 59.8, 0.6)
     alone = papers.load("fedapc").table("table-1-office10").cell("FedAPC", "DSLR")
@@ -21,7 +21,7 @@ def test_printed_digits_survive() -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, papers.COMMON])
-def test_the_parts_of_a_paper_fit_together(name: str) -> None:
+def test_the_parts_of_a_paper_fit_together(name):
     paper = papers.load(name)
     ids = [experiment.id for experiment in paper.experiments]
     assert len(set(ids)) == len(ids)
@@ -75,13 +75,13 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("old", "new", "says"), MISTAKES)
-def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, says: str) -> None:
+def test_a_mistake_in_a_file_is_one_line(tmp_path, old, new, says):
     with pytest.raises(FedReproError, match=says) as caught:
         read_paper(broken(tmp_path, old, new)).protocol("digits5")
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_and_names_are_one_line(tmp_path: Path) -> None:
+def test_missing_files_and_names_are_one_line(tmp_path):
     with pytest.raises(FedReproError, match="not readable YAML"):
         read_paper(tmp_path / "adcol.yaml")
     for text in ("", "- a list"):

@@ -43,7 +43,7 @@ def values(*args: Any, **more: Any) -> dict[tuple[str, str], Any]:
     return {(row["method"], row["column"]): row["value"] for row in found(*args, **more)}
 
 
-def test_grid_puts_each_mean_in_its_place_and_keeps_that_of_a_diverged_arm() -> None:
+def test_grid_puts_each_mean_in_its_place_and_keeps_that_of_a_diverged_arm():
     low = last("ADCOL, rate=0.1", 30.0, 40.0, row="ADCOL", column="rate 0.1")
     high = last("ADCOL, rate=1", 70.0, 90.0, row="ADCOL", column="rate 1")
     places = {("ADCOL", "rate 0.1"): 35.0, ("ADCOL", "rate 1"): 80.0}
@@ -55,7 +55,7 @@ def test_grid_puts_each_mean_in_its_place_and_keeps_that_of_a_diverged_arm() -> 
     assert lost["caveats"] == ["seed 2 diverged in round 7"] and lost.keys() == kept.keys()
 
 
-def test_relative_gain_of_the_printed_means() -> None:
+def test_relative_gain_of_the_printed_means():
     """80.2 against 69.5 is the 15.4 percent that the paper names."""
     runs = [last("SOLO", 69.5, 69.5), last("ADCOL", 80.2, 80.2)]
     gain = values(ADCOL, "prose-relative-gain", *runs)
@@ -63,7 +63,7 @@ def test_relative_gain_of_the_printed_means() -> None:
     assert found(ADCOL, "prose-relative-gain", runs[0]) == []
 
 
-def test_printed_differences_of_two_rows_are_left_out_with_either() -> None:
+def test_printed_differences_of_two_rows_are_left_out_with_either():
     full, plain, other = last("FedPall", 70.0), last("CE", 66.5), last("ADCOL", 69.0)
     named = {"office10": "FedPall over ADCOL on Office-10 (about)"}
     found = values(FEDPALL, "prose-gains", full, plain, other, dataset="office10")
@@ -71,7 +71,7 @@ def test_printed_differences_of_two_rows_are_left_out_with_either() -> None:
     assert values(FEDPALL, "prose-gains", plain, other, dataset="office10") == {}
 
 
-def test_each_target_fills_its_own_column() -> None:
+def test_each_target_fills_its_own_column():
     def fada(target: int, *accuracies: float) -> Any:
         return last(f"FADA {target}", *accuracies, row="FADA", fields={"target": target})
 
@@ -85,7 +85,7 @@ def test_each_target_fills_its_own_column() -> None:
     assert values(ADCOL, "table-21", fada(-1, 99.0, 50.0)) == {("FADA", "d1"): 50.0}
 
 
-def test_the_printed_row_of_an_upload_is_its_information_and_its_accuracy() -> None:
+def test_the_printed_row_of_an_upload_is_its_information_and_its_accuracy():
     label = "Bernoulli mask only"
     run = last(label, 50.0, 70.0, subject="trained")
     expected = {(label, "MI"): 1.5, (label, "accuracy"): 60.0}
@@ -118,7 +118,7 @@ def mpft(label: str, sends: bool = True, best: int = 1, own: Any = None, **data:
     return result(label, rows, counts=listed, **data)
 
 
-def test_one_network_in_and_out_of_domain_at_the_best_round() -> None:
+def test_one_network_in_and_out_of_domain_at_the_best_round():
     common = values(MPFT, "table-1-pacs", mpft("FedAvg"), dataset="pacs")
     assert common["FedAvg", "ood_acc"] == pytest.approx((100 * 0.4 + 300 * 0.8) / 400)
     assert common["FedAvg", "ind_acc"] == pytest.approx((100 * 0.8 + 300 * 0.4) / 400)
@@ -130,7 +130,7 @@ def test_one_network_in_and_out_of_domain_at_the_best_round() -> None:
     assert {column for _, column in rows} == {"out of domain", "in domain", "best round"}
 
 
-def test_own_networks_in_and_out_of_domain_where_nothing_travels() -> None:
+def test_own_networks_in_and_out_of_domain_where_nothing_travels():
     own = {("of photo", "photo"): 90.0, ("of photo", "sketch"): 10.0}
     own |= {("of sketch", "photo"): 30.0, ("of sketch", "sketch"): 50.0}
     run = mpft("local", sends=False, own=own)
@@ -142,7 +142,7 @@ def test_own_networks_in_and_out_of_domain_where_nothing_travels() -> None:
     }
 
 
-def test_traffic_and_seconds_end_at_the_best_round() -> None:
+def test_traffic_and_seconds_end_at_the_best_round():
     runs = mpft("FedAvg"), mpft("local", sends=False, best=0)
     traffic = values(MPFT, "table-3-communication", *runs, dataset="pacs")
     assert traffic == {("FedAvg", "PACS"): 6.0, ("local", "PACS"): 0.0}  # two rounds of 1 + 2 MiB

@@ -19,7 +19,7 @@ def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) 
     return shift + scale * np.random.default_rng(seed).normal(size=(n, d))
 
 
-def test_one_feature_in_closed_form() -> None:
+def test_one_feature_in_closed_form():
     """|difference of means|^2 + (difference of deviations)^2."""
     assert frechet(gaussian(50, 4, 0), gaussian(50, 4, 0)) == pytest.approx(0, abs=1e-9)
     x, y = gaussian(80, 1, 0), gaussian(70, 1, 1, shift=3.0, scale=2.5)
@@ -27,7 +27,7 @@ def test_one_feature_in_closed_form() -> None:
     assert frechet(x, y) == pytest.approx(means**2 + deviations**2)
 
 
-def test_as_with_the_square_root_of_the_product() -> None:
+def test_as_with_the_square_root_of_the_product():
     mix = np.random.default_rng(3).normal(size=(5, 5))
     x, y = gaussian(60, 5, 0) @ mix, gaussian(90, 5, 1, shift=0.4)
     s, t = np.cov(x, rowvar=False), np.cov(y, rowvar=False)
@@ -43,7 +43,7 @@ def found(experiment, dataset="minidigits", scale="smoke", paper="adcol", **more
     return {(row["method"], row["column"]): row for row in rows}
 
 
-def test_the_example_of_message_sizes() -> None:
+def test_the_example_of_message_sizes():
     rows = found("prose-communication-example")
     value = {method: row["value"] for (method, _), row in rows.items()}
     assert value["MLP parameters"] == 199_210
@@ -54,7 +54,7 @@ def test_the_example_of_message_sizes() -> None:
     assert rows["ADCOL MB per round, 5 outputs", "value"]["alternative"]
 
 
-def test_sizes_and_distances_of_sources_are_those_before_clients_get_theirs() -> None:
+def test_sizes_and_distances_of_sources_are_those_before_clients_get_theirs():
     whole, *each = found("table-3-fid").values()
     assert whole["value"] == pytest.approx(np.mean([row["value"] for row in each]))
     assert whole["standin"] and "Inception" in whole["caveats"][0]
@@ -63,7 +63,7 @@ def test_sizes_and_distances_of_sources_are_those_before_clients_get_theirs() ->
     assert rows["minidigits / mini-scanned", "test"]["value"] == 360
 
 
-def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeypatch) -> None:
+def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeypatch):
     whole, federation_of = counted.sources, base.federation_of
 
     def cut(asked):
@@ -82,7 +82,7 @@ def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeyp
     assert lesser_rows == {"images per client, minidigits", up}
 
 
-def test_the_clients_of_each_domain_are_the_printed_ones(real_data, tmp_path) -> None:
+def test_the_clients_of_each_domain_are_the_printed_ones(real_data, tmp_path):
     given = {"data_root": real_data, "runs_dir": tmp_path, "paper": "i2pfl"}
     rows = found("table-2-pacs", "pacs", "paper", **given)
     printed = {"photo": 3, "art_painting": 2, "cartoon": 1, "sketch": 4}
@@ -125,7 +125,7 @@ def a_round(experiment: str, label: str) -> float:
 
 @pytest.mark.parametrize("label", ARMS)
 @pytest.mark.parametrize("experiment", SIZES)
-def test_counted_bytes_are_the_printed_megabytes(experiment: str, label: str) -> None:
+def test_counted_bytes_are_the_printed_megabytes(experiment, label):
     rounds = MPFT.table(experiment).cell(label, "rounds")
     printed = MPFT.table("table-3-communication").cell(label, SIZES[experiment][1])
     assert rounds is not None and rounds.value and printed is not None
@@ -133,7 +133,7 @@ def test_counted_bytes_are_the_printed_megabytes(experiment: str, label: str) ->
     assert f"{rounds.value * a_round(experiment, label):.{digits}f}" == printed.printed
 
 
-def test_the_counted_table_is_the_printed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_counted_table_is_the_printed_one(monkeypatch):
     """PACS from the domains' real sizes: 0.56 of 9,991 images, cut by class, in the printed rounds
     at 512 values; rates 0.1 and 0.3 send ceil(rate n_k) rows a class and client."""
     federation, clients = made(4, 7), []

@@ -31,7 +31,7 @@ def values(of: Study, experiment: str) -> pd.DataFrame:
     return pd.DataFrame(of.cells(experiment)).set_index(["method", "column"]).value.unstack()
 
 
-def test_one_image_of_each_client_is_attacked_and_what_stands_for_a_class(smoke: Study) -> None:
+def test_one_image_of_each_client_is_attacked_and_what_stands_for_a_class(smoke):
     figure, federation = smoke.figure("figure-9"), smoke.federation()
     arrays, names = figure.arrays, [client.name for client in federation.clients]
     attacked = [(names[0], what) for what in ("one image", "a k-means centre", "the class mean")]
@@ -48,7 +48,7 @@ def test_one_image_of_each_client_is_attacked_and_what_stands_for_a_class(smoke:
     np.testing.assert_allclose(arrays["prototypes"][2], own.mean(dim=0), rtol=1e-5)
 
 
-def test_numbers_of_the_attack_are_those_of_its_images(smoke: Study) -> None:
+def test_numbers_of_the_attack_are_those_of_its_images(smoke):
     arrays, rows = smoke.figure("figure-9").arrays, smoke.figure("figure-9").facts["rows"]
     table = values(smoke, "figure-9")
     for index, name in enumerate(rows):
@@ -58,7 +58,7 @@ def test_numbers_of_the_attack_are_those_of_its_images(smoke: Study) -> None:
     assert (table["MSE after"] < table["MSE before"]).all()
 
 
-def test_arrays_are_computed_once(smoke: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrays_are_computed_once(smoke, monkeypatch):
     first = smoke.figure("figure-9")
     with monkeypatch.context() as patch:
         patch.setattr(inversion, "invert", None)
@@ -74,7 +74,7 @@ def test_arrays_are_computed_once(smoke: Study, monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(mended.arrays["found"], first.arrays["found"])
 
 
-def test_the_plane_holds_images_prototypes_and_their_means(smoke: Study) -> None:
+def test_the_plane_holds_images_prototypes_and_their_means(smoke):
     figure, federation = smoke.figure("figure-5"), smoke.federation()
     arrays, clients = figure.arrays, federation.clients
     assert figure.facts["classes"] == list(federation.classes[:5])
@@ -90,7 +90,7 @@ def test_the_plane_holds_images_prototypes_and_their_means(smoke: Study) -> None
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
+def test_figures_are_drawn_from_the_arrays(smoke):
     figure = smoke.figure("figure-5")
     points, roles = with_prototypes(figure, 0), np.bincount(figure.arrays["role"]).tolist()
     named = dict(zip(figure.facts["roles"], roles, strict=True))
@@ -103,7 +103,7 @@ def test_figures_are_drawn_from_the_arrays(smoke: Study) -> None:
         np.testing.assert_array_equal(shown, figure.arrays[key][0])
 
 
-def test_what_cannot_be_had_is_one_line(smoke: Study) -> None:
+def test_what_cannot_be_had_is_one_line(smoke):
     assert set(MPFT.experiment("figure-9").steps) == set(get_args(Scale))
     with pytest.raises(FedReproError, match="table-1-pacs has no arrays"):
         smoke.figure("table-1-pacs")

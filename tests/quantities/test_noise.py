@@ -35,7 +35,7 @@ def guesses(right: float) -> np.ndarray[Any, Any]:
     return np.where(wrong, (LABELS + 1) % 3, LABELS)
 
 
-def test_hits_are_shares_of_the_scored_rounds() -> None:
+def test_hits_are_shares_of_the_scored_rounds():
     record = run("a", [guesses(0.2), *(guesses(0.7) for _ in range(5))])
     found = hits(record, "last5")["here"]
     assert set(np.round(found * 5, 9)) <= {0, 1, 2, 3, 4, 5}
@@ -43,7 +43,7 @@ def test_hits_are_shares_of_the_scored_rounds() -> None:
     assert hits(run("b", [guesses(0.5)], keep=False), "last") == {}
 
 
-def test_paired_variance_is_what_a_bootstrap_over_images_gives() -> None:
+def test_paired_variance_is_what_a_bootstrap_over_images_gives():
     ours = [guesses(0.7) for _ in range(3)]
     theirs = [np.where(RNG.random(200) < 0.8, one, guesses(0.5)) for one in ours]
 

@@ -39,7 +39,7 @@ def weights(place, tuning: Tuning) -> Study:
     return study_of("adcol", "table-4", place, ["SOLO", "ADCOL"], 0, "office10", tuning=tuning)
 
 
-def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> None:
+def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path):
     tries = {}
     for seed in (0, 1):
         for result in tuned(seed, tmp_path).results("methods"):
@@ -55,7 +55,7 @@ def test_the_best_validation_accuracy_of_one_seed_decides_for_all(tmp_path) -> N
             assert tries["FedAvg"][str(rate)] == metrics.validated(trial.curve)
 
 
-def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
+def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path):
     """An experiment with another's arms has its tuning."""
     study = weights(tmp_path, SHORT)
     solo, adcol = study.results("table-4")
@@ -70,7 +70,7 @@ def test_a_field_is_tuned_over_fewer_rounds_than_the_run_has(tmp_path) -> None:
     assert again.tries == adcol.tries
 
 
-def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
+def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path):
     arms = tuple(
         arm.model_copy(update={"constant": {"mu": (0.5, 50.0)} if arm.label == "FedProx" else {}})
         for arm in papers.load("common").experiment("methods").arms
@@ -88,12 +88,12 @@ def test_an_own_constant_is_tuned_at_the_best_rate(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("update", [{"values": {"paper": (0.1,)}}, {"protocols": ("domainnet",)}])
-def test_nothing_is_tuned_at_another_scale_or_under_another_protocol(tmp_path, update) -> None:
+def test_nothing_is_tuned_at_another_scale_or_under_another_protocol(tmp_path, update):
     results = weights(tmp_path, SHORT.model_copy(update=update)).results("table-4")
     assert [result.tries for result in results] == [{}, {}]
 
 
-def test_a_rate_under_which_training_diverges_is_not_chosen(tmp_path) -> None:
+def test_a_rate_under_which_training_diverges_is_not_chosen(tmp_path):
     for result in tuned(0, tmp_path, (1e30, 0.01)).results("methods"):
         assert result.tries.keys() == {"0.01"}
         assert result.record.config["protocol"]["optimizer"]["lr"] == 0.01
@@ -102,7 +102,7 @@ def test_a_rate_under_which_training_diverges_is_not_chosen(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("experiment", ["methods", "apart", "frozen"])
-def test_what_is_tried_reaches_every_methods_steps(experiment: str) -> None:
+def test_what_is_tried_reaches_every_methods_steps(experiment):
     """A rate that no step uses would be a budget that one method does not have."""
     common = papers.load("common")
     tuning = common.experiment(experiment).tuning
@@ -122,7 +122,7 @@ def steps(trial: Arm) -> list[object]:
     return [(p.optimizer or trial.protocol.optimizer, p.lookahead) for p in phases]
 
 
-def test_what_is_tried_reaches_mpfts_server(tmp_path) -> None:
+def test_what_is_tried_reaches_mpfts_server(tmp_path):
     common = papers.load("common")
     study = Study(common, "minidigits", "smoke", only=["MPFT"], store=Store(tmp_path), **HERE)
     (arm,) = study.arms("frozen")
@@ -132,7 +132,7 @@ def test_what_is_tried_reaches_mpfts_server(tmp_path) -> None:
     assert losses[0] != losses[1]
 
 
-def test_validated_is_the_mean_of_the_last_five_rounds_of_domains_with_validation_images() -> None:
+def test_validated_is_the_mean_of_the_last_five_rounds_of_domains_with_validation_images():
     columns = ["round", "measure", "subject", "domain", "split", "value"]
     rows = [
         (n, "accuracy", "global", d, s, v)

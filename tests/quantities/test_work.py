@@ -1,7 +1,5 @@
 """The estimated operations of a run, before and after it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedrepro import papers
@@ -11,7 +9,7 @@ from fedrepro.records import Record, federation_of
 from fedrepro.report.results import recorded
 
 
-def test_operations_are_three_passes_for_each_image_and_epoch() -> None:
+def test_operations_are_three_passes_for_each_image_and_epoch():
     asked = study("mpft", "minidigits", "smoke")
     arm = next(arm for arm in asked.arms("table-1-pacs") if arm.label == "FedAvg")
     data = federation_of(arm.protocol.data)
@@ -35,15 +33,13 @@ def _runs(paper: str, experiment: str) -> list[Record]:
         ("i2pfl", "table-8-office10", "table-3-office10"),  # a share, and other numbers of clients
     ],
 )
-def test_a_run_is_estimated_before_it_is_made(
-    paper: str, experiment: str, known: str | None
-) -> None:
+def test_a_run_is_estimated_before_it_is_made(paper, experiment, known):
     others = _runs(paper, known) if known else []
     first, *_ = _runs(paper, experiment)
     assert unread(first.protocol, others) == pytest.approx(done(first), rel=0.01)
     assert (unread(first.protocol, []) is None) == bool(known)
 
 
-def test_label_skew_divides_all_images_of_the_release() -> None:
+def test_label_skew_divides_all_images_of_the_release():
     (arm,) = [a for a in papers.load("adcol").arms("table-12") if a.label == "FedAvg"]
     assert unread(arm.protocol, []) == pflop(arm.protocol, 50_000, 10, 32)

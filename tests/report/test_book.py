@@ -51,7 +51,7 @@ def shown(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
     return whole
 
 
-def test_every_packed_run_is_there_with_what_its_record_says(few: Path, shown: Any) -> None:
+def test_every_packed_run_is_there_with_what_its_record_says(few, shown):
     packed, every = Pack(few), Pack(FOLDER).runs
     assert set(shown["runs"]) == set(packed.runs) and len(packed.runs) > 5
     assert len({run[:SHORT] for run in every}) == len(every), "addresses tell all apart"
@@ -67,7 +67,7 @@ def test_every_packed_run_is_there_with_what_its_record_says(few: Path, shown: A
         assert len(found["curve"]) == len(metrics.accuracies(curve))
 
 
-def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(shown: Any) -> None:
+def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(shown):
     command = "fedrepro run fedapc {} --dataset office10 --methods MOON --seed 0 --scale reduced"
     uses = [each for run in shown["runs"].values() for each in run["uses"]]
     table, figure = "table-1-office10", "figure-3"
@@ -76,7 +76,7 @@ def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(show
     assert [run["uses"] for run in shown["runs"].values()].count([]) == 1
 
 
-def test_each_number_leads_to_the_runs_of_its_seeds() -> None:
+def test_each_number_leads_to_the_runs_of_its_seeds():
     found = results.recorded("fedapc").where(dataset="office10")
     links = found.links("table-1-office10")
     runs = [r.record.run_id for *_, r in found.runs("table-1-office10") if r.label == "MOON"]
@@ -103,7 +103,7 @@ def test_a_page_holds_every_field_with_its_source_and_what_travels(name):
     assert "Not counted on images" in page("MPFT")
 
 
-def test_described_names_become_items_and_prose_stays() -> None:
+def test_described_names_become_items_and_prose_stays():
     given = ["Train a run: once.", "", "paper: whose. draws (b, k): random,", "    or 0."]
     items = ["- **paper**: whose.", "", "- **draws (b, k)**: random,", "  or 0."]
     assert listed(given) == [*given[:2], *items]

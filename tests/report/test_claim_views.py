@@ -18,7 +18,7 @@ ROUND = next(claim for claim in PAPER.claims if claim.id == "one-round")
 COST = next(claim for claim in PAPER.claims if claim.id == "cost")
 
 
-def test_a_claim_leads_to_its_tables_and_runs() -> None:
+def test_a_claim_leads_to_its_tables_and_runs():
     claim = next(one for one in of_recorded("fedapc") if one.claim.id == "best-mean")
     found, links = kept("fedapc"), re.findall(r'href="([^"]+)"', claim_views.links(claim))
     for experiment in ("table-1-digits", "table-1-office10"):
@@ -47,7 +47,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("claims")
-def test_a_main_claim_is_one_row_of_its_least_support() -> None:
+def test_a_main_claim_is_one_row_of_its_least_support():
     rows = claim_views.main_claims("here", "folder").splitlines()
     assert re.fullmatch(r"\*\*Of \d+ claims, .* are open:\*\* .*\.", rows[0])
     assert rows[4:6] == [
@@ -60,7 +60,7 @@ def test_a_main_claim_is_one_row_of_its_least_support() -> None:
 
 
 @pytest.mark.usefixtures("claims")
-def test_the_picture_has_every_lead_that_has_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_picture_has_every_lead_that_has_an_interval(monkeypatch):
     drawn = claim_views.drawn()
     names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
     assert names == ["PACS", "Office-Caltech-10"]

@@ -44,7 +44,7 @@ def _than(*others: str, **more: Any) -> Comparison:
 SOLO = _than("SOLO")
 
 
-def test_one_comparison_is_the_paired_t_test() -> None:
+def test_one_comparison_is_the_paired_t_test():
     ours, theirs = np.array([61.0, 63.5, 62.0]), np.array([60.0, 60.5, 61.5])
     (part,) = _answer(_cells({"ADCOL": ours, "SOLO": theirs}), _than("SOLO", margin=0.25)).parts
     (difference,) = part.differences
@@ -56,7 +56,7 @@ def test_one_comparison_is_the_paired_t_test() -> None:
     assert difference.printed == pytest.approx(62.6 - 58.8)
 
 
-def test_the_draw_of_test_images_widens_the_interval() -> None:
+def test_the_draw_of_test_images_widens_the_interval():
     """Five points with no spread over seeds hold; with an error of four points they are open."""
     cells = _cells({"ADCOL": [65.0] * 3, "SOLO": [60.0] * 3})
     for error, word in ((0.0, "holds"), (4.0, "open")):
@@ -66,7 +66,7 @@ def test_the_draw_of_test_images_widens_the_interval() -> None:
     assert difference.interval == pytest.approx((5 - 1.959964 * 4, 5 + 1.959964 * 4))
 
 
-def test_an_open_claim_says_what_would_settle_it() -> None:
+def test_an_open_claim_says_what_would_settle_it():
     """ADCOL's printed lead over SOLO is 3.8; the paired differences scatter by 4."""
     cells = _cells({"ADCOL": [56.0, 60.0, 64.0], "SOLO": [60.0] * 3})
     needed = next(
@@ -80,7 +80,7 @@ def test_an_open_claim_says_what_would_settle_it() -> None:
     assert "no number of seeds can detect it, because of the few test images" in answer.parts[0].why
 
 
-def test_holm_protects_a_claim_of_many_comparisons() -> None:
+def test_holm_protects_a_claim_of_many_comparisons():
     """One reverse p of 0.03 beside six near a half contradicts nothing; one of 0.003 does."""
     theirs = {name: 50 + NOISE for name in OTHERS}
     for p, word in ((0.03, "open"), (0.003, "contradicted")):
@@ -92,7 +92,7 @@ def test_holm_protects_a_claim_of_many_comparisons() -> None:
         assert answer.verdict == word
 
 
-def test_differences_that_cannot_answer_are_not_in_holms_family() -> None:
+def test_differences_that_cannot_answer_are_not_in_holms_family():
     """A reverse p of 0.02 contradicts, also beside six of rows that still rise."""
     theirs = {name: 50 + NOISE for name in OTHERS}
     gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - 0.02, 14 / (1 + 6 / 4))
@@ -107,7 +107,7 @@ def test_differences_that_cannot_answer_are_not_in_holms_family() -> None:
         assert answer.verdict == word
 
 
-def test_one_seed_or_no_run_is_open_and_says_so() -> None:
+def test_one_seed_or_no_run_is_open_and_says_so():
     one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), SOLO)
     assert one.verdict == "open" and "one seed has no interval" in one.parts[0].why
     none = _answer(_cells({"SOLO": [10.0, 11.0]}), SOLO)
@@ -115,7 +115,7 @@ def test_one_seed_or_no_run_is_open_and_says_so() -> None:
     assert _answer(pd.DataFrame(), SOLO).row()["p"] is None
 
 
-def test_curves_that_still_rise_answer_nothing_at_reduced() -> None:
+def test_curves_that_still_rise_answer_nothing_at_reduced():
     values = {"ADCOL": [60.0, 61.0, 62.0], "SOLO": [50.0, 51.1, 52.0]}
     reduced = _cells(values, scale="reduced")
 
@@ -131,7 +131,7 @@ def test_curves_that_still_rise_answer_nothing_at_reduced() -> None:
     assert answer.verdict == "open" and row["printed"] == pytest.approx(3.8)
 
 
-def test_less_may_be_better_and_a_threshold_stands_for_a_row() -> None:
+def test_less_may_be_better_and_a_threshold_stands_for_a_row():
     cells = _cells({"ADCOL": [1.0, 1.1, 0.9], "SOLO": [9.0, 9.0, 9.1]})
     assert _answer(cells, SOLO).verdict == "contradicted"
     assert _answer(cells, _than("SOLO", lower=True)).verdict == "holds"
@@ -140,7 +140,7 @@ def test_less_may_be_better_and_a_threshold_stands_for_a_row() -> None:
 
 
 @pytest.mark.parametrize(("value", "word"), [(10.6, "holds"), (20.0, "contradicted")])
-def test_what_is_counted_needs_no_second_seed(value: float, word: str) -> None:
+def test_what_is_counted_needs_no_second_seed(value, word):
     where = {"experiment": "prose-cost", "better": "share", "by": "value"}
     test = Comparison(**where, above=15, lower=True, paper_only=True)
     cells = _cells({"share": [value]}, "prose-cost").assign(column="value")
@@ -149,7 +149,7 @@ def test_what_is_counted_needs_no_second_seed(value: float, word: str) -> None:
 
 
 @pytest.mark.parametrize("paper", papers.list())
-def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper: str) -> None:
+def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
     loaded = papers.load(paper)
     assert len({claim.id for claim in loaded.claims}) == len(loaded.claims)
     for claim in loaded.claims:

@@ -80,7 +80,7 @@ def filed(picture: Picture) -> dict[str, Any]:
     return found
 
 
-def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
+def test_a_picture_is_shown_once_and_fits_a_phone():
     figure = figures.curves(curve_frame())
     data, _ = DisplayFormatter().format(figure)
     assert set(data) == {"text/plain", "image/png"}
@@ -89,7 +89,7 @@ def test_a_picture_is_shown_once_and_fits_a_phone() -> None:
     assert plt.get_fignums() == []
 
 
-def test_curves_are_means_in_a_band_over_seeds() -> None:
+def test_curves_are_means_in_a_band_over_seeds():
     figure = figures.curves(curve_frame())
     assert legend(figure) == ["FedAvg", "ADCOL"]
     found = lines(figure)
@@ -107,7 +107,7 @@ def test_curves_are_means_in_a_band_over_seeds() -> None:
     assert rows.loc["ADCOL"].index.max() == 4
 
 
-def test_a_method_has_one_look_in_all_figures() -> None:
+def test_a_method_has_one_look_in_all_figures():
     first = figures.curves(curve_frame(("SOLO", "own", "FedAvg")))
     second = figures.curves(curve_frame(("FedAvg", "ADCOL", "SingleSet")))
     one, two = ({k: v.get_color() for k, v in lines(f).items()} for f in (first, second))
@@ -115,7 +115,7 @@ def test_a_method_has_one_look_in_all_figures() -> None:
     assert len(set(one.values())) == len(set(two.values())) == 3
 
 
-def test_sweep_keeps_the_order_given() -> None:
+def test_sweep_keeps_the_order_given():
     values = {"mu=10": [50.0, 54.0], "mu=0": [70.0, 70.0], "mu=1": [80.0, np.nan]}
     rows = seeded({(label,): seeds for label, seeds in values.items()}, "label")
     figure = figures.sweep(pd.DataFrame(rows), "weight")
@@ -133,7 +133,7 @@ def points() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(("by", "groups"), [("domain", ["a", "b"]), ("class", ["0", "1"])])
-def test_embedding_has_a_panel_an_arm(by: Any, groups: list[str]) -> None:
+def test_embedding_has_a_panel_an_arm(by, groups):
     figure = images.embedding(points(), by)
     shown = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in shown] == ["SOLO", "FedAvg", "ADCOL"]
@@ -146,7 +146,7 @@ def test_embedding_has_a_panel_an_arm(by: Any, groups: list[str]) -> None:
     assert said in filed(figure)["description"]
 
 
-def test_sample_grid_draws_each_class_of_each_client() -> None:
+def test_sample_grid_draws_each_class_of_each_client():
     federation = toys.federation()
     first = federation.clients[0]
     only = first.train.labels != 1  # the first client has no image of the second class
@@ -160,7 +160,7 @@ def test_sample_grid_draws_each_class_of_each_client() -> None:
     assert (sheet[: toys.SIZE, step : step + toys.SIZE] == 255).all()
 
 
-def test_counts_are_written_with_their_sums() -> None:
+def test_counts_are_written_with_their_sums():
     federation = toys.federation((21, 13, 9))
     train, validation, test = images.counts_chart(federation).axes
     titles = [ax.get_title().split()[0] for ax in (train, validation, test)]
@@ -170,7 +170,7 @@ def test_counts_are_written_with_their_sums() -> None:
     assert words(test.texts)[-3:] == ["12", "12", "12"]
 
 
-def test_beside_draws_both_sides_of_every_cell() -> None:
+def test_beside_draws_both_sides_of_every_cell():
     values = {("ADCOL", "mnist"): [94.0, 95, 96], ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     figure = figures.beside(built("table-1", values))
     ax, methods = figure.axes[0], list(ADCOL.table("table-1").methods)
@@ -184,7 +184,7 @@ def test_beside_draws_both_sides_of_every_cell() -> None:
     assert legend(figure) == ["paper, mean ± std", "ours, mean ± std"]
 
 
-def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
+def test_a_radar_chart_closes_the_line_of_every_arm():
     domains = "photo", "cartoon", "sketch"
     means = {"A": (61.0, 71.0, 81.0), "B": (42.0, 51.0, 91.0)}
     values = {(m, d): [v - 1, v + 1] for m in means for d, v in zip(domains, means[m], strict=True)}
@@ -197,7 +197,7 @@ def test_a_radar_chart_closes_the_line_of_every_arm() -> None:
     assert rows.value.to_dict() == {key: sum(pair) / 2 for key, pair in values.items()}
 
 
-def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
+def test_the_file_holds_the_figure_and_its_words_say_a_number():
     picture = figures.curves(curve_frame(), printed={"FedAvg": 57.1})
     picture.caption = "A caption < & “quoted”"
     info = Image.open(io.BytesIO(picture.png())).info
@@ -211,8 +211,8 @@ def test_the_file_holds_the_figure_and_its_words_say_a_number() -> None:
 
 @pytest.mark.slow
 def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     found = results.recorded("fedapc")
     asked = found.of_one_scale("digits4-standin", "table-1-digits")
     cells = pd.DataFrame(asked.cells("table-1-digits")).groupby(["method", "column"]).value.mean()
@@ -251,7 +251,7 @@ class Logged(Made):
 
 
 @pytest.mark.parametrize("rows", [("FedAvg", "ADCOL"), ("FedAvg",)])
-def test_the_discriminator_is_beside_chance_where_a_record_has_its_accuracy(rows: Any) -> None:
+def test_the_discriminator_is_beside_chance_where_a_record_has_its_accuracy(rows):
     values = {"table-4": {(row, "avg"): 50.0 for row in rows}}
     studies = [(Logged("adcol", "office10", "reduced", s, values), ["table-4"]) for s in (0, 2)]
     shown = views.discriminator(results.Results(studies), "table-4", "office10")  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from tests import independent_cells as cells
 
 
 @pytest.mark.parametrize("name", papers.list())
-def test_claims_have_the_same_answers_when_recomputed(name: str) -> None:
+def test_claims_have_the_same_answers_when_recomputed(name):
     claims = {claim["id"]: claim for claim in independent.paper(name).get("claims", [])}
     compared = 0
     for ours in of_recorded(name):
@@ -25,7 +25,7 @@ def test_claims_have_the_same_answers_when_recomputed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", papers.list())
-def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name: str) -> None:
+def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name):
     found, ours = recorded(name), {}
     for table in found.paper.tables:
         shown = [e.id for e in found.paper.experiments if e.table == table.id]
@@ -38,7 +38,7 @@ def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name: str) -> 
 
 
 @pytest.mark.parametrize("name", papers.list())
-def test_the_rows_of_earlier_settings_are_the_same_when_recomputed(name: str) -> None:
+def test_the_rows_of_earlier_settings_are_the_same_when_recomputed(name):
     ours = {
         (experiment, study.dataset, study.scale, result.label): False
         for study, experiment, result in recorded(name).runs()
@@ -49,7 +49,7 @@ def test_the_rows_of_earlier_settings_are_the_same_when_recomputed(name: str) ->
     assert len(ours) > 10
 
 
-def test_the_intervals_behind_them_are_the_same() -> None:
+def test_the_intervals_behind_them_are_the_same():
     """Training alone in ADCOL's Table 4, in every column."""
     frame = beside(recorded("adcol"), "table-4")
     frame = frame[(frame.scale == "paper") & (frame.method == "SOLO")]

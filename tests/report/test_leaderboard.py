@@ -28,7 +28,7 @@ def scores(values: dict[str, list[list[float]]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["method", "seed", "column", "value"])
 
 
-def test_methods_apart_by_more_than_tukeys_range_are_told_apart() -> None:
+def test_methods_apart_by_more_than_tukeys_range_are_told_apart():
     """By hand: what is left of the rows without means of rows and columns is +-0.1 twice each, of 4
     degrees of freedom; a textbook's range of 3 means at 4 degrees is 5.04."""
     rows = np.array([[1.1, 1.9, 3.0], [0.9, 2.1, 3.0], [3.0, 4.0, 5.0]])
@@ -39,7 +39,7 @@ def test_methods_apart_by_more_than_tukeys_range_are_told_apart() -> None:
     assert found.loc["x", ["low", "high"]].tolist() == [2, 3]
 
 
-def test_all_true_ranks_lie_in_their_intervals_as_often_as_is_said() -> None:
+def test_all_true_ranks_lie_in_their_intervals_as_often_as_is_said():
     """True means with near ties, seeds that move all methods alike and each by itself; then domains
     that do. Of 150 cases 95 % is 142 give or take 3."""
     rng, true = np.random.default_rng(0), np.array([50.0, 50.5, 51, 54, 54.1, 60])
@@ -56,14 +56,14 @@ def test_all_true_ranks_lie_in_their_intervals_as_often_as_is_said() -> None:
     assert (held >= 136).all()
 
 
-def test_missing_seed_is_one_line() -> None:
+def test_missing_seed_is_one_line():
     frame = scores({"a": [[1, 2], [3, 4]], "b": [[1, 2]]})
     with pytest.raises(FedReproError, match="b have no value for a seed") as caught:
         leaderboard.ranks(frame)
     assert "\n" not in str(caught.value)
 
 
-def test_agreement_by_hand() -> None:
+def test_agreement_by_hand():
     """FedAPC's Office: FedAPC 66.39 > FedProto 64.41 > ... ; ours reversed gives tau -1."""
     common = papers.load("common").experiment("methods")
     theirs = leaderboard.printed(papers.load("fedapc"), "table-1-office10")
@@ -103,7 +103,7 @@ def found(diverged: str = "") -> Results:
     return Results([(one, ["methods"]) for one in made], "common")
 
 
-def test_the_tables_of_one_and_of_all_data_sets() -> None:
+def test_the_tables_of_one_and_of_all_data_sets():
     table = leaderboard.table(found(), "methods", "office10")
     assert list(table.index) == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
     assert table.loc["ADCOL", "mean"] == 70.5 and table.loc["ADCOL", "std over seeds"] == 0
@@ -119,7 +119,7 @@ def test_the_tables_of_one_and_of_all_data_sets() -> None:
     assert isinstance(figure, Picture) and labels == ["ADCOL", "FedBN", "FedAvg", "FedProx"]
 
 
-def test_what_was_chosen_and_which_choices_are_on_the_edge() -> None:
+def test_what_was_chosen_and_which_choices_are_on_the_edge():
     """By the best validation accuracy of all trials; an edge is one of the rates."""
     table = leaderboard.chosen(found(), "methods", "office10")
     assert isinstance(table, pd.DataFrame)
@@ -138,7 +138,7 @@ def test_what_was_chosen_and_which_choices_are_on_the_edge() -> None:
     )
 
 
-def test_what_is_asked_and_how_the_runs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_asked_and_how_the_runs_differ(monkeypatch):
     html, protocol = leaderboard.budget(found()).html, papers.load("common").protocol
     office, pacs = (row_of(html, name) for name in (OFFICE, PACS))
     assert office[1] == str(protocol("office10", "reduced").rounds) and office[-1] == "as asked"
@@ -150,8 +150,8 @@ def test_what_is_asked_and_how_the_runs_differ(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_that_decide_nothing_are_named_over_their_table(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(Results, "past", lambda *_: {"office10": ["FedAvg", "ADCOL"]})
     monkeypatch.setattr(Results, "rising", lambda *_: {"office10": ["FedAvg"]})
     html = leaderboard.linked(found(), "methods", "office10").html.partition("<table")[0]
@@ -160,13 +160,13 @@ def test_rows_that_decide_nothing_are_named_over_their_table(
     assert leaderboard.cautioned(found(), "methods").summary.startswith("2 of 8 rows still rise")
 
 
-def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank() -> None:
+def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank():
     table = leaderboard.table(found("ADCOL"), "methods", "pacs")
     assert list(table.index) == ["FedBN", "FedAvg", "FedProx", "ADCOL"]
     assert table.loc["ADCOL"].dropna().to_dict() == {"other seeds": "diverged"}
 
 
-def test_nothing_recorded_is_said() -> None:
+def test_nothing_recorded_is_said():
     empty = Results([], "common")
     for view in (leaderboard.overall, leaderboard.agreement, leaderboard.cautioned):
         assert NOTHING in view(empty, "methods").html

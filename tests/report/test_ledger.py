@@ -1,7 +1,5 @@
 """The ledger shows what files and records say of text, code and runs, whole and nothing else."""
 
-from typing import Any
-
 import pytest
 
 from fedrepro import papers
@@ -21,7 +19,7 @@ def rows(found: Results) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rest}
 
 
-def test_a_source_stands_on_the_side_of_its_status() -> None:
+def test_a_source_stands_on_the_side_of_its_status():
     assert sides("code", "FedBN code: 80/20", text="Sec. 5.1: 8:2") == {
         "source": "Sec. 5.1: 8:2; FedBN code: 80/20",
         **{"text": "Sec. 5.1: 8:2", "code": "FedBN code: 80/20", "settled": ""},
@@ -44,7 +42,7 @@ def test_a_source_stands_on_the_side_of_its_status() -> None:
         ({"status": "inferred"}, ["–", "–", "9", f"{WORDS} (inferred)"]),
     ],
 )
-def test_fields_decide_and_no_words_of_a_source(fields: dict, row: Any, monkeypatch: Any) -> None:
+def test_fields_decide_and_no_words_of_a_source(fields, row, monkeypatch):
     """The source has every word of text, code and decisions."""
     found = recorded("fedpall").where(dataset="office10")
     made = Setting(value=9, source=WORDS, **fields)
@@ -54,7 +52,7 @@ def test_fields_decide_and_no_words_of_a_source(fields: dict, row: Any, monkeypa
     assert rows(found).get("batch_size") == row
 
 
-def test_text_code_and_runs_stand_side_by_side() -> None:
+def test_text_code_and_runs_stand_side_by_side():
     found = rows(recorded("fedpall"))
     assert found["FedPall.mu (digits5-standin)"] == [
         "paper, Sec. 5.1: 0.7, the two weights exchanged", "FedPall code", "0.3 (or 0.7)", "code",
@@ -64,7 +62,7 @@ def test_text_code_and_runs_stand_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_no_setting_that_the_text_leaves_open_is_missing(name: str) -> None:
+def test_no_setting_that_the_text_leaves_open_is_missing(name):
     found = recorded(name)
     shown = {setting.partition(" (")[0] for setting in rows(found)}
     settings: set[str] = set()

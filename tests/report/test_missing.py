@@ -1,7 +1,5 @@
 """What a test without runs needs."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -19,9 +17,7 @@ from fedrepro.report.claims import of_recorded
         ("adcol", "table-6-speedup", 3 * 7 + 2 * 5),  # two rows are tuned over five values
     ],
 )
-def test_hours_are_the_work_of_all_rows_seeds_and_trials(
-    monkeypatch: pytest.MonkeyPatch, paper: str, experiment: str, runs: int
-) -> None:
+def test_hours_are_the_work_of_all_rows_seeds_and_trials(monkeypatch, paper, experiment, runs):
     monkeypatch.setattr(work, "unread", lambda *_: 4.0)
     monkeypatch.setattr(missing, "_speed", lambda *_: 2.0)
     loaded = papers.load(paper)
@@ -31,7 +27,7 @@ def test_hours_are_the_work_of_all_rows_seeds_and_trials(
     assert f"--scale paper (about {runs * 4 / 2:.0f} hours of one core at 2 PFLOP per hour)" in said
 
 
-def test_every_test_without_a_run_names_its_command_and_cost() -> None:
+def test_every_test_without_a_run_names_its_command_and_cost():
     found = [one for name in papers.list() for one in of_recorded(name)]
     lacking = [part for one in found for part in one.parts if not part.differences]
     for part in lacking:

@@ -17,14 +17,14 @@ from fedrepro.report.printed import (
 )
 
 
-def test_a_mean_of_accuracies_fits_and_its_neighbour_does_not() -> None:
+def test_a_mean_of_accuracies_fits_and_its_neighbour_does_not():
     assert mean_fits("53.57", 28, 1) and mean_fits("53.6", 28, 1)  # 15 of 28
     assert not mean_fits("53.58", 28, 1)
     assert mean_fits("54.76", 28, 3) and not mean_fits("54.76", 28, 1)  # 46 of 84
     assert mean_fits("100.0", 28, 1) and not mean_fits("100.1", 28, 1)
 
 
-def test_exactly_the_pairs_that_three_runs_can_give_fit() -> None:
+def test_exactly_the_pairs_that_three_runs_can_give_fit():
     """Against all sets of three accuracies on seven images, printed with one decimal."""
     images, trials = 7, 3
     for ddof in (0, 1):
@@ -43,7 +43,7 @@ def test_exactly_the_pairs_that_three_runs_can_give_fit() -> None:
     assert by_chance("50.00", 50, 1) == pytest.approx(3 / 401)  # 48, 50 and 52
 
 
-def test_averages() -> None:
+def test_averages():
     assert average_fits(["10.0", "20.1"], "15.1") and average_fits(["10.0", "20.1"], "15.0")
     assert not average_fits(["10.0", "20.0"], "15.2")
     wrong = {name: averages(papers.load(name)).to_numpy()[:, :3].tolist() for name in papers.list()}
@@ -52,7 +52,7 @@ def test_averages() -> None:
     assert wrong == {"i2pfl": cells}
 
 
-def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not() -> None:
+def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not():
     fedpall = checked(papers.load("fedpall"))
     assert (fedpall["fit all evaluations"] == fedpall.means).all()
     assert (fedpall["fit over T - 1"] == fedpall.deviations).all()

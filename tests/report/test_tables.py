@@ -51,7 +51,7 @@ def parts(html: str) -> tuple[str, str]:
     return before + after, domains
 
 
-def test_a_cell_shows_paper_ours_difference_and_verdict() -> None:
+def test_a_cell_shows_paper_ours_difference_and_verdict():
     frame = table({("ADCOL", "mnist"): [94.7, 95.7, 96.7]})
     links = {("digits5", "paper", "ADCOL", "MNIST"): "run.html#run-1-2-3"}
     mean, html = parts(tables.beside_table(frame, "Table 1", links).html)
@@ -66,14 +66,14 @@ def test_a_cell_shows_paper_ours_difference_and_verdict() -> None:
     assert row_of(mean, "ADCOL") == ["ADCOL", "80.2 ± 0.5", "not run", "–", "not run"]
 
 
-def test_a_table_without_an_average_or_with_nothing_else_is_one() -> None:
+def test_a_table_without_an_average_or_with_nothing_else_is_one():
     only = table({("ADCOL", "avg"): [80.0] * 3})
     for frame in (only[only.column == "avg"], build_table(ADCOL, "table-3-sizes", [])):
         html = tables.beside_table(frame).html
         assert html.count("<table") == 1 and "<details>" not in html
 
 
-def test_marks_are_letters_explained_below() -> None:
+def test_marks_are_letters_explained_below():
     values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, caveats=(SUBSET,))
     mean, domains = parts(tables.beside_table(frame).html)
@@ -90,7 +90,7 @@ def test_marks_are_letters_explained_below() -> None:
     assert "(n=3) a, b" in text
 
 
-def test_text_is_escaped() -> None:
+def test_text_is_escaped():
     values = {("<b>mine</b>", "mnist"): [50.0] * 3}
     html = tables.beside_table(table(values, dataset='d"<i>'), caption="<script>x</script>").html
     escaped = "&lt;b&gt;mine&lt;/b&gt;", "&lt;script&gt;", 'd&quot;&lt;i&gt;"'
@@ -98,7 +98,7 @@ def test_text_is_escaped() -> None:
     assert not any(tag in html for tag in ("<b>mine", "<script", "<i>"))
 
 
-def test_the_table_can_be_read_aloud_and_scrolled() -> None:
+def test_the_table_can_be_read_aloud_and_scrolled():
     shown = tables.beside_table(table({("ADCOL", "mnist"): [94.7] * 3}), "Table 1")
     for html, label in zip(parts(shown.html), ("", ", per domain"), strict=True):
         assert '<div class="table-scroll"' in html and 'tabindex="0"' in html
@@ -107,7 +107,7 @@ def test_the_table_can_be_read_aloud_and_scrolled() -> None:
         assert "paper: the paper&#x27;s protocol" in html
 
 
-def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
+def test_reduced_shows_ranks_and_no_verdict_on_numbers():
     values = {("ADCOL", "mnist"): [70.0], ("FedBN", "mnist"): [75.0], ("SOLO", "mnist"): [60.0]}
     frame = table(values, scale="reduced")
     mean, domains = parts(tables.beside_table(frame).html)
@@ -121,7 +121,7 @@ def test_reduced_shows_ranks_and_no_verdict_on_numbers() -> None:
     assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(n=1\) +2 +1$", text, re.M)
 
 
-def test_smoke_says_that_it_is_no_result() -> None:
+def test_smoke_says_that_it_is_no_result():
     values = {("ADCOL", "mini-font"): [9.0], ("ADCOL", "avg"): [10.0]}
     frame = table(values, dataset="minidigits", scale="smoke")
     mean, domains = parts(tables.beside_table(frame).html)
@@ -133,14 +133,14 @@ def test_smoke_says_that_it_is_no_result() -> None:
     assert "left out: MNIST, SVHN, USPS, SynthDigit, MNIST_M" in mean
 
 
-def test_a_target_that_no_seed_reached_is_no_number() -> None:
+def test_a_target_that_no_seed_reached_is_no_number():
     cells = rows({("FedAvg", "mnist"): [float("nan")] * 3, ("FedBN", "mnist"): [11.0, 12.0, 12.5]})
     _, html = parts(tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html)
     assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "open"]
     assert row_of(html, "FedBN")[2] == "11.8 ± 0.76 (n=3)"
 
 
-def test_numbers_as_printed() -> None:
+def test_numbers_as_printed():
     signed = {-0.04: "0.0", -1.26: "−1.3", 1.26: "+1.3"}
     assert [number(value, "percent", True) for value in signed] == list(signed.values())
     plain = {
@@ -152,7 +152,7 @@ def test_numbers_as_printed() -> None:
         assert [number(value, unit, False) for value in shown] == list(shown.values()), unit
 
 
-def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for() -> None:
+def test_the_protocol_lists_settings_then_the_fields_of_the_methods_asked_for():
     shown = protocol_table(ADCOL.sources("digits5", "reduced"), ["ADCOL", "SOLO"])
     rows = rows_of(shown.html)
     heads = [row[0] for row in rows[1:] if len(row) == 6]  # the first row of a group
@@ -179,7 +179,7 @@ def each(scale: str, **values: float | None) -> str:
     return score_rules.each(found, "table-4")
 
 
-def test_ranks_and_who_is_first_are_computed_under_each_rule() -> None:
+def test_ranks_and_who_is_first_are_computed_under_each_rule():
     html = each("reduced", FedAvg=50.0, FedBN=60.0, ADCOL=None)
     assert row_of(html, "FedAvg") == ["FedAvg", "50.0", "2", "70.0", "1", "90.0", "1"]
     assert row_of(html, "FedBN") == ["FedBN", "60.0", "1", "60.0", "2", "60.0", "2"]
@@ -193,7 +193,7 @@ def test_ranks_and_who_is_first_are_computed_under_each_rule() -> None:
     assert each("paper", FedBN=None) == ""
 
 
-def test_the_papers_rule_gives_the_tables_own_numbers() -> None:
+def test_the_papers_rule_gives_the_tables_own_numbers():
     found = recorded("fedapc").where(dataset="office10")
     html = unescape(views.table(found, "table-1-office10").html)
     cut = html.index("<details><summary>The same runs under each score rule")

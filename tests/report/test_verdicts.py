@@ -18,7 +18,7 @@ ADCOL, FEDPALL = papers.load("adcol"), papers.load("fedpall")
 @pytest.mark.parametrize(
     ("ours", "std"), [([84.0, 85.0, 86.0], 1.0), ([3.0, 5.0], 3.0), ([81.5, 80.0, 80.5], 0.2)]
 )
-def test_with_a_printed_spread_it_is_welchs_test(ours: list[float], std: float) -> None:
+def test_with_a_printed_spread_it_is_welchs_test(ours, std):
     found = compared(80.0, std, 3, ours)
     theirs = 80.0 + std * np.array([-1.0, 0.0, 1.0])  # three trials of that mean and deviation
     test = stats.ttest_ind(ours, theirs, equal_var=False)
@@ -26,21 +26,21 @@ def test_with_a_printed_spread_it_is_welchs_test(ours: list[float], std: float) 
     assert found.between() == pytest.approx(tuple(test.confidence_interval(0.95)))
 
 
-def test_without_one_ours_stands_for_it_over_the_papers_trials() -> None:
+def test_without_one_ours_stands_for_it_over_the_papers_trials():
     # ours 70, 72, 74: s 2, n 3; t(.975, 2) = 4.302653. Three trials: sqrt(4/3 + 4/3), one: + 4.
     for trials, spread in ((3, math.sqrt(8 / 3)), (1, math.sqrt(4 / 3 + 4))):
         low, high = compared(70.0, None, trials, [70.0, 72.0, 74.0]).between()
         assert (low, high) == pytest.approx((2 - 4.302653 * spread, 2 + 4.302653 * spread))
 
 
-def test_one_seed_borrows_the_spread_of_others() -> None:
+def test_one_seed_borrows_the_spread_of_others():
     assert compared(70.0, None, 3, [72.0]) is None
     found = compared(70.0, None, 1, [72.0], pooled=(2.0, 8.0))
     assert (found.error, found.freedom, found.one_run) == (2.0, 8.0, True)
     assert found.word(found.p)[1].startswith("one run")
 
 
-def test_test_images_widen_the_interval_of_both_sides() -> None:
+def test_test_images_widen_the_interval_of_both_sides():
     found = compared(70.0, None, 3, [72.0, 72.0, 72.0], images=4.5, theirs=4.5)
     assert found.error == pytest.approx(3.0) and math.isinf(found.freedom)
     assert found.between(0.9)[0] == pytest.approx(2 - 1.644854 * 3.0)
@@ -55,9 +55,7 @@ WORDS = [  # the 90 % bound is 1.724718 errors away; other units have no toleran
 
 
 @pytest.mark.parametrize(("difference", "error", "tolerance", "word"), WORDS)
-def test_each_word_has_its_place(
-    difference: float, error: float, tolerance: float, word: str
-) -> None:
+def test_each_word_has_its_place(difference, error, tolerance, word):
     found = Compared(difference, error, 20.0, tolerance)
     assert found.word(found.p)[0] == word
 
@@ -73,7 +71,7 @@ def cell_of(paper: Any, table: str, given: list[dict[str, Any]]) -> Any:
     return cell
 
 
-def test_an_unusable_deviation_is_shown_and_not_used() -> None:
+def test_an_unusable_deviation_is_shown_and_not_used():
     """ADCOL's: three equal seeds give an interval of no width beside a printed +-0.6."""
     cell = cell_of(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}))
     assert cell.published_std == 0.6 and cell.low == cell.high
@@ -89,17 +87,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("fact", "why"), REFUSED)
-def test_what_is_put_in_cut_or_of_another_scale_has_no_verdict(fact, why) -> None:
+def test_what_is_put_in_cut_or_of_another_scale_has_no_verdict(fact, why):
     cell = cell_of(ADCOL, "table-1", rows("ADCOL", {"mnist": [95.0] * 3}, **fact))
     assert cell.verdict == "no verdict" and why in cell.why
 
 
-def test_a_seed_without_a_value_leaves_the_cell_open() -> None:
+def test_a_seed_without_a_value_leaves_the_cell_open():
     cell = cell_of(ADCOL, "table-2-rounds", rows("FedAvg", {"mnist": [11.0, 12.0, math.nan]}))
     assert cell.verdict == "open" and "1 of 3" in cell.why
 
 
-def test_table_follows_the_contract_and_lists_what_was_not_run() -> None:
+def test_table_follows_the_contract_and_lists_what_was_not_run():
     table = build_table(ADCOL, "table-1", rows("ADCOL", {"mnist": [94.7, 95.7, 96.7]}))
     assert tuple(table.columns) == COLUMNS
     (cell,) = table[table.verdict != "not run"].itertuples()
@@ -110,7 +108,7 @@ def test_table_follows_the_contract_and_lists_what_was_not_run() -> None:
     assert cell.earlier == "reproduced"
 
 
-def test_standin_column_its_average_and_its_neighbours() -> None:
+def test_standin_column_its_average_and_its_neighbours():
     values = {"mnist": [94.7] * 3, "synthdigits-standin": [76.0] * 3, "avg": [80.2] * 3}
     mine = rows("ADCOL", values, dataset="digits5-standin", caveats=("subset",))
     mine += rows("SOLO", values, dataset="digits5-standin", alone=True)
@@ -132,14 +130,14 @@ COUNTED = [  # printed: 1.33
 
 
 @pytest.mark.parametrize(("value", "changed", "word"), COUNTED)
-def test_what_is_counted_needs_one_seed_and_the_printed_digits(value, changed, word) -> None:
+def test_what_is_counted_needs_one_seed_and_the_printed_digits(value, changed, word):
     given = {"dataset": "office10", "counted": True} | changed
     mine = rows("amplifier parameters (millions)", {"value": [value]}, **given)
     cell = cell_of(FEDPALL, "prose-cost", mine)
     assert cell.verdict == word and cell.low is None and cell.difference is not None
 
 
-def test_average_over_domains_the_paper_does_not_print_has_no_verdict() -> None:
+def test_average_over_domains_the_paper_does_not_print_has_no_verdict():
     mine = rows("ADCOL", {"mini-font": [90.0] * 3, "avg": [80.2] * 3}, dataset="minidigits")
     table = build_table(ADCOL, "table-1", mine)
     found = table[table.dataset == "minidigits"].set_index("column")
