@@ -1,11 +1,18 @@
 """Growth, phases of a round, clients at once, precisions: what is timed and counted and written."""
 
 import json
+import runpy
+import sys
 
 import pandas as pd
 import pytest
+import torch
 
+from fedrepro import papers
+from fedrepro.data import DATASETS
+from fedrepro.data.manifest import locate
 from fedrepro.federated import metrics
+from fedrepro.report.results import FOLDER as RECORDS
 from tests import toys
 from tests.benchmarks.conftest import FOLDER, script
 
@@ -75,3 +82,77 @@ def test_fedbn_is_its_authors_code_until_rounding_errors_grow():
     stored = pd.read_json(FOLDER.parent / "book" / "records" / "end-to-end-fedbn.json", dtype=False)
     theirs, moved = (stored[f"{what} - ours"].astype(float) for what in ("theirs", "ours moved"))
     assert theirs[0] == 0 and theirs[1] < 1e-4 < 1 < moved[0]
+
+
+# the stored counts, and the domains that are read: the stand-in takes minutes to generate
+STORED = {
+    "digits5-standin": ("shared-digits", ("mnist", "mnistm")),
+    "office10": ("shared-office10", DATASETS["office10"]),
+}
+
+
+@pytest.mark.parametrize("dataset", list(STORED))
+def test_disjoint_removes_what_the_page_counts(real_data, dataset, monkeypatch):
+    name, domains = STORED[dataset]
+    if any(locate(domain, real_data).missing for domain in domains):
+        pytest.skip("the data set is not under the data root")
+    monkeypatch.setitem(DATASETS, dataset, domains)
+    spec = papers.load("fedpall").protocol(dataset, "reduced").data
+    found = script("shared_images").of(spec, real_data)
+    stored = json.loads((RECORDS / f"{name}.json").read_text("utf-8"))
+    kept = [row for row in stored if row["protocol"] == "fedpall, reduced"]
+    assert kept and found.assign(protocol="fedpall, reduced").to_dict("records") == [
+        {key: row[key] for key in (*found, "protocol")} for row in kept
+    ]
+    apart = spec.allocation.model_copy(update={"disjoint": True})
+    cut = spec.model_copy(update={"allocation": apart})
+    assert script("shared_images").of(cut, real_data).empty
+
+
+@pytest.mark.parametrize("paper", ["adcol", "fedpall", "i2pfl", "fedapc"])
+def test_disjoint_is_an_alternative_where_images_are_shared(paper):
+    for dataset in {"digits5", "office10"} & set(papers.load(paper).datasets):
+        sources = papers.load(paper).sources(dataset).set_index("setting")
+        assert sources.value["data.allocation.disjoint"] == "no"
+        assert sources.alternatives["data.allocation.disjoint"] == "yes"
+
+
+REFUSED = [
+    ("at_once", "--threads 1", ""),
+    ("cross_device", "--peers nobody", ""),
+    ("drift", "--domains nowhere", ""),
+    ("end_to_end", "nowhere", "name a clone"),
+    ("gpu", "--device cuda", ""),
+    ("growth", "--values 3 5", "belong to one axis"),
+    ("growth", "--axis clients --values 7", "two or more"),
+    ("growth", "--axis clients --values 0 5", "from 1 on"),
+    ("growth", "--images 1", "2 or more"),
+    ("peak", "--results nowhere/peak.md", "no folder nowhere"),
+    ("phases", "--model nothing", ""),
+    ("precision", "--precision tf32", "a CPU has no tf32"),
+    ("rounds", "--images 9 --batch 8", ""),
+    ("shared_images", "--papers nobody", ""),
+    ("verdict_words", "--out nowhere/words.md", ""),
+]
+NUMBERS = [("rounds", f"--repeat={n}", "is no whole number from 1 on") for n in ("0", "two", "1.5")]
+NUMBERS += [("precision", f"--seeds={n}", "different seeds") for n in ("0", "0,0", "0,x")]
+
+
+@pytest.mark.parametrize(("name", "words", "says"), [*REFUSED, *NUMBERS])
+def test_bad_input_is_one_line_and_status_2(name, words, says, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(sys, "argv", [name, *words.split()])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert caught.value.code == 2
+    *usage, line = capsys.readouterr().err.splitlines()
+    assert says in line
+    if (name, words, says) in REFUSED:  # argparse shows the usage too
+        assert line.startswith("error: ") and not usage
+
+
+def test_every_script_is_tried_and_named_in_the_readme():
+    found = {path.stem for path in FOLDER.glob("*.py") if "__main__" in path.read_text("utf-8")}
+    assert found == {name for name, *_ in REFUSED}
+    text = (FOLDER / "README.md").read_text("utf-8")
+    assert [name for name in found if f"`{name}.py`" not in text] == []

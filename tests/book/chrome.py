@@ -58,7 +58,6 @@ class Chrome:
             self._visit.errors.append(f"{message.text} {message.location.get('url', '')}")
 
     def resize(self, width, height=900):
-        """A window of that size; below 600 wide, a phone."""
         phone = width < 600
         size = {"width": width, "height": height, "deviceScaleFactor": 2 if phone else 1}
         self.session.send("Emulation.setDeviceMetricsOverride", {**size, "mobile": phone})

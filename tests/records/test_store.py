@@ -18,12 +18,13 @@ from scipy.spatial.distance import pdist
 
 from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import DataSpec
+from fedrepro.base.protocol import DataSpec, Protocol
 from fedrepro.data.federation import build_federation
 from fedrepro.federated import metrics
-from fedrepro.records import RunSpec, run_id
+from fedrepro.records import RunSpec
 from fedrepro.records import store as store_module
-from fedrepro.records.record import compact, tsne
+from fedrepro.records.packed import Pack, check
+from fedrepro.records.record import compact, run_id, tsne
 from tests import toys
 from tests.data.made import one_line
 from tests.records.conftest import obtain, spec
@@ -219,3 +220,26 @@ def test_a_large_test_set_is_sampled_before_the_last_five_rounds():
     again = toys.start(rounds=7, tested_at=5).few_tests.tests["domain0"]
     assert torch.equal(part.images, again.images)
     assert "5 of 12 tested" in training.few_tests.deviations["domain0"][0]
+
+
+RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "records")
+
+
+def test_the_packed_records_are_whole():
+    assert len(RECORDED.runs) > 1000
+    assert check(RECORDED.root) == []
+
+
+@pytest.mark.parametrize("file", sorted({line["file"] for line in RECORDED.runs.values()}))
+def test_recorded_runs_have_their_ids(file):
+    """Worked out anew from the method and the protocol as they are defined today."""
+    moved = []
+    for run, line in RECORDED.runs.items():
+        if line["file"] == file:
+            config = RECORDED.config(run)
+            method = methods.create(config["method"]["name"], **config["method"]["fields"])
+            protocol = Protocol.model_validate(config["protocol"])
+            spec = RunSpec(method, protocol, config["seed"], config["engine"])
+            if run_id(spec.config(), RECORDED.facts(run, "data")["hashes"]) != run:
+                moved.append(run)
+    assert moved == []
