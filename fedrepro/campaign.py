@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,8 +30,6 @@ from fedrepro.base.errors import Diverged, FedReproError, choices, first_mistake
 from fedrepro.base.places import CHECKOUT
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
-from fedrepro.records.packed import INDEX, Pack
-from fedrepro.records.record import short_hash
 
 if TYPE_CHECKING:
     from fedrepro.papers import Arm
@@ -156,18 +153,11 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
 
 def _is_packed(run: Run, runs: Path) -> bool:
     """Whether packed records of the folder hold it; not known of a row with tuned settings."""
+    from fedrepro.records.packed import holds
+
     asked, arm = run.study(None, None)
     tuned = asked.paper.tuning_of(run.entry.experiment, run.entry.dataset, arm) is not None
-    if tuned or not (index := runs / INDEX).exists():
-        return False
-    return short_hash(_config(arm, run.seed)) in _packed(runs, index.stat().st_mtime_ns)
-
-
-@lru_cache
-def _packed(runs: Path, changed: int) -> frozenset[str]:
-    """The hashes of the packed runs' configurations. changed: makes a new index be read again."""
-    pack = Pack(runs)
-    return frozenset(short_hash(pack.config(run)) for run in pack.runs)
+    return not tuned and holds(runs, _config(arm, run.seed))
 
 
 def _alive(pid: int, born: float) -> bool:

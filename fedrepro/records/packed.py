@@ -12,7 +12,7 @@ import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,19 @@ class Pack:
         except (OSError, ValueError) as error:
             raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
         return {str(run): rows.drop(columns="run").reset_index(drop=True) for run, rows in parts}
+
+
+def holds(root: Path, config: Mapping[str, Any]) -> bool:
+    """Whether a packed run of a folder has a configuration, on whatever images."""
+    index = root / INDEX
+    return index.exists() and short_hash(config) in _configs(root, index.stat().st_mtime_ns)
+
+
+@lru_cache
+def _configs(root: Path, changed: int) -> frozenset[str]:
+    """Hashes of configurations. changed: a changed index is read again."""
+    pack = Pack(root)
+    return frozenset(short_hash(pack.config(run)) for run in pack.runs)
 
 
 @dataclass(frozen=True)
