@@ -188,14 +188,14 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve without digits that say nothing, a third smaller: seconds to the millisecond, losses
-    to four significant digits. Exact: accuracies, bytes, and validation losses, because a round
-    may be chosen by them."""
+    """A curve without digits that say nothing, half as large: losses and seconds to three
+    significant digits. Exact: accuracies, bytes, and validation losses, because a round may be
+    chosen by them."""
     value = curve.value
     losses = (curve.measure == "term") | ((curve.measure == "loss") & (curve.split == "test"))
-    scale = 10 ** (3 - np.floor(np.log10(value.abs().where(value != 0, 1.0))))
-    short = value.mask(losses, (value * scale).round() / scale)
-    return curve.assign(value=short.mask(curve.measure == "seconds", value.round(3)))
+    scale = 10 ** (2 - np.floor(np.log10(value.abs().where(value != 0, 1.0))))
+    short = losses | (curve.measure == "seconds")
+    return curve.assign(value=value.mask(short, (value * scale).round() / scale))
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
