@@ -140,7 +140,7 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
     configs = [json.loads(p.read_text()) for p in (tmp_path / "runs").glob("*/config.json")]
     assert len(configs) == 2  # the sweep trained nothing
     assert [c["method"]["name"] for c in configs if "code" in c["method"]] == ["FedLoud"]
-    wrong = call("run", "adcol", "table-1", "--methods", "Lout")
+    wrong = call("run", "adcol", "table-1", "--methods", "FedLout")
     assert wrong.returncode == 2 and "choose from FedLoud" in wrong.stderr
 
 
