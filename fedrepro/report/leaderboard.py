@@ -247,13 +247,13 @@ def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dic
         f"earlier settings: {len(past)} of {len(arms)} rows" * bool(past),
     ]
     return {
+        "these runs": "; ".join(filter(None, differs)) or "as asked",
         "rounds": protocol.rounds,
         "local epochs": protocol.local_epochs,
         "images per client": protocol.data.allocation.per_client,
         "learning rates": ", ".join(values),
         "rounds of a trial": tuning.rounds.get(scale, protocol.rounds),
         "rows with an own constant": f"{own} of {len(arms)}",
-        "these runs": "; ".join(filter(None, differs)) or "as asked",
     }
 
 
