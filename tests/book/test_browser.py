@@ -109,7 +109,7 @@ def test_pages_are_whole(browser, site, served):
 
 
 def test_files_opened_without_a_web_server_lead_on_are_whole_and_can_be_searched(browser, site):
-    browser.open((site / "index.html").as_uri(), PHONE)
+    browser.page.goto((site / "index.html").as_uri(), wait_until="commit")  # it leads on at once
     browser.wait(
         "location.pathname.endsWith('/book/intro.html') && document.readyState==='complete'"
     )
