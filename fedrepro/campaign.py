@@ -32,7 +32,7 @@ from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
 
 if TYPE_CHECKING:
-    from fedrepro.papers import Arm
+    pass
 
 LIST = CHECKOUT / "book" / "campaign.yaml"
 FOLDER = "campaign"  # in the runs folder: the progress of each run
@@ -120,17 +120,10 @@ def _runs(entry: Entry) -> Iterator[Run]:
             yield replace(run := Run(entry, row, seed), key=_key(run))
 
 
-def _config(arm: Arm, seed: int) -> dict[str, Any]:
-    from fedrepro import methods
-    from fedrepro.records import RunSpec
-
-    return RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, seed).config()
-
-
 def _key(run: Run) -> str:
     asked, arm = run.study(None, None)
     experiment = asked.paper.experiment(run.entry.experiment)
-    config = _config(arm, run.seed)
+    config = asked.spec(arm).config()
     nameless = replace(arm, label="", row="", column=None, alternative=False)
     # The kind decides what else is measured, such as leakage.
     what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
@@ -157,7 +150,7 @@ def _is_packed(run: Run, runs: Path) -> bool:
 
     asked, arm = run.study(None, None)
     tuned = asked.paper.tuning_of(run.entry.experiment, run.entry.dataset, arm) is not None
-    return not tuned and holds(runs, _config(arm, run.seed))
+    return not tuned and holds(runs, asked.spec(arm).config())
 
 
 def _alive(pid: int, born: float) -> bool:

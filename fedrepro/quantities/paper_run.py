@@ -112,14 +112,18 @@ class Study(Question):
             raise diverged
         return metrics.best_value({v: metrics.validated(r.curve) for v, (_, r) in tried.items()})
 
+    def spec(self, arm: Arm, seed: int | None = None) -> RunSpec:
+        """What trains an arm. seed: by default the study's."""
+        method = methods.create(arm.method, **arm.fields)
+        return RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
+
     def _record(
         self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""
     ) -> Record:
         """The record of a run. name: its name in the progress display."""
         if self.progress is not None:
             self.progress.name = name
-        method = methods.create(arm.method, **arm.fields)
-        spec = RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
+        spec = self.spec(arm, seed)
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}
         where |= {"progress": self.progress, "track": self.track}
         return self.store.obtain(spec, probe=probe, **where)

@@ -188,8 +188,8 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve without digits that say nothing, half as large: losses and seconds to three
-    significant digits. Exact: accuracies, bytes, and validation losses, because a round may be
+    """A curve without digits that say nothing: losses and seconds to three significant
+    digits. Exact: accuracies, bytes, and validation losses, because a round may be
     chosen by them."""
     value = curve.value
     losses = (curve.measure == "term") | ((curve.measure == "loss") & (curve.split == "test"))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro import methods, papers
+from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import RECORDS
@@ -121,8 +121,7 @@ class Kept(Study):
             each = (chosen.constants(tuning, value) for value, chosen, _ in first)
             for _, chosen, run in chain(first, *each):
                 asked += [(chosen, self.seed), (run, tuning.seed)]
-        for one, seed in asked:
-            yield RunSpec(methods.create(one.method, **one.fields), one.protocol, seed)
+        yield from (self.spec(*one) for one in asked)
 
     def _past(self, label: str, record: Record) -> Arm:
         """A row that is no longer in the paper's file."""

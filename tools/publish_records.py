@@ -1,0 +1,95 @@
+"""Make a campaign's runs the book's records.
+
+    python tools/publish_records.py RUNS
+
+RUNS began as a copy of `book/records`, then a campaign trained in it and sweeps collected the
+notebooks. Its runs are packed and the packed files of each data set joined. A run that no notebook
+uses is left out, unless it was trained in RUNS: the next sweep may use it. Of the notebooks, those
+stay that the book has already. RUNS itself is not changed.
+"""
+
+import argparse
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from fedrepro.base import files
+from fedrepro.base.places import RECORDS
+from fedrepro.commands import pack
+from fedrepro.records.packed import INDEX, SHARED, SMALL, check, light
+from fedrepro.report.results import STUDIES
+
+KINDS = ("", "-points", "-predictions")
+
+
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+
+
+def join(root: Path, trained: set[str]) -> int:
+    """Join packed files by data set and scale, without unused runs. Returns the number kept."""
+    studies = list(files.read_lines(root / STUDIES))
+    used = trained | {use[0] for one in studies for use in (*one["runs"], *one["trials"])}
+    lines = [line for line in files.read_lines(root / INDEX) if line["run"] in used]
+    groups: dict[str, set[str]] = {}
+    for line in lines:
+        stem = re.sub(r"-\d+$", "", line["file"])
+        groups.setdefault(stem, set()).add(line["file"])
+        line["file"] = stem
+    joined = {}
+    for stem, names in groups.items():
+        for kind in KINDS:
+            paths = [path for n in sorted(names) if (path := root / f"{n}{kind}.parquet").exists()]
+            if paths:
+                frame = pd.concat(map(pd.read_parquet, paths), ignore_index=True)
+                frame = frame[frame.run.isin(used)].reset_index(drop=True)
+                joined[f"{stem}{kind}.parquet"] = frame if kind else light(frame)
+    for path in root.glob("*.parquet"):
+        path.unlink()
+    sums = {}
+    for name, frame in joined.items():
+        if len(frame):
+            frame.to_parquet(root / name, **SMALL)
+            sums[name] = hashlib.sha256((root / name).read_bytes()).hexdigest()
+    facts = {key for line in lines for key in (line["environment"], line["data"])}
+    needed = facts | {line["config"]["protocol"] for line in lines}
+    shared = [line for line in files.read_lines(root / SHARED) if line["key"] in needed]
+    write_lines(root / SHARED, [*shared, *({"key": k, "content": v} for k, v in sums.items())])
+    write_lines(root / INDEX, lines)
+    return len(lines)
+
+
+def publish(runs: Path, records: Path = RECORDS) -> str:
+    """Returns what was done, in one line."""
+    trained = {done.parent.name for done in runs.glob("*/done")}
+    with tempfile.TemporaryDirectory() as place:
+        root = Path(place) / "records"
+        shutil.copytree(runs, root)
+        pack(root)
+        kept = join(root, trained)
+        if wrong := check(root):
+            raise SystemExit(f"{wrong[0]} ({len(wrong)} mistakes); nothing was published")
+        for notebook in (root / "notebooks").glob("*.ipynb"):
+            if (records / "notebooks" / notebook.name).exists():
+                shutil.copy2(notebook, records / "notebooks")
+        for path in [*records.glob("*.parquet"), *records.glob("*.jsonl")]:
+            path.unlink()
+        for path in [*root.glob("*.parquet"), *root.glob("*.jsonl")]:
+            shutil.copy2(path, records)
+        if (root / "figures").exists():
+            shutil.copytree(root / "figures", records / "figures", dirs_exist_ok=True)
+    size = sum(path.stat().st_size for path in records.rglob("*") if path.is_file())
+    return f"{kept} runs published, {size / 1e6:.2f} MB in {records}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="make a campaign's runs the book's records")
+    parser.add_argument("runs", type=Path, help="the folder; not changed")
+    print(publish(parser.parse_args().runs))
