@@ -334,9 +334,10 @@ def answer(name: str, claim: dict[str, Any]) -> tuple[str, list[tuple[float, flo
     parts: list[Any] = []
     for test in tests:
         where = {s["study"]["dataset"] for s in index()[2] if s["study"]["paper"] == name}
-        protocols = {d: spec["protocol"] for d, spec in paper(name)["datasets"].items()}
+        specs = {d: spec for d, spec in paper(name)["datasets"].items() if d in where}
+        where = {d for d, spec in specs.items() if spec.get("in_paper", True)}
         if "dataset" in test:
-            where = {d for d in where if protocols[d] == test["dataset"]}
+            where = {d for d in where if specs[d]["protocol"] == test["dataset"]}
         found = [(compare(name, test, dataset), dataset) for dataset in sorted(where)]
         ran = [(*part, dataset) for part, dataset in found if part is not None]
         parts += ran or [([], "", True, "")]

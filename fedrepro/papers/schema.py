@@ -137,12 +137,14 @@ Settings = dict[str, Setting]
 
 class DatasetSpec(_Spec):
     """A data set a protocol may be run on: whose protocol it follows and what must change. caveat:
-    printed beside every number where the change can move it against the paper's."""
+    printed beside every number where the change can move it against the paper's. in_paper: whether
+    the paper has it, or it stands in for one that the paper has; only such answer its claims."""
 
     protocol: str
     changes: Settings = {}
     caveat: str = ""
     added: bool = False
+    in_paper: bool = True
 
 
 class Tested(_Spec):

@@ -286,11 +286,12 @@ def _estimated(paper: Paper, parts: Sequence[Part], images: Images) -> Iterator[
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
-    """A test on each data set that holds its rows, at the largest scale that does."""
+    """A test on each data set of the paper that holds its rows, at the largest scale that does."""
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
     found = []
     for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
-        if test.dataset and paper.dataset(dataset).protocol != test.dataset:
+        spec = paper.dataset(dataset)
+        if not spec.in_paper or test.dataset not in ("", spec.protocol):
             continue
         for scale in SCALES[: 1 if test.paper_only else None]:
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
