@@ -181,5 +181,8 @@ def architecture(module: Module, training: bool) -> Module:
 
 def run_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any:
     """The output of an `architecture` for x, with those of the tensors that it has."""
-    used = {name: value for name, value in tensors.items() if name in module.state_dict()}
-    return functional_call(module, used, (x,), strict=True)
+    own = module.state_dict()  # once: it costs as much as a small layer
+    used = {name: value for name, value in tensors.items() if name in own}
+    return functional_call(
+        module, used, (x,), tie_weights=False, strict=True
+    )  # no network of ours ties
