@@ -86,15 +86,16 @@ def sampling(asked: Asked) -> Values:
 
 @quantity("seconds")
 def seconds(asked: Asked) -> Values:
-    """Training time without testing, up to the reported round if validation selects it, as a ratio
-    to the reference row if there is one."""
+    """Training time without testing, as a ratio to the reference row if there is one: of a round,
+    as rows may differ in rounds; or up to the reported round, if validation selects it."""
     spent = {}
     for result in asked.results:
         curve = result.record.curve
+        rounds = curve["round"].max()
         if asked.paper.rule == "validation":
-            curve = curve[curve["round"] <= max(1, metrics.best_round(curve))]
+            rounds, curve = 1, curve[curve["round"] <= max(1, metrics.best_round(curve))]
         by_phase = metrics.seconds(curve).drop("evaluate", errors="ignore")
-        spent[result.label] = float(by_phase.sum())
+        spent[result.label] = float(by_phase.sum()) / rounds
     reference = asked.experiment.relative_to
     base = spent.get(reference) if reference else 1.0
     for label, value in spent.items():
