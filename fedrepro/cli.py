@@ -185,7 +185,7 @@ def experiments(paper: OnlyPaper = None, as_json: Json = False) -> None:
     rows = papers.experiments(paper)
     header = ("paper", "id", "dataset", "state", "caption", "reason")
     table = text.aligned(header, [[row[key] for key in header] for row in rows])
-    typer.echo(text.as_json(rows, text.EXPERIMENT_KEYS) if as_json else table)
+    typer.echo(text.as_json(rows) if as_json else table)
 
 
 @app.command()
@@ -353,7 +353,7 @@ def claims(
         typer.echo(main_claims("book/results/claims.ipynb", "book/_static"), nl=False)
         return
     rows = [answer.row() for name in names for answer in of_recorded(name)]
-    typer.echo(text.as_json(rows, text.CLAIM_KEYS) if as_json else claim_lines(rows), nl=as_json)
+    typer.echo(text.as_json(rows) if as_json else claim_lines(rows), nl=as_json)
 
 
 @app.command()

@@ -23,7 +23,7 @@ POWER = 0.8
 
 
 def last_digit(decimals: int) -> float:
-    """How far a number may be from one that is printed with so many decimals."""
+    """How far a number may be from one printed with so many decimals."""
     return 0.5 * 10.0**-decimals + ROUNDING
 
 
@@ -139,7 +139,7 @@ class Difference(Estimate):
 
     @property
     def exact(self) -> bool:
-        """Whether it is counted, so that it does not depend on chance."""
+        """Whether it is counted."""
         return math.isinf(self.freedom) and not self.error
 
     @property
@@ -185,8 +185,7 @@ def earlier(
     standin: bool,
     counted: bool,
 ) -> str:
-    """The word of one cell. printed: mean, std, unit and decimals. ours: one number per seed, NaN
-    if a seed has no value."""
+    """The word of one cell. ours: one number per seed, NaN if a seed has no value."""
     published = printed["published"]
     if not ours:
         return "not run"
@@ -208,8 +207,7 @@ def earlier(
 
 
 def _half_width(published_std: float | None, trials: int | None, ours: Sequence[float]) -> float:
-    """Half the width of the 95 % interval: Welch's if the paper gives std and trials, else a
-    prediction interval."""
+    """Of the 95 % interval: Welch's if the paper gives std and trials, else of a prediction."""
     count, own = len(ours), stdev(ours) ** 2
     if published_std is None or trials is None or trials < 2:
         return float(stdtrit(count - 1, 0.975)) * math.sqrt(own * (1 + 1 / count))

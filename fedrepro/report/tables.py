@@ -1,11 +1,9 @@
 """Tables for notebooks, the book and the command line: HTML by pandas' Styler, and aligned text.
-
-Nothing is computed here: numbers, verdicts and ranks come from `verdicts`. All text is escaped.
-"""
+Numbers, verdicts and ranks come from `verdicts`. All text is escaped."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Any
 
@@ -49,8 +47,7 @@ _STATEMENTS = {
 
 @dataclass(frozen=True, repr=False)
 class Html:
-    """HTML for a notebook; its plain form is one line without any number, so that it is the same on
-    every machine."""
+    """HTML for a notebook; its plain form has no number, so that it is equal on every machine."""
 
     html: str
     summary: str
@@ -63,8 +60,7 @@ class Html:
 
 
 def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str:
-    """A frame of HTML texts as a table in its own box that scrolls, also by keyboard. caption:
-    HTML."""
+    """A frame of HTML texts as a table in its own box that scrolls, also by keyboard."""
     style = Styler(frame)
     if caption:
         style = style.set_caption(f'<span style="{CAPTION}">{caption}</span>')
@@ -113,38 +109,39 @@ def spread(mean: Any, std: Any, unit: str) -> str:
 # Printed numbers beside ours: one section per data set and scale.
 
 
-@dataclass(frozen=True)
 class Section:
-    """Printed cells and our runs on one data set at one scale.
+    """Printed cells and our runs on one data set at one scale, which is empty if nothing was run.
 
-    scale: empty if nothing was run. cells: a row of the frame by (method, column); absent if
-    neither side has a number. left_out: printed columns without a counterpart in our data.
-    standins: columns that are a stand-in, or an average that contains one.
+    cells: lines of `verdicts.build_table` by (method, column); absent if neither side has a number.
+    Methods and columns are in the paper's order, then what it does not print; an average last.
+    left_out: printed columns without a counterpart in our data. standins: columns that are a
+    stand-in, or an average that contains one.
     """
 
-    table: str
-    dataset: str
-    scale: str
-    methods: tuple[str, ...]
-    columns: tuple[str, ...]
-    cells: Mapping[tuple[str, str], Mapping[str, Any]]
-    left_out: tuple[str, ...]
-    standins: frozenset[str]
-
-    @property
-    def bare(self) -> bool:
-        """Whether no printed number belongs to these data."""
-        return all(pd.isna(cell["published"]) for cell in self.cells.values())
-
-    @property
-    def filed(self) -> bool:
-        """Whether the authors' own files have some of these cells."""
-        return not self.bare and any(pd.notna(cell["authors"]) for cell in self.cells.values())
-
-    @property
-    def statement(self) -> str:
-        """A text on what the numbers of the scale mean."""
-        return _STATEMENTS.get(self.scale, "not run: printed numbers only")
+    def __init__(self, rows: list[dict[str, Any]], scale: str) -> None:
+        self.table, self.dataset, self.scale = rows[0]["table"], rows[0]["dataset"], scale
+        table = papers.load(rows[0]["paper"]).table(self.table)
+        present = dict.fromkeys(row["column"] for row in rows)
+        columns = [c for c in dict.fromkeys([*table.columns, *present]) if c in present]
+        columns.sort(key=lambda column: column == "avg")
+        printed = {row["column"] for row in rows if pd.notna(row["published"])}
+        ran = {row["column"] for row in rows if row["seeds"]}
+        # Other domains than the paper's: its own columns would be empty.
+        foreign = bool(ran - printed - {"avg"})
+        self.left_out = [c for c in columns if foreign and c not in ran]
+        self.columns = [c for c in columns if c not in self.left_out]
+        if foreign:  # an average over other domains is another number
+            rows = [row | {"published": None, "published_std": None} for row in rows]
+        self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
+        shown = {method for method, _ in self.cells}
+        methods = dict.fromkeys([*table.methods, *(row["method"] for row in rows)])
+        self.methods = [method for method in methods if method in shown]
+        self.standins = {row["column"] for row in rows if row["standin"]}
+        # Whether no printed number belongs to these data; whether the authors' files have some.
+        self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
+        filed = any(pd.notna(cell["authors"]) for cell in self.cells.values())
+        self.filed = filed and not self.bare
+        self.statement = _STATEMENTS.get(scale, "not run: printed numbers only")
 
     def unit(self, column: str) -> str:
         return next(str(cell["unit"]) for (_, c), cell in self.cells.items() if c == column)
@@ -155,19 +152,15 @@ class Section:
             return column
         return f"{column} ({'with ' if column == 'avg' else ''}stand-in)"
 
-    def caveats(self) -> dict[str, str]:
-        """Every deviation of the section, with its footnote letter."""
+    def caveats(self, columns: Sequence[str]) -> dict[str, str]:
+        """Every deviation in some columns, with its footnote letter."""
         clauses = [
             clause
             for method in self.methods
-            for column in self.columns
+            for column in columns
             for clause in self.cells.get((method, column), {}).get("caveats", ())
         ]
         return {clause: _letter(i) for i, clause in enumerate(dict.fromkeys(clauses))}
-
-    def ranks(self) -> pd.DataFrame:
-        """`verdicts.order` of the section, indexed by (method, column)."""
-        return order(pd.DataFrame(list(self.cells.values()))).set_index(["method", "column"])
 
 
 def _letter(index: int) -> str:
@@ -180,60 +173,20 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     """One section per (data set, scale) with runs, each with the printed cells it did not run; one
     with only printed cells if there is none."""
     rows: list[dict[str, Any]] = frame.to_dict("records")
+    unrun = {(r["method"], r["column"]): r | NOT_RUN for r in rows if pd.notna(r["published"])}
     found = []
-    for place in dict.fromkeys(_place(row) for row in rows if row["seeds"]):
-        own = [row for row in rows if _place(row) == place]
+    for place in dict.fromkeys((row["dataset"], row["scale"]) for row in rows if row["seeds"]):
+        own = [row for row in rows if (row["dataset"], row["scale"]) == place]
         ran = {(row["method"], row["column"]) for row in own}
-        rest: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in rows:
-            key = row["method"], row["column"]
-            if key not in ran and pd.notna(row["published"]):
-                rest.setdefault(key, row | NOT_RUN)
-        found.append(_section([*own, *rest.values()], place[1]))
-    return found or [_section(rows, "")]
-
-
-def _place(row: Mapping[str, Any]) -> tuple[str, str]:
-    return row["dataset"], row["scale"]
-
-
-def _section(rows: list[dict[str, Any]], scale: str) -> Section:
-    # In the paper's order, then what it does not print; an average last.
-    table = papers.load(rows[0]["paper"]).table(rows[0]["table"])
-    methods = dict.fromkeys([*table.methods, *(row["method"] for row in rows)])
-    present = dict.fromkeys(row["column"] for row in rows)
-    order = [c for c in dict.fromkeys([*table.columns, *present]) if c in present]
-    columns = sorted(order, key=lambda column: column == "avg")
-    printed = {row["column"] for row in rows if pd.notna(row["published"])}
-    ran = {row["column"] for row in rows if row["seeds"]}
-    # Other domains than the paper's: its own columns would be empty.
-    foreign = bool(ran - printed - {"avg"})
-    left_out = tuple(c for c in columns if foreign and c not in ran)
-    kept = tuple(c for c in columns if c not in left_out)
-    if foreign:  # an average over other domains is another number
-        rows = [row | {"published": None, "published_std": None} for row in rows]
-    cells = {(row["method"], row["column"]): row for row in rows if row["column"] in kept}
-    return Section(
-        table=str(rows[0]["table"]),
-        dataset=str(rows[0]["dataset"]),
-        scale=scale,
-        methods=tuple(m for m in methods if m in {method for method, _ in cells}),
-        columns=kept,
-        cells=cells,
-        left_out=left_out,
-        standins=frozenset(row["column"] for row in rows if row["standin"]),
-    )
+        found.append(Section([*own, *(unrun[key] for key in unrun if key not in ran)], place[1]))
+    return found or [Section(rows, "")]
 
 
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
     """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
-    column the paper's number, ours, their difference with its interval, and the verdict. An average
-    has its own table; the averaged columns are folded under it.
-
-    At scale reduced ranks replace differences and verdicts, at smoke nothing does.
-    Deviations are letters, explained under the table. links: the target of our number of a (data
-    set, scale, method, column).
-    """
+    column the paper's number, ours, their difference with its interval, and the verdict; at scale
+    reduced ranks instead. An average has its own table; the averaged columns are folded under it.
+    links: the target of our number of a (data set, scale, method, column)."""
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
     html = "\n".join(_section_html(one, caption or one.table, links or {}) for one in found)
@@ -242,25 +195,28 @@ def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = N
 
 def _section_html(section: Section, caption: str, links: Links) -> str:
     label = f"{caption}, {section.dataset}"
-    others = tuple(column for column in section.columns if column != "avg")
-    caveats = replace(section, columns=("avg", *others)).caveats()  # letters in the order of sight
+    others = [column for column in section.columns if column != "avg"]
+    caveats = section.caveats(["avg", *others])  # letters in the order of sight
     if len(others) in (0, len(section.columns)):
-        html = _part_html(section, caveats, label, links)
+        html = _part_html(section, section.columns, caveats, label, links)
     else:
-        mean, rest = (replace(section, columns=columns) for columns in (("avg",), others))
-        html = _part_html(mean, caveats, label, links)
-        html += folded("Per domain", _part_html(rest, caveats, f"{label}, per domain", links))
+        html = _part_html(section, ["avg"], caveats, label, links)
+        rest = _part_html(section, others, caveats, f"{label}, per domain", links)
+        html += folded("Per domain", rest)
     return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
 
 
-def _part_html(section: Section, caveats: Mapping[str, str], label: str, links: Links) -> str:
+def _part_html(
+    section: Section, columns: Sequence[str], caveats: Mapping[str, str], label: str, links: Links
+) -> str:
     """Some columns of a section, and under them those caveats that they have."""
     said = f"{escape(section.statement)}."
     if section.scale in ("reduced", "smoke"):
         said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
     kind = f"dataframe beside beside-{section.scale or 'none'}"
-    html = styled(_texts(section, caveats, True, links), kind, label, f"{escape(label)}. {said}")
-    own = section.caveats()
+    texts = _texts(section, columns, caveats, True, links)
+    html = styled(texts, kind, label, f"{escape(label)}. {said}")
+    own = section.caveats(columns)
     lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
     if lines:
         html += f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
@@ -273,14 +229,13 @@ def folded(title: str, html: str) -> str:
 
 
 def plain(table: pd.DataFrame, caption: str = "") -> str:
-    """The same in aligned text: one block per column, one line per method; one block if there is
-    nothing to compare with our numbers."""
+    """The same in aligned text: a block per column; one if nothing is compared with ours."""
     return "\n".join(_section_plain(section, caption) for section in sections(table))
 
 
 def _section_plain(section: Section, caption: str) -> str:
-    caveats = section.caveats()
-    texts = _texts(section, caveats, False, {})
+    caveats = section.caveats(section.columns)
+    texts = _texts(section, section.columns, caveats, False, {})
     blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
     if section.bare:
         rows = texts.droplevel(1, axis=1)
@@ -294,15 +249,18 @@ def _section_plain(section: Section, caption: str) -> str:
     return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
 
 
-def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Links) -> pd.DataFrame:
-    """What a section shows: a row per method and last Kendall's tau, columns (column, part)."""
+def _texts(
+    section: Section, shown: Sequence[str], caveats: Mapping[str, str], html: bool, links: Links
+) -> pd.DataFrame:
+    """What columns show: a row per method and last Kendall's tau, columns (column, part)."""
     parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
     if section.filed:
         parts = (*parts, FILED)  # last: on a phone the others come first
-    ranks = section.ranks() if "rank, ours" in parts else pd.DataFrame()
-    ranked = ranks.tau.groupby(level="column").first() if len(ranks) else pd.Series()
+    ranks = pd.DataFrame()
+    if "rank, ours" in parts:
+        ranks = order(pd.DataFrame(section.cells.values())).set_index(["column", "method"])
     columns, taus = {}, {}
-    for column in section.columns:
+    for column in shown:
         unit = section.unit(column)
         heading = f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})"
         cells = {m: section.cells.get((m, column)) for m in section.methods}
@@ -313,8 +271,8 @@ def _texts(section: Section, caveats: Mapping[str, str], html: bool, links: Link
         for part in parts:
             key = (escape(heading) if html else heading, part)
             columns[key] = [texts[m].get(part, "") for m in section.methods]
-        if column in ranked:
-            taus[key[0], parts[-1]] = number(ranked[column], "ratio")
+        if column in ranks.index:
+            taus[key[0], parts[-1]] = number(ranks.tau[column].iloc[0], "ratio")
     frame = pd.DataFrame(columns, index=[escape(m) if html else m for m in section.methods])
     frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
     if taus:  # in a browser the row in italics stays last when others are sorted
@@ -337,7 +295,7 @@ def _cell(
     if pd.notna(cell["low"]):
         bounds = f"[{number(cell['low'], unit)}, {number(cell['high'], unit)}]"
         gap += f"<br><small>{bounds}</small>" if html else f" {bounds}"
-    key = (cell["method"], cell["column"])
+    key = (cell["column"], cell["method"])
     placed = ranks.loc[key] if key in ranks.index else {}
     return {
         "paper": spread(cell["published"], cell["published_std"], unit),

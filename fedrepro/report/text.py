@@ -15,17 +15,11 @@ if TYPE_CHECKING:
 
 # Keys of the objects that --json prints: other tools read them.
 METHOD_KEYS = ("name", "paper", "fields")
-EXPERIMENT_KEYS = ("paper", "id", "dataset", "caption", "state", "reason")
-CLAIM_KEYS = (
-    *("paper", "id", "claim", "where", "scale", "verdict", "effect", "interval", "p"),
-    *("printed", "least_seen", "evidence"),
-)
 CELL_KEYS = (
     *("paper", "table", "dataset", "method", "column", "published", "published_std"),
     *("ours", "ours_std", "seeds", "scale", "verdict", "why"),
     *("difference", "low", "high", "earlier"),
 )
-
 
 DATASETS = {  # names on pages
     "digits4": "Digits",
@@ -67,9 +61,9 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """One JSON list of objects with these keys; NaN becomes null."""
-    found = [{key: plain(row[key]) for key in keys} for row in rows]
+def as_json(rows: Sequence[Mapping[str, Any]], keys: Sequence[str] = ()) -> str:
+    """One JSON list of objects with these keys, by default all; NaN becomes null."""
+    found = [{key: plain(row[key]) for key in keys or row} for row in rows]
     return json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
 
 
@@ -84,25 +78,22 @@ def plain(value: Any) -> Any:
 
 
 class SweepReport:
-    """Progress of a sweep: a bar in a terminal, else one line per finished notebook, both on
-    standard error. `ended` counts them."""
+    """Progress of a sweep on standard error: a bar in a terminal, else one line per notebook."""
 
     def __init__(self, total: int) -> None:
         self.ended, self._total = 0, total
-        self._bar = tqdm(total=total, unit="notebook") if sys.stderr.isatty() else None
+        self._bar = tqdm(total=total, unit="notebook", disable=None)  # None: but in a terminal
 
     def __call__(self, outcome: Outcome) -> None:
         self.ended += 1
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"{outcome.job.output.stem} {outcome.state}", refresh=False)
-            self._bar.update(1)
-            return
-        line = f"{self.ended}/{self._total}  {outcome.job.output.stem}  {outcome.state}"
-        print(f"{line}  {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
+        self._bar.set_postfix_str(f"{outcome.job.output.stem} {outcome.state}", refresh=False)
+        self._bar.update(1)
+        if self._bar.disable:
+            line = f"{self.ended}/{self._total}  {outcome.job.output.stem}  {outcome.state}"
+            print(f"{line}  {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        self._bar.close()
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

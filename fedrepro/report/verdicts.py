@@ -1,10 +1,8 @@
-"""The rules that compare a published cell with re-run seeds, as the book prints them, and their
-application."""
+"""The rules that compare a published cell with re-run seeds, as printed and as applied."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean, stdev, variance
 from typing import Any
 
@@ -16,7 +14,7 @@ from fedrepro.quantities.paper_run import Study
 from fedrepro.records import Record
 from fedrepro.report.comparison import Compared, Word, compared, drawn, earlier, last_digit
 from fedrepro.report.results import Results
-from fedrepro.report.text import markdown
+from fedrepro.report.text import CELL_KEYS, markdown
 
 TOLERANCE = 2.0  # percentage points
 TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
@@ -24,11 +22,7 @@ LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score"
 BESIDE_STANDIN = "trained beside a stand-in client"
 ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0
 FOREIGN = "an average over other domains than the printed one"
-COLUMNS = (
-    *("paper", "table", "dataset", "method", "column", "published", "published_std"),
-    *("ours", "ours_std", "seeds", "scale", "verdict", "why", "earlier"),
-    *("difference", "low", "high", "unit", "caveats", "standin", "authors", "contradicted"),
-)
+COLUMNS = (*CELL_KEYS, "unit", "caveats", "standin", "authors", "contradicted")
 ORDER_COLUMNS = (
     *("paper", "table", "dataset", "scale", "column", "method"),
     *("rank_ours", "rank_published", "methods", "tau"),
@@ -96,23 +90,21 @@ def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> 
     or NaN if there is none; those whose ``table`` names another table are left out. For an
     experiment with ``relative_to`` values are ratios to that row, and so are the published ones.
 
-    Published cells without a run of ours come last with verdict *not run*; our rows without a
-    printed cell keep their numbers with verdict *no verdict*. standin: the column is a stand-in, or
-    an average that contains one. earlier: the word of the rules before today's.
+    Published cells without a run of ours come last; our rows without a printed cell keep their
+    numbers. standin: the column is a stand-in, or an average that contains one. earlier: the word
+    of the rules before today's.
     """
     cells = _collect(paper, table, rows)
     covered = {(cell.method, cell.column) for cell in cells}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     cells += [
-        _Cell(dataset, "", row.method, column)
+        _Cell(paper, table, (dataset, None, row.method, column), ())
         for row in paper.table(table).rows
         for column in paper.table(table).columns
         if (row.method, column) not in covered
     ]
-    for cell in cells:
-        cell.printed = _printed(paper, table, cell.method, cell.column)
     _judge(paper, table, cells)
-    return pd.DataFrame([_row(paper, table, cell) for cell in cells], columns=list(COLUMNS))
+    return pd.DataFrame([vars(cell) | cell.printed for cell in cells], columns=list(COLUMNS))
 
 
 def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
@@ -122,93 +114,77 @@ def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
     return build_table(found.paper, table, rows)
 
 
-@dataclass
 class _Cell:
-    """A printed cell and ours. values: by seed, NaN where it has none. name: our column's. standin:
-    its data, or those of an average. refused: why it has no verdict. foreign: because it averages
-    other domains. runs: of accuracies at scale paper. one_image: what one image moves it by."""
+    """A printed cell and ours: the attributes named in `COLUMNS`, and what they follow from. rows:
+    one per seed. name: our column's. refused: why it has no verdict. foreign: because it averages
+    other domains. one_image: what one image moves it by."""
 
-    dataset: str
-    scale: str
-    method: str
-    column: str
-    values: dict[int, float] = field(default_factory=dict)
-    name: str = ""
-    standin: bool = False
-    alone: bool = False
-    caveats: tuple[str, ...] = ()
-    counted: bool = False
-    refused: str = ""
-    foreign: bool = False
-    runs: tuple[Record, ...] = ()
-    one_image: float = 0.0
-    printed: dict[str, Any] = field(default_factory=dict)
-    verdict: Word = "open"
-    why: str = ""
-    both: Compared | None = None
-
-    @property
-    def valid(self) -> list[float]:
-        return [value for value in self.values.values() if not math.isnan(value)]
-
-    @property
-    def row(self) -> tuple[str, str, str]:
-        return self.dataset, self.scale, self.method
+    def __init__(
+        self,
+        paper: Paper,
+        table: str,
+        place: tuple[str, str | None, str, str],
+        rows: Sequence[Mapping[str, Any]],
+    ) -> None:
+        self.paper, self.table = paper.name, table
+        self.dataset, self.scale, self.method, self.column = place
+        self.row = place[:3]
+        self.printed = _printed(paper, table, self.method, self.column)
+        seeds = {row["seed"]: row["value"] for row in rows}.values()
+        self.values = [math.nan if value is None else value for value in seeds]
+        self.valid = [value for value in self.values if not math.isnan(value)]
+        self.seeds = len(self.values)
+        self.ours = fmean(self.valid) if self.valid else None
+        self.ours_std = stdev(self.valid) if len(self.valid) > 1 else None
+        last: Mapping[str, Any] = rows[-1] if rows else {}
+        self.name, self.one_image = last.get("column", ""), last.get("one_image", 0.0)
+        self.counted = bool(last.get("counted") or last.get("given"))
+        self.standin = any(row.get("standin") for row in rows)
+        self.alone = any(row.get("alone") for row in rows)
+        self.caveats = tuple(dict.fromkeys(c for row in rows for c in row.get("caveats", ())))
+        self.runs: list[Record] = [row["run"] for row in rows if "run" in row]
+        self.foreign, self.refused = False, ""
+        if last.get("given"):
+            self.refused = "it is the protocol's own input"
+        elif self.dataset.startswith("folder:"):
+            self.refused = "the images are your own"
+        elif any(row.get("past") for row in rows):
+            self.refused = "it was trained with earlier settings"
+        elif any(row.get("subset") for row in rows):
+            self.refused = "the column is a subset"
+        self.verdict, self.why, self.earlier = "open", "", ""
+        self.difference: float | None = None
+        self.low: float | None = None
+        self.high: float | None = None
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
-    """Our cells. With a stand-in column, the row's average is a stand-in too; with a subset or a
-    column that the paper does not print, the average has no verdict. The other columns of a row
-    with a stand-in are marked."""
+    """Our cells. With a stand-in column, the row's average is a stand-in too, and its other columns
+    are marked; with a subset or a column that the paper does not print, it has no verdict."""
     given: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        if row.get("table", table) == table:
-            column = paper.column(table, row["column"]) or row["column"]
-            given[row["dataset"], row["scale"], row["method"], column].append(row)
-    cells = [_Cell(*place, **_facts(seeds)) for place, seeds in given.items()]
-    beside = {cell.row for cell in cells if cell.standin}
-    lesser = {cell.row: "an average with a subset" for cell in cells if cell.refused}
-    printed = paper.table(table).columns
-    foreign = {cell.row for cell in cells if cell.column not in printed}
-    lesser |= dict.fromkeys(foreign, FOREIGN)
-    for cell in cells:
-        if cell.column == "avg":
-            cell.foreign = not cell.refused and cell.row in foreign
-            cell.refused = cell.refused or lesser.get(cell.row, "")
-            cell.standin = cell.standin or cell.row in beside
-        elif cell.row in beside and not cell.standin and not cell.alone:
-            cell.caveats += (BESIDE_STANDIN,)
-    return cells
-
-
-def _facts(seeds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What is known of a cell from its rows, one per seed."""
-    row, refused = seeds[-1], ""
-    if row.get("given"):
-        refused = "it is the protocol's own input"
-    elif row["dataset"].startswith("folder:"):
-        refused = "the images are your own"
-    elif any(seed.get("past") for seed in seeds):
-        refused = "it was trained with earlier settings"
-    elif any(seed.get("subset") for seed in seeds):
-        refused = "the column is a subset"
-    return {
-        "values": {s["seed"]: math.nan if s["value"] is None else s["value"] for s in seeds},
-        "name": row["column"],
-        "standin": any(seed.get("standin") for seed in seeds),
-        "alone": any(seed.get("alone") for seed in seeds),
-        "caveats": tuple(dict.fromkeys(c for seed in seeds for c in seed.get("caveats", ()))),
-        "counted": bool(row.get("counted") or row.get("given")),
-        "refused": refused,
-        "runs": tuple(seed["run"] for seed in seeds if "run" in seed),
-        "one_image": row.get("one_image", 0.0),
-    }
+    for one in rows:
+        if one.get("table", table) == table:
+            column = paper.column(table, one["column"]) or one["column"]
+            given[one["dataset"], one["scale"], one["method"], column].append(one)
+    found = [_Cell(paper, table, place, seeds) for place, seeds in given.items()]
+    for row in {cell.row for cell in found}:
+        cells = [cell for cell in found if cell.row == row]
+        beside = any(cell.standin for cell in cells)
+        foreign = any(cell.column not in paper.table(table).columns for cell in cells)
+        lesser = "an average with a subset" if any(cell.refused for cell in cells) else ""
+        for cell in cells:
+            if cell.column == "avg":
+                cell.foreign = foreign and not cell.refused
+                cell.refused = cell.refused or (FOREIGN if foreign else lesser)
+                cell.standin = cell.standin or beside
+            elif beside and not cell.standin and not cell.alone:
+                cell.caveats += (BESIDE_STANDIN,)
+    return found
 
 
 def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
     """Printed mean, its decimals, its std if it is over trials, and unit; the number in the
-    authors' own files, and whether it contradicts the printed one. Ratios if the experiment has
-    ratios."""
+    authors' files, and whether it contradicts the printed one. Ratios if the experiment has."""
     printed, filed = paper.table(table), paper.filed
     found: dict[str, Any] = dict.fromkeys(("published", "published_std", "authors"))
     found |= {"unit": printed.unit_of(column), "decimals": 0, "contradicted": False}
@@ -221,30 +197,32 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
             found["contradicted"] = contradicts(found["authors"], cell.printed)
     own = (e.relative_to for e in paper.experiments if e.table == table)
     if reference := next(own, None):
-        base = printed.cell(reference, column)
-        filed_base = filed.value(table, reference, column) if filed is not None else None
+        bases = {"published": printed.values(column).get(reference)}
+        bases["authors"] = filed.value(table, reference, column) if filed is not None else None
+        for key, base in bases.items():
+            found[key] = found[key] / base if found[key] is not None and base else None
         found |= {"published_std": None, "unit": "ratio"}
-        found["published"] = _ratio(found["published"], base.value if base is not None else None)
-        found["authors"] = _ratio(found["authors"], filed_base)
     return found
 
 
-def _ratio(value: float | None, base: float | None) -> float | None:
-    return value / base if value is not None and base else None
-
-
 def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
-    """Give every cell its verdict, the reason, and the comparison behind it, if any."""
+    """Give every cell its difference, its verdict and the reason."""
     noise, tests = Noise(paper.rule), defaultdict(list)
     for cell in cells:
-        cell.both = both = _compared(paper, table, cells, cell, noise)
-        lost = len(cell.values) - len(cell.valid)
+        published, both = cell.printed["published"], _compared(paper, table, cells, cell, noise)
+        if both is not None:
+            cell.low, cell.high = both.between()
+        if cell.ours is not None and published is not None and cell.scale != "smoke":
+            cell.difference = cell.ours - published
+        facts: dict[str, Any] = {"scale": cell.scale, "counted": cell.counted}
+        facts["standin"] = cell.standin or cell.foreign
+        cell.earlier = earlier(cell.printed, _trials(paper), cell.values, **facts)
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
         elif both is None:
             cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
-        elif lost:
-            cell.verdict, cell.why = "open", f"{lost} of {len(cell.values)} seeds have no value"
+        elif lost := cell.seeds - len(cell.valid):
+            cell.verdict, cell.why = "open", f"{lost} of {cell.seeds} seeds have no value"
         else:
             tests[cell.dataset, cell.scale].append((cell, both))
     for group in tests.values():
@@ -294,7 +272,7 @@ def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
 def _settled(cell: _Cell) -> tuple[Word, str] | None:
     """The verdict if no test is needed, else None."""
     printed, scale = cell.printed, cell.scale
-    if not cell.values:
+    if not cell.seeds:
         return "not run", "no run of ours"
     if printed["published"] is None:
         return "no verdict", "the paper prints no number here"
@@ -315,36 +293,6 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
 def _trials(paper: Paper) -> int | None:
     trials = paper.reporting.get("trials")
     return int(trials.value) if trials is not None else None
-
-
-def _row(paper: Paper, table: str, cell: _Cell) -> dict[str, Any]:
-    """A line of `build_table`."""
-    other = cell.standin or cell.foreign
-    seeds, printed = list(cell.values.values()), cell.printed
-    ours = fmean(cell.valid) if cell.valid else None
-    compares = ours is not None and printed["published"] is not None and cell.scale != "smoke"
-    low, high = cell.both.between() if cell.both is not None else (None, None)
-    facts: dict[str, Any] = {"scale": cell.scale, "standin": other, "counted": cell.counted}
-    return {
-        "paper": paper.name,
-        "table": table,
-        "dataset": cell.dataset,
-        "method": cell.method,
-        "column": cell.column,
-        "ours": ours,
-        "ours_std": stdev(cell.valid) if len(cell.valid) > 1 else None,
-        "seeds": len(seeds),
-        "scale": cell.scale or None,
-        "verdict": cell.verdict,
-        "why": cell.why,
-        "earlier": earlier(printed, _trials(paper), seeds, **facts),
-        "difference": ours - printed["published"] if compares else None,
-        "low": low,
-        "high": high,
-        "caveats": cell.caveats,
-        "standin": cell.standin,
-        **printed,
-    }
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
