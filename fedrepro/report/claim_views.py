@@ -1,7 +1,5 @@
 """The claims' answers for pages and the README, with a picture of the main ones.
-
-``python -m fedrepro.report.claim_views book/_static/main-claims.png`` writes README's.
-"""
+``python -m fedrepro.report.claim_views book/_static/main-claims.png`` writes README's."""
 
 import re
 import sys
@@ -21,10 +19,10 @@ from fedrepro.base.places import CHECKOUT
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report import views
-from fedrepro.report.claims import Answer, Part, Word, answered, of_recorded
+from fedrepro.report.claims import Answer, Part, Word, of_recorded
 from fedrepro.report.comparison import LEVEL, Difference
 from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
-from fedrepro.report.results import FLAT, Results, kept
+from fedrepro.report.results import FLAT, Results, recorded
 from fedrepro.report.tables import MINUS, Html, badge, prose, styled
 from fedrepro.report.text import dataset_name, markdown
 
@@ -95,7 +93,7 @@ def overview() -> pd.DataFrame:
 def answers(found: Results) -> Html:
     """Every claim of a page's paper with its answer, which links to its evidence."""
     rows = {}
-    for one in answered(found):
+    for one in of_recorded(found.paper.name):
         answer = badge(one.verdict, shown=one.answer)
         rows[escape(one.claim.claim)] = {
             "where": escape(one.claim.where),
@@ -105,13 +103,12 @@ def answers(found: Results) -> Html:
 
 
 def shown(name: str) -> Html:
-    """Every claim of one paper with its answer, the evidence, and the commands that repeat the
-    runs. Each has an anchor: paper and claim id."""
+    """Every claim of one paper with an anchor (paper and claim id), its answer, the evidence, and
+    the commands that repeat the runs."""
     rows = {}
     for one in of_recorded(name):
-        lines = [_said(part, len(one.parts) > 1) for part in one.parts] or [
-            escape(one.claim.untested)
-        ]
+        lines = [_said(part, len(one.parts) > 1) for part in one.parts]
+        lines = lines or [escape(one.claim.untested)]
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
             "answer": badge(one.verdict, shown=one.answer),
@@ -155,7 +152,7 @@ def _commands(one: Answer) -> str:
 
 
 def links(one: Answer) -> str:
-    """HTML: a line of links for what each part of a claim was read from, then the figures."""
+    """HTML: links to what each part of a claim was read from, then to the figures."""
     found = [link for part in one.parts for link in _part(one.paper, part)]
     if not one.parts:
         found = [link for name in one.claim.experiments for link in _linked(one.paper, name, "")]
@@ -163,30 +160,28 @@ def links(one: Answer) -> str:
     return f"<p>See {', '.join(dict.fromkeys(found))}.</p>" if found else ""
 
 
-def _part(paper: str, part: Part) -> Iterator[str]:
-    test, least = part.test, part.weakest
-    for name in filter(None, (test.experiment, test.against)):
-        yield from _linked(paper, name, part.dataset)
-    if least is None:
-        return
-    found, theirs = kept(paper), test.against or test.experiment
-    for name, row in ((test.experiment, test.better), (theirs, least.other)):
-        table = found.paper.experiment(name).table
-        shown = found.paper.column(table, least.column) if table else None
+def _part(name: str, part: Part) -> Iterator[str]:
+    test, least, paper = part.test, part.weakest, papers.load(name)
+    theirs = test.against or test.experiment
+    for experiment in dict.fromkeys((test.experiment, theirs)):
+        yield from _linked(name, experiment, part.dataset)
+    pairs = ((test.experiment, test.better), (theirs, least.other)) if least is not None else ()
+    for experiment, row in pairs:
+        table = paper.experiment(experiment).table
+        shown = paper.column(table, least.column) if table else None
         cell = part.dataset, part.scale, row, shown or least.column
-        if runs := _runs(paper, name).get(cell):
+        if runs := _runs(name, experiment).get(cell):
             yield f'<a href="{runs}">runs of {escape(row)}{_on(part.dataset)}</a>'
 
 
 def _linked(paper: str, experiment: str, dataset: str) -> Iterator[str]:
     """A link to a table on the first page of results that shows it, if there is a table."""
-    if not kept(paper).paper.experiment(experiment).table:
-        return
-    places, own = views.anchors(kept(paper), experiment), f"{experiment}-{dataset}"
-    named = re.compile(rf'found\b[^\n]*"{re.escape(experiment)}"')
-    pages = (page for page, text in _sources(paper).items() if named.search(text))
-    place = f"{next(pages, f'{paper}_results.html')}#{own if own in places else places[0]}"
-    yield f'<a href="{place}">{escape(experiment)}{_on(dataset)}</a>'
+    if papers.load(paper).experiment(experiment).table:
+        places, own = views.anchors(recorded(paper), experiment), f"{experiment}-{dataset}"
+        named = re.compile(rf'found\b[^\n]*"{re.escape(experiment)}"')
+        pages = (page for page, text in _sources(paper).items() if named.search(text))
+        place = f"{next(pages, f'{paper}_results.html')}#{own if own in places else places[0]}"
+        yield f'<a href="{place}">{escape(experiment)}{_on(dataset)}</a>'
 
 
 def _on(dataset: str) -> str:
@@ -195,7 +190,7 @@ def _on(dataset: str) -> str:
 
 @cache
 def _runs(paper: str, experiment: str) -> dict[tuple[str, str, str, str], str]:
-    return kept(paper).links(experiment)
+    return recorded(paper).links(experiment)
 
 
 def _figures(one: Answer) -> Iterator[str]:
@@ -232,7 +227,6 @@ def _sources(paper: str) -> dict[str, str]:
 class Lead:
     """Of a claim's row over another on one data set. least: in points, if it is an accuracy."""
 
-    where: str
     part: Part
     least: Difference
     unit: str
@@ -267,7 +261,7 @@ def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
             names = ("mean", "error", "margin") + ("printed",) * (least.printed is not None)
             least = replace(least, **{n: 100 / whole * getattr(least, n) for n in names})
         unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
-        found[part.dataset] = Lead(dataset_name(part.dataset), part, least, unit)
+        found[part.dataset] = Lead(part, least, unit)
     return list(found.values())
 
 
@@ -283,7 +277,7 @@ def _rows() -> list[tuple[str, Lead | None]]:
     for paper, one in main():
         if own := [lead for lead in leads(paper, one.parts) if lead.least.interval]:
             rows.append((f"{paper.short}: {one.claim.main}", None))
-            rows += [(lead.where, lead) for lead in own]
+            rows += [(dataset_name(lead.part.dataset), lead) for lead in own]
     return rows
 
 
@@ -334,8 +328,7 @@ def caption() -> str:
 
 def main_claims(page: str, pictures: str) -> str:
     """The papers' main claims in Markdown: one row each, for the data set that supports it least,
-    and the picture of all. page: the address of the page of all claims; pictures: the folder of the
-    picture."""
+    and their picture. page: the address of all claims; pictures: a folder."""
     head = ("paper", "claim", "answer", "scale", "data set", "printed", "ours")
     rows = []
     for paper, one in main():
@@ -344,7 +337,8 @@ def main_claims(page: str, pictures: str) -> str:
         found = ("", "", "", "not run")
         if lead is not None:
             counted = ", counted" * all(d.exact for d in lead.part.differences)
-            found = (lead.part.scale + counted, lead.where, *lead.shown)
+            where = dataset_name(lead.part.dataset)
+            found = (lead.part.scale + counted, where, *lead.shown)
         rows.append((paper.short, one.claim.main, answer, *found))
     return f"{totals()}\n\n{markdown(head, rows)}\n![{caption()}]({pictures}/{PICTURE})\n"
 
@@ -365,8 +359,7 @@ def totals() -> str:
 
 
 def glue_main() -> None:
-    """Glue table and picture for the book's first page, so that claims are answered once per
-    build."""
+    """Glue table and picture for the book's first page: claims are answered once per build."""
     import scrapbook
 
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))

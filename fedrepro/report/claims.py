@@ -1,9 +1,6 @@
-"""Answers to the papers' claims: holds, contradicted or open.
-
-A claim is data in its paper's file (`papers.schema.Claim`). Each of its tests compares rows of one
-experiment, on each data set it was run on. Differences are paired over seeds; their spread is
-pooled over the comparisons of the claim on a data set. The variance over test images is added.
-"""
+"""Answers to the papers' claims: holds, contradicted or open. A claim is data in its paper's file
+(`papers.schema.Claim`). Each of its tests compares rows on each data set they were run on;
+differences are paired over seeds. `claim_views.NOTES` has the rules."""
 
 import math
 from collections import defaultdict
@@ -22,14 +19,14 @@ from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
 from fedrepro.report.comparison import LEVEL, Difference, pooled_freedom
 from fedrepro.report.missing import hours, needed
-from fedrepro.report.results import FLAT, Results, kept
+from fedrepro.report.results import FLAT, recorded
 
 Word = Literal["holds", "contradicted", "open"]
 SCALES = ("paper", "reduced")  # smoke answers nothing
 Row = tuple[str, str, str, str]  # experiment, data set, scale, name
 
 
-@dataclass(frozen=True)
+@dataclass
 class Part:
     """One test of a claim on one data set. differences: none where nothing was run; needed: what
     would be, with its cost. hours: of one core, that one seed of all its rows took. rising, past:
@@ -63,7 +60,7 @@ class Part:
 
     @property
     def settled(self) -> bool:
-        """Whether it can answer: it was run, with today's settings, until its curves were flat."""
+        """Whether it was run, with today's settings, until its curves were flat."""
         return bool(self.differences) and not self.rising and not self.past
 
     @property
@@ -169,19 +166,16 @@ Images = Callable[[Part, Difference], float]
 @cache
 def of_recorded(name: str) -> list[Answer]:
     """The answers to every claim of a paper, from the runs recorded with the book."""
-    return answered(kept(name))
-
-
-def answered(found: Results) -> list[Answer]:
-    """The same from other records."""
+    found = recorded(name)
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
-    rows: dict[Row, list[Record]] = {}
+    rows: dict[Row, list[Record]] = defaultdict(list)
+    known: dict[str, list[Record]] = defaultdict(list)
     for study, experiment, result in found.runs(*names):
-        for name in {result.label, result.arm.row or result.label}:
-            row = experiment, study.dataset, study.scale, name
-            rows.setdefault(row, []).append(result.record)
+        for label in {result.label, result.arm.row or result.label}:
+            rows[experiment, study.dataset, study.scale, label].append(result.record)
+            known[study.scale].append(result.record)
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
@@ -194,10 +188,6 @@ def answered(found: Results) -> list[Answer]:
     def spent(row: Row) -> float:
         took = [float(metrics.seconds(r.curve).sum()) / 3600 for r in rows.get(row, ())]
         return sum(took) / len(took) if took else 0.0
-
-    known = {
-        scale: [r for row, of in rows.items() if row[2] == scale for r in of] for scale in SCALES
-    }
 
     def missing(test: Comparison) -> str:
         return needed(found.paper, test, SCALES[: 1 if test.paper_only else None], known)
@@ -226,63 +216,59 @@ def answers(
         old = set(places.itertuples(index=False, name=None))
     found = []
     for claim in paper.claims:
-        compared = [part for test in claim.tests for part in _compared(paper, test, cells)]
-        parts = []
-        for part in _estimated(paper, compared, images):
+        parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
+        _estimate(paper, parts, images)
+        for part in parts:
             rows = {name: part.row(name) for name in part.names}
-            facts: dict[str, Any] = {
-                "rising": tuple(name for name, row in rows.items() if row in rising),
-                "past": tuple(name for name, row in rows.items() if row in old),
-                "hours": sum(map(spent, rows.values())),
-            }
-            if not rows:
-                facts["needed"] = missing(part.test)
-            parts.append(replace(part, **facts))
-        found.append(Answer(paper.name, claim, tuple(_judged(parts))))
+            part.rising = tuple(name for name, row in rows.items() if row in rising)
+            part.past = tuple(name for name, row in rows.items() if row in old)
+            part.hours = sum(map(spent, rows.values()))
+            part.needed = "" if rows else missing(part.test)
+        _judge(parts)
+        found.append(Answer(paper.name, claim, tuple(parts)))
     return found
 
 
-def _judged(parts: list[Part]) -> Iterator[Part]:
-    """The parts with their verdicts. Holm's correction is over the differences that can answer: one
+def _judge(parts: Sequence[Part]) -> None:
+    """Give the parts their verdicts. Holm's correction is over the differences that can answer: one
     that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly."""
-    read = [d for part in parts if part.settled for d in part.differences if d.freedom]
-    every = sorted(read, key=lambda d: d.reverse)
+    settled = [part for part in parts if part.settled]
+    every = sorted(
+        (d for part in settled for d in part.differences if d.freedom), key=lambda d: d.reverse
+    )
     shares = np.array([d.reverse for d in every]) * np.arange(len(every), 0, -1)
     below = {id(d) for d, p in zip(every, np.maximum.accumulate(shares), strict=True) if p < LEVEL}
-    for part in parts:
-        word: Word = "open"
-        if part.settled:
-            if any(id(d) in below for d in part.differences):
-                word = "contradicted"
-            elif all(d.p < LEVEL for d in part.differences):
-                word = "holds"
-        yield replace(part, verdict=word)
+    for part in settled:
+        if any(id(d) in below for d in part.differences):
+            part.verdict = "contradicted"
+        elif all(d.p < LEVEL for d in part.differences):
+            part.verdict = "holds"
 
 
-def _estimated(paper: Paper, parts: Sequence[Part], images: Images) -> Iterator[Part]:
-    """The parts of a claim with the errors of their differences. The spread over seeds is that of
-    all the claim's differences of a unit on a data set at a scale; what is counted has no error."""
+def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
+    """Give the differences of a claim their errors. The spread over seeds is that of all its
+    differences of a unit on a data set at a scale; what is counted has no error."""
     pools: dict[tuple[str, str, str], list[pd.Series]] = defaultdict(list)
     for part in parts:
         for one in part.differences:
             pools[part.dataset, part.scale, one.unit].append(one.gaps)
+
+    def known(part: Part, one: Difference) -> Difference:
+        pool = pools[part.dataset, part.scale, one.unit]
+        freedom = pooled_freedom([len(gaps) for gaps in pool])
+        if get(paper.experiment(part.test.experiment).kind).counted:
+            return replace(one, freedom=math.inf)
+        if not freedom:
+            return one
+        squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
+        spread = squares / sum(len(gaps) - 1 for gaps in pool)
+        drawn = images(part, one)
+        error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
+        sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
+        return replace(one, error=error, freedom=both, **sizes)
+
     for part in parts:
-        counted = get(paper.experiment(part.test.experiment).kind).counted
-        known = []
-        for one in part.differences:
-            pool = pools[part.dataset, part.scale, one.unit]
-            freedom = pooled_freedom([len(gaps) for gaps in pool])
-            if counted:
-                one = replace(one, freedom=math.inf)
-            elif freedom:
-                squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
-                spread = squares / sum(len(gaps) - 1 for gaps in pool)
-                drawn = images(part, one)
-                error, both = combined((spread / len(one.gaps), freedom), (drawn, math.inf))
-                sizes: dict[str, Any] = {"spread": spread, "pairs": len(pool), "images": drawn}
-                one = replace(one, error=error, freedom=both, **sizes)
-            known.append(one)
-        yield replace(part, differences=tuple(known))
+        part.differences = tuple(known(part, one) for one in part.differences)
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:

@@ -8,15 +8,15 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Comparison, Paper
 from fedrepro.quantities import work
 from fedrepro.records import Record
-from fedrepro.report.results import kept
+from fedrepro.report.results import recorded
 
 Known = Mapping[str, Sequence[Record]]  # runs of a paper by scale
 SEEDS = 3
 
 
 def needed(paper: Paper, test: Comparison, scales: Sequence[str], known: Known) -> str:
-    """The commands that train the rows of a test, and the hours of one core that they take: with
-    the estimated operations, at the speed of recorded runs of the same scale."""
+    """The commands that train the rows of a test, and their hours of one core: of the estimated
+    operations, at the speed of recorded runs of the same scale."""
     spec = paper.experiment(test.experiment)
     names = [name for name in (test.experiment, test.against) if name]
     dataset, costs = test.dataset or spec.datasets[0], []
@@ -61,5 +61,5 @@ def _speed(runs: Iterable[Record]) -> float | None:
 
 @cache
 def _of_all_papers(scale: str) -> float | None:
-    found = [kept(name).where(scale=scale) for name in papers.list()]
+    found = [recorded(name).where(scale=scale) for name in papers.list()]
     return _speed(result.record for one in found for _, _, result in one.runs())

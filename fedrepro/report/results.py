@@ -1,7 +1,5 @@
-"""Results: experiments with their runs, from a live study or from executed notebooks.
-
-A notebook glues the ids of its runs, not their numbers; the numbers come from the records.
-"""
+"""Experiments with their runs, from a live study or from executed notebooks. A notebook glues the
+ids of its runs, not their numbers; the numbers come from the records."""
 
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.places import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
-from fedrepro.quantities.base import get
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record, RunSpec, Store
 from fedrepro.records.record import short_hash
@@ -32,14 +29,13 @@ SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
 FOLDER = RECORDS
-OLD_KEYS = {"marks": "caveats"}  # of cells that older notebooks glued
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:
-    """Glue a notebook's final parameters, the ids of its runs, the rows without a run, and last a
-    mark that distinguishes a complete notebook from one whose kernel died."""
+    """Glue a notebook's final parameters, the ids of its runs, the rows without a run, and last the
+    mark of a complete notebook, whose kernel did not die."""
     import scrapbook
 
     runs, tuned, diverged, counted = [], [], [], {}
@@ -69,17 +65,11 @@ class Kept(Study):
     shown: Mapping[str, str] = field(default_factory=dict)  # pictures by name, PNG in base64
 
     def __post_init__(self) -> None:
-        self._cells: dict[str, list[dict[str, Any]]] = {}
+        self._cells: dict[str, list[dict[str, Any]]] = dict(self.scraps["counted"])
         self._ends: dict[str, tuple[list[Result], list[tuple[Arm, Diverged]]]] = {}
         self._hashes: dict[str, dict[str, set[str]]] = {}
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        if experiment in self.scraps["counted"]:
-            known = {}  # older rows do not say it
-            for kind in (get(e.kind) for e in self.paper.experiments if e.id == experiment):
-                known = {"counted": kind.counted, "given": kind.given}
-            rows = self.scraps["counted"][experiment]
-            return [{OLD_KEYS.get(key, key): v for key, v in row.items()} | known for row in rows]
         if experiment not in self._cells:
             self._cells[experiment] = super().cells(experiment)
         return self._cells[experiment]
@@ -96,16 +86,19 @@ class Kept(Study):
         for run, used, label in self.scraps["runs"]:
             if used == experiment:
                 record = self._record_of(run)
-                arm = arms.get(label) or self._past(label, record)
+                method = record.config["method"]  # of a row that is no longer in the paper's file
+                gone = Arm(
+                    label, method["name"], method["fields"], self.protocol(), alternative=True
+                )
                 past = short_hash(record.config) not in self.asked(experiment).get(label, ())
-                results.append(Result(arm, record, trials[label], past))
+                results.append(Result(arms.get(label, gone), record, trials[label], past))
         ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
         ended = [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
         self._ends[experiment] = results, ended
         return self._ends[experiment]
 
     def asked(self, experiment: str) -> dict[str, set[str]]:
-        """Hashes of the configurations that each row asks for today, by label; with those of its
+        """Hashes of the configurations that each row asks for today, by label: of the row, of its
         trials, and of what each tried value would give."""
         if experiment not in self._hashes:
             self._hashes[experiment] = {
@@ -123,11 +116,6 @@ class Kept(Study):
                 asked += [(chosen, self.seed), (run, tuning.seed)]
         yield from (self.spec(*one) for one in asked)
 
-    def _past(self, label: str, record: Record) -> Arm:
-        """A row that is no longer in the paper's file."""
-        method = record.config["method"]
-        return Arm(label, method["name"], method["fields"], self.protocol(), alternative=True)
-
     def _record_of(self, run: str) -> Record:
         record = self.store.find(run)
         if record is None:
@@ -136,10 +124,8 @@ class Kept(Study):
 
 
 class Results:
-    """Studies of several seeds and data sets, each with its experiments.
-
-    paper: the page's paper; None if the studies define it.
-    """
+    """Studies of several seeds and data sets, each with its experiments. paper: the page's; None if
+    the studies define it."""
 
     def __init__(
         self, studies: Iterable[tuple[Study, Sequence[str]]], paper: str | None = None
@@ -209,11 +195,11 @@ class Results:
 
     def past(self, experiment: str) -> dict[str, list[str]]:
         """The rows trained with earlier settings than the paper's file has today, by data set."""
-        rows: dict[str, dict[str, None]] = defaultdict(dict)
+        rows: dict[str, list[str]] = {}
         for study, _, result in self.runs(experiment):
-            if result.past:
-                rows[study.dataset][result.label] = None
-        return {dataset: list(labels) for dataset, labels in rows.items()}
+            if result.past and result.label not in rows.setdefault(study.dataset, []):
+                rows[study.dataset].append(result.label)
+        return rows
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of one experiment: label, seed, dataset, round, avg, bytes and domains."""
@@ -221,9 +207,8 @@ class Results:
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
     def links(self, experiment: str) -> dict[tuple[str, str, str, str], str]:
-        """The page of the runs of all seeds behind each of our numbers of a recorded experiment, by
-        data set, scale, method and column. A row that is not one arm, such as a ratio, has all
-        arms' runs."""
+        """The page of the runs behind each of our recorded numbers, by data set, scale, method and
+        column. A row that is not one arm, such as a ratio, has all arms' runs."""
         behind: dict[tuple[str, str, str, str], list[str]] = defaultdict(list)
         table = self.paper.experiment(experiment).table
         for study in self.holding(experiment):
@@ -242,8 +227,8 @@ class Results:
         return {cell: run_link(*dict.fromkeys(runs)) for cell, runs in behind.items() if runs}
 
     def of_one_scale(self, dataset: str, experiment: str) -> Results:
-        """The studies of an experiment on a data set, for one figure, which must not mix scales:
-        those at scale paper if they have every row of the others, else the others."""
+        """The studies of an experiment on a data set, for one figure, which must not mix scales: at
+        scale paper if those have every row of the others, else the others."""
         held = [(s, e) for s, e in self.studies if s.dataset == dataset and experiment in e]
         here = Results(held, self._paper)
         full, rest = here.where(scale="paper"), here.those(lambda s: s.scale != "paper")
@@ -262,23 +247,18 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
     return Results([(study, experiments)], study.paper.name)
 
 
+@cache
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
-    """The results recorded with the book. Runs at scale smoke, which only test the code, and runs
-    of a changed protocol are left out."""
+    """The results recorded with the book, read once a session. Runs at scale smoke, which only test
+    the code, and runs of a changed protocol are left out."""
     return collect(runs / "notebooks", paper).those(
         lambda study: study.scale != "smoke" and not study.changes
     )
 
 
-@cache
-def kept(paper: str) -> Results:
-    """The same of one paper, read once a session."""
-    return recorded(paper)
-
-
 def collect(folder: Path, paper: str | None = None) -> Results:
-    """The glued results of the finished notebooks in a folder, also of notebooks that were deleted.
-    Their records are beside the folder."""
+    """The glued results of the finished notebooks in a folder, also of those that were deleted;
+    their records are beside the folder."""
     place = folder.parent
     glued = {line["name"]: line for line in files.read_lines(place / STUDIES)}
     shown: dict[str, dict[str, str]] = {}
@@ -292,9 +272,9 @@ def collect(folder: Path, paper: str | None = None) -> Results:
     for name, data in glued.items():
         given = data["study"]
         if paper in (None, given["paper"]):
-            facts = {key: given[key] for key in GIVEN if key in given}
-            facts |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
-            found.append((Kept(papers.load(given["paper"]), **facts), given["experiments"]))
+            own = {key: given[key] for key in GIVEN if key in given}
+            own |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
+            found.append((Kept(papers.load(given["paper"]), **own), given["experiments"]))
     return Results(found, paper)
 
 
@@ -313,8 +293,7 @@ def _whole(scraps: Mapping[str, Any]) -> bool:
 
 
 def keep(runs: Path) -> None:
-    """Store the glued results of a folder's notebooks next to its records, so that most notebooks
-    can be deleted."""
+    """Store what notebooks glued next to their records, so that most of them can be deleted."""
     studies = [study for study, _ in collect(runs / "notebooks").studies if isinstance(study, Kept)]
     lines = [json.dumps({**one.scraps, "name": one.name}, sort_keys=True) for one in studies]
     text = "".join(f"{line}\n" for line in lines)

@@ -11,7 +11,7 @@ from fedrepro.papers import Claim
 from fedrepro.report import claim_views, views
 from fedrepro.report.claims import Answer, Part, of_recorded
 from fedrepro.report.comparison import Difference
-from fedrepro.report.results import kept
+from fedrepro.report.results import recorded
 
 PAPER = papers.load("mpft")
 ROUND = next(claim for claim in PAPER.claims if claim.id == "one-round")
@@ -20,7 +20,7 @@ COST = next(claim for claim in PAPER.claims if claim.id == "cost")
 
 def test_a_claim_leads_to_its_tables_and_runs():
     claim = next(one for one in of_recorded("fedapc") if one.claim.id == "best-mean")
-    found, links = kept("fedapc"), re.findall(r'href="([^"]+)"', claim_views.links(claim))
+    found, links = recorded("fedapc"), re.findall(r'href="([^"]+)"', claim_views.links(claim))
     for experiment in ("table-1-digits", "table-1-office10"):
         (place,) = views.anchors(found, experiment)
         assert f"fedapc_results.html#{place}" in links
