@@ -1,7 +1,4 @@
-"""The figures of runs, drawn from saved arrays and frames.
-
-Every function returns a `Picture`, which a notebook shows once as a cell's last expression.
-"""
+"""The figures of runs, drawn from saved arrays and frames."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,21 +25,19 @@ UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 def curves(
     frame: pd.DataFrame,
     x: Literal["round", "bytes"] = "round",
-    y: str = "avg",
-    ylabel: str | None = None,
+    ylabel: str = ACCURACY,
     printed: Mapping[str, float] | None = None,
 ) -> Picture:
     """Test accuracy during training: one line per label, the mean over seeds, in a band from the
     lowest to the highest seed. A mean ends where its first seed ends.
 
-    frame: from `Study.curves`: label, seed, round, avg, bytes and domains. x="bytes": one client's
-    traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is a
-    horizontal line at its last accuracy. printed: the paper's final accuracy of some labels, drawn
-    as a thin dotted line in the label's colour.
+    frame: from `Study.curves`. x="bytes": one client's traffic so far in MB (10^6 bytes), on a
+    logarithmic axis; a label that sends nothing is a level line at its last accuracy. printed: the
+    paper's final accuracy of some labels, a thin dotted line in the label's colour.
     """
     figure, ax = shared.single(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
     styles = shared.looks(frame.label)
-    means = interactive.means(frame, x, y)
+    means = interactive.means(frame, x)
     for index, (label, rows) in enumerate(means.groupby("label", sort=False)):
         _curve(ax, rows, styles[str(label)], index % 3)
         if (final := (printed or {}).get(str(label))) is not None:
@@ -52,7 +47,6 @@ def curves(
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
-    ylabel = ylabel or (ACCURACY if y == "avg" else f"test accuracy on {y} (%)")
     shared.label_axes(ax, where, ylabel, grid="both")
     shared.legend_above(figure, ax)
     figure.drawn_live = interactive.curves(means, ylabel, printed)
@@ -60,8 +54,7 @@ def curves(
 
 
 def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> None:
-    """One label's mean and band. shift: the first point with a marker, so that markers of lines
-    that lie on each other are seen."""
+    """One label's mean and band. shift: the first marker, so that equal lines show all theirs."""
     from seaborn import lineplot
 
     along, label = rows.get("MB", rows["round"]), str(rows.label.iloc[0])
@@ -81,9 +74,7 @@ def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> N
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     """One varied setting: one point per label in the order given, mean and standard deviation over
     seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; labels
-    ``FedAvg, N=10`` are drawn as a line for each name before the comma.
-
-    frame: label, seed, value.
+    ``FedAvg, N=10`` are drawn as a line for each name before the comma. frame: label, seed, value.
     """
     from seaborn import scatterplot
 
@@ -116,44 +107,28 @@ def _points(
     """Means of the column value with their bars, a series for each of `hue`."""
     from seaborn import pointplot
 
-    looks = {
-        "palette": [one["color"] for one in styles],
-        "markers": [one["marker"] for one in styles],
-    }
-    pointplot(frame, x=x, y="value", hue=hue, err_kws={"linewidth": 1.4}, **looks, **how, ax=ax)
+    colours, markers = ([one[key] for one in styles] for key in ("color", "marker"))
+    how |= {"palette": colours, "markers": markers, "err_kws": {"linewidth": 1.4}}
+    pointplot(frame, x=x, y="value", hue=hue, **how, ax=ax)
 
 
 def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) -> Picture:
-    """Mean accuracy over a grid of two settings, as means over seeds.
-
-    frame: label, seed, value, the labels of the form ``mu=0.1, delta=0.2``; the first setting goes
-    upwards. printed: the paper's numbers by label, in a second line. A place without a run is
-    white.
-    """
+    """Mean accuracy over a grid of two settings. frame: label (``mu=0.1, delta=0.2``, the first
+    goes upwards), seed, value. printed: the paper's numbers by label, in a second line."""
     from seaborn import heatmap
 
     means = frame.groupby("label").value.mean()
     found = means.index.str.extract(PAIR)
-    texts = [
-        number(mean, "percent")
-        + (f"\n(paper {number((printed or {})[k], 'percent')})" if k in (printed or {}) else "")
-        for k, mean in means.items()
-    ]
+    theirs = {k: f"\n(paper {number(v, 'percent')})" for k, v in (printed or {}).items()}
+    texts = [number(mean, "percent") + theirs.get(k, "") for k, mean in means.items()]
     down, across = found.loc[0, [0, 2]]
     places = found[[1, 3]].astype(float).set_axis([down, across], axis=1)
     places = places.assign(value=means.to_numpy(), text=texts)
-    table = places.pivot(index=down, columns=across, values="value").iloc[::-1]
-    shown = places.pivot(index=down, columns=across, values="text").iloc[::-1].fillna("")
+    whole = places.pivot(index=down, columns=across).iloc[::-1]
+    table = whole["value"].rename(index="{:g}".format, columns="{:g}".format)
     figure, ax = shared.single(1.2 + 0.75 * len(table))
-    heatmap(
-        table.rename(index="{:g}".format, columns="{:g}".format),
-        annot=shown,
-        fmt="",
-        annot_kws={"size": shared.SMALL},
-        cmap="cividis",
-        cbar_kws={"label": ACCURACY},
-        ax=ax,
-    )
+    how = {"fmt": "", "annot_kws": {"size": shared.SMALL}, "cbar_kws": {"label": ACCURACY}}
+    heatmap(table, annot=whole["text"].fillna(""), cmap="cividis", **how, ax=ax)
     ax.tick_params(axis="y", labelrotation=0)
     shared.label_axes(ax, across, down)
     return figure
@@ -161,10 +136,7 @@ def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) ->
 
 def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     """Variants side by side: one column per domain and their mean, one mark per label, the mean
-    over seeds with the lowest and highest seed as a line.
-
-    cells: rows with method, column, seed and value, as `Study.cells` gives them.
-    """
+    over seeds with the lowest and highest seed as a line. cells: from `Study.cells`."""
     frame = pd.DataFrame(cells)
     columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
     figure, ax = shared.single(3.4 + 0.2 * len(labels) / 2)
@@ -184,10 +156,7 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
 def radar(cells: Sequence[dict[str, Any]]) -> Picture:
     """Variants as closed lines around a centre: one spoke per domain, the mean over seeds. The
     spokes begin at the whole ten below the lowest value, so that lengths are no proportions.
-
-    cells: rows with method, column, seed and value in percent, as `Study.cells` gives them; their
-    mean over domains (`avg`) is left out. FedReproError below three domains.
-    """
+    cells: from `Study.cells`, in percent. FedReproError below three domains."""
     return _radar(wide(cells).drop(columns="avg", errors="ignore"))
 
 
@@ -211,24 +180,20 @@ def _radar(table: pd.DataFrame) -> Picture:
 
 
 def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[str] = ()) -> Picture:
-    """The same chart from the authors' own files for a printed table: all rows, some, or all except
-    some. FedReproError: there is no such file."""
+    """The same chart from the authors' own files, of all rows, some, or all except some.
+    FedReproError: there is no such file."""
     found = papers.load(paper).filed
     if found is None or table not in found.domains:
         raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
     kept = found.domains[table]
-    frame = pd.DataFrame.from_dict(kept.rows, orient="index", columns=list(kept.columns))
-    chosen = [r for r in kept.rows if r not in without and (not rows or r in rows)]
-    return _radar(frame.loc[chosen])
+    chosen = {r: v for r, v in kept.rows.items() if r not in without and (not rows or r in rows)}
+    return _radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
 
 
 def traffic(frame: pd.DataFrame) -> Picture:
     """Traffic: one row per label, one marker per kind of payload on a logarithmic axis. Downloads
-    are filled and above, uploads are hollow.
-
-    frame: label, kind (``down/model``, ``up/representations``, ...), bytes, and seed if there are
-    several (their mean is drawn).
-    """
+    are filled and above, uploads are hollow. frame: label, kind (``down/model``,
+    ``up/representations``, ...), bytes, and seed if there are several (their mean is drawn)."""
     table = frame.pivot_table(index="label", columns="kind", values="bytes", sort=False)
     table = table[sorted(table.columns)].fillna(0.0)
     largest = float(table.sum(axis=1).max())
@@ -240,14 +205,10 @@ def traffic(frame: pd.DataFrame) -> Picture:
     for kind in table.columns:
         way, _, payload = str(kind).partition("/")
         place, up = payloads.index(payload), way == "up"
-        ax.plot(
-            (table[kind] / size).where(table[kind] > 0),
-            rows + (0.14 if up else -0.14),
-            shared.MARKERS[place % 12],
-            color=shared.COLOURS[place % 8],
-            markerfacecolor="white" if up else shared.COLOURS[place % 8],
-            label=f"{payload} {way}",
-        )
+        colour, marker = shared.COLOURS[place % 8], shared.MARKERS[place % 12]
+        look = {"color": colour, "mfc": "white" if up else colour, "label": f"{payload} {way}"}
+        sent = (table[kind] / size).where(table[kind] > 0)
+        ax.plot(sent, rows + (0.14 if up else -0.14), marker, **look)
     shared.logarithmic_x(ax)
     ax.set_yticks(rows, [str(name) for name in table.index])
     ax.invert_yaxis()
@@ -261,8 +222,7 @@ def traffic(frame: pd.DataFrame) -> Picture:
 
 def beside(table: pd.DataFrame) -> Picture:
     """A figure of a frame of `verdicts.build_table`, of one data set and scale: one panel per
-    column, methods downwards, the printed mean and deviation above ours. A stand-in column says so
-    in its title."""
+    column, methods downwards, the printed mean and deviation above ours."""
     (section,) = sections(table)
     height = 0.85 + 0.27 * len(section.methods)
     figure, axes = shared.panels(len(section.columns), height, 0.9, sharey=True)
@@ -288,10 +248,8 @@ def _pairs(ax: Axes, section: Section, column: str) -> None:
     marks: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
     theirs = marks | {"color": shared.PAPER, "marker": "s", "mfc": "white"}
     ours = marks | {"color": shared.OURS, "marker": "o"}
-    for key, shift, style, name in (
-        ("published", -0.17, theirs, "paper"),
-        ("ours", 0.17, ours, "ours"),
-    ):
+    rows = (("published", -0.17, theirs, "paper"), ("ours", 0.17, ours, "ours"))
+    for key, shift, style, name in rows:
         values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
         if values.notna().any():
             places = np.arange(len(cells)) + shift
@@ -299,12 +257,9 @@ def _pairs(ax: Axes, section: Section, column: str) -> None:
 
 
 def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
-    """The order of the methods in one column: the paper's ranks left, ours right, joined by lines.
-    A method that ranks higher with us than in the paper is a solid line, lower a dashed one, equal
-    a dotted one.
-
-    ranks: a frame of `verdicts.order`, of one table, data set and scale.
-    """
+    """The order of the methods in one column: the paper's ranks left, ours right, joined by lines:
+    solid where a method ranks higher with us, dashed where lower, dotted where equal. ranks: from
+    `verdicts.order`, of one table, data set and scale."""
     rows = ranks[ranks.column == column]
     figure, ax = shared.single(1.3 + 0.36 * len(rows))
     for row in rows.itertuples():

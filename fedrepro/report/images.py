@@ -15,11 +15,10 @@ from fedrepro.report import interactive
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture
 
-# By role: size of the mark, how much shows through, its edge.
-ROLES = {
-    "image": (10, 0.35, "none"),
-    "prototype": (70, 1.0, "black"),
-    "mean of prototypes": (190, 1.0, "black"),
+ROLES = {  # size of the mark, how much shows through, its edge and the edge's width
+    "image": (10, 0.35, "none", 0.0),
+    "prototype": (70, 1.0, "black", 0.8),
+    "mean of prototypes": (190, 1.0, "black", 0.8),
 }
 MEAN = "#FF0000"
 CONFUSED = 8  # methods in a figure of confusions
@@ -27,8 +26,8 @@ SEEN = (("found", "found"), ("behind", "behind it"), ("another", "another"))
 
 
 def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
-    """Random training images: ``per_class`` rows per client, one column per class. The place is
-    white if a client has no image of a class."""
+    """Random training images: ``per_class`` rows per client, one column per class, white where a
+    client has none."""
     clients, classes, size = federation.clients, federation.classes, federation.size
     step, rows = size + 2, len(clients) * per_class
     sheet = np.full((rows * step - 2, len(classes) * step - 2, 3), 255, np.uint8)
@@ -73,8 +72,7 @@ def _wrapped(name: str, width: int) -> str:
 
 def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     """Images by client (or domain, if they belong to all of it) and class: one panel per split,
-    numbers in the cells and the sum at the end of the row. shares: percent of each client's
-    training images instead of numbers."""
+    with sums. shares: percent of each client's training images instead of numbers."""
     from seaborn import heatmap
 
     counts = federation.counts()
@@ -83,27 +81,19 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         sums = counts.groupby("client").images.transform("sum")
         counts = counts.assign(images=100 * counts.images / sums)
     counts["owner"] = counts.client.where(counts.client != "", counts.domain)
+    how: dict[str, Any] = {"index": "owner", "columns": "class", "aggfunc": "sum", "sort": False}
     tables = {
-        split: rows.pivot_table(
-            index="owner", columns="class", values="images", aggfunc="sum", sort=False
-        )[list(federation.classes)]
+        split: rows.pivot_table("images", **how)[list(federation.classes)]
         for split, rows in counts.groupby("split", sort=False)
     }
     heights = [0.33 * len(table) + 0.8 for table in tables.values()]
     height = sum(heights) + 0.6 * _long(federation.classes)
     figure, axes = shared.picture(height, len(tables), height_ratios=heights, sharex=True)
     for ax, (split, table) in zip(axes[:, 0], tables.items(), strict=True):
-        heatmap(
-            table.rename(index=lambda name: _wrapped(str(name), 12)),
-            annot=table.map(_count),
-            fmt="",
-            annot_kws={"size": 8.5},
-            cmap="Blues",
-            vmin=0,
-            vmax=1.25 * max(table.to_numpy().max(), 1),
-            cbar=False,
-            ax=ax,
-        )
+        named = table.rename(index=lambda name: _wrapped(str(name), 12))
+        look = {"fmt": "", "annot_kws": {"size": 8.5}, "cmap": "Blues", "cbar": False, "ax": ax}
+        top = 1.25 * max(table.to_numpy().max(), 1)
+        heatmap(named, annot=table.map(_count), vmin=0, vmax=top, **look)
         for row, total in enumerate(table.sum(axis=1)):
             place = (table.shape[1] + 0.15, row + 0.5)
             ax.text(*place, _count(total), va="center", size=shared.SMALL, weight="bold")
@@ -124,10 +114,8 @@ def _count(value: float) -> str:
 
 def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -> Picture:
     """t-SNE of representations: one panel per label, a colour and marker for each domain or class.
-
-    points: label, x, y, domain, cls, from `record.tsne` with a label added. Classes of one
-    character are drawn as that character. t-SNE has no unit, so there are no ticks.
-    """
+    Classes of one character are drawn as that character. points: from `record.tsne`, with a
+    label."""
     key = "domain" if by == "domain" else "cls"
     groups = sorted(points[key].unique()) if by == "class" else list(points[key].unique())
     count = points.label.nunique()
@@ -136,15 +124,9 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         for index, group in enumerate(groups):
             chosen, text = part[part[key] == group], str(group)
             letter = f"${text}$" if by == "class" and text.isalnum() and len(text) == 1 else None
-            ax.scatter(
-                *(chosen.x, chosen.y),
-                s=28 if letter else 16,
-                marker=letter or shared.MARKERS[index % 12],
-                color=shared.COLOURS[index % 10],
-                linewidth=0.4 if letter else 0,
-                alpha=0.85,
-                label=text,
-            )
+            look: dict[str, Any] = {"color": shared.COLOURS[index % 10], "label": text}
+            look |= {"alpha": 0.85, "s": 28 if letter else 16, "linewidth": 0.4 if letter else 0}
+            ax.scatter(chosen.x, chosen.y, marker=letter or shared.MARKERS[index % 12], **look)
         _bare(ax)
         shared.label_axes(ax, title=str(label))
     if axes.size > count:
@@ -166,16 +148,12 @@ def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
         return not method.startswith(own), method != "FedAvg", -shares[method]
 
     names = sorted(rows.method.unique(), key=place)[:CONFUSED]
-    parts = [rows[rows.method == name] for name in names]
-    return pd.concat(parts, ignore_index=True)
+    return pd.concat([rows[rows.method == name] for name in names], ignore_index=True)
 
 
 def confusion(frame: pd.DataFrame) -> Picture:
     """Confusion of the test images of each class, in percent: one panel per domain, true classes
-    downwards. The picture shows the first method, its interactive form all.
-
-    frame: method, domain, cls, predicted, percent and images, as `views.confusions` makes it.
-    """
+    downwards. The picture shows the first method, its interactive form all. frame: `in_order`."""
     from seaborn import heatmap
 
     first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
@@ -202,25 +180,19 @@ def _bare(ax: Any) -> None:
 def plane(points: pd.DataFrame) -> Picture:
     """t-SNE of embeddings and prototypes: a colour for each domain, a marker for each class.
     Prototypes are large with an edge; red stars are the means of prototypes over clients.
-
-    points: x, y, domain, cls, role, from `embedding.with_prototypes`.
-    """
+    points: x, y, domain, cls, role, from `figure_arrays.with_prototypes`."""
     star = "mean of prototypes"
     domains = list(dict.fromkeys(points[points.role != star].domain))
     classes = list(dict.fromkeys(points.cls))
     figure, ax = shared.single(5.2 + 0.25 * (len(domains) + len(classes)) / 3)
     for (role, domain, name), part in points.groupby(["role", "domain", "cls"], sort=False):
-        size, alpha, edge = ROLES[role]
-        ax.scatter(
-            *(part.x, part.y),
-            s=size,
-            alpha=alpha,
-            edgecolors=edge,
-            linewidths=0.8 if edge != "none" else 0,
-            marker="*" if role == star else shared.MARKERS[classes.index(name) % 12],
-            color=MEAN if role == star else shared.COLOURS[domains.index(domain) % 8],
-            zorder=1 + list(ROLES).index(role),
-        )
+        size, alpha, edge, width = ROLES[role]
+        look: dict[str, Any] = {"marker": "*", "color": MEAN}
+        if role != star:
+            look["marker"] = shared.MARKERS[classes.index(name) % 12]
+            look["color"] = shared.COLOURS[domains.index(domain) % 8]
+        look |= {"s": size, "alpha": alpha, "edgecolors": edge, "linewidths": width}
+        ax.scatter(part.x, part.y, **look, zorder=1 + list(ROLES).index(role))
     key = partial(ax.scatter, [], [], edgecolors="black")
     for index, label in enumerate(domains):
         key(s=40, marker="s", color=shared.COLOURS[index % 8], label=label)
@@ -234,10 +206,8 @@ def plane(points: pd.DataFrame) -> Picture:
 
 def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
     """One row per attacked prototype: the found image, the image behind the prototype and another
-    of its class; below the first and the last their similarity to the image behind.
-
-    figure, cells: `Study.figure` and `Study.cells` of an experiment of kind ``inversion``.
-    """
+    of its class; below the first and the last their similarity to the image behind. figure, cells:
+    from the study, of an experiment of kind ``inversion``."""
     arrays, names = figure.arrays, figure.facts["rows"]
     likeness = {(row["method"], row["column"]): row["value"] for row in cells}
     drawn, axes = shared.picture(0.4 + 1.45 * len(names), len(names), len(SEEN))
@@ -254,7 +224,6 @@ def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
                 ratio, alike = likeness[name, f"PSNR {what}"], likeness[name, f"SSIM {what}"]
                 near = f"{ratio:.1f} dB" if ratio is not None else "the same"
                 ax.set_xlabel(f"{near}, SSIM {alike:.2f}", fontsize=shared.SMALL)
-        axes[row, 0].set_ylabel(
-            name.replace(", ", ",\n"), rotation=0, ha="right", va="center", fontsize=shared.SMALL
-        )
+        text = {"rotation": 0, "ha": "right", "va": "center", "fontsize": shared.SMALL}
+        axes[row, 0].set_ylabel(name.replace(", ", ",\n"), **text)
     return drawn

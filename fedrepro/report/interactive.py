@@ -1,11 +1,8 @@
 """Interactive figures for pointer and keyboard, as Vega-Lite with their data inside.
 
-Each function takes the same arguments as the static figure of its kind. A `Picture` has the result
-in its file. A page of the book draws it instead of the picture (`book/_static/interactive.js`), and
-sets width, columns and theme.
-
-They are written in Vega-Lite directly: Altair's import takes a second in every notebook's kernel,
-and plotly's script is five times as large as Vega's.
+A `Picture` has them in its file; a page of the book draws them instead of the picture and sets
+width, columns and theme (`book/_static/interactive.js`). They are written in Vega-Lite directly:
+Altair's import takes a second in every kernel, plotly's script is five times as large as Vega's.
 """
 
 import math
@@ -22,8 +19,7 @@ DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}
 
 
 def _spec(rows: pd.DataFrame, said: str, **what: Any) -> Spec:
-    """A Vega-Lite figure. said: one sentence with a number about the data, also used in the
-    picture's description."""
+    """A Vega-Lite figure. said: a sentence with a number, also in the picture's description."""
     numeric = pd.api.types.is_numeric_dtype
     parse = {str(c): "number" if numeric(rows[c]) else "string" for c in rows}
     csv = rows.to_csv(index=False, float_format="%.6g")
@@ -83,9 +79,7 @@ def _extremes(values: pd.Series, what: str) -> str:
 
 
 def curves(rows: pd.DataFrame, ylabel: str, printed: Mapping[str, float] | None = None) -> Spec:
-    """Means over seeds in a band from the lowest to the highest seed, by round or by traffic. A
-    method that sends nothing is a horizontal line; a printed accuracy is a thin one. rows: as from
-    `means`."""
+    """As `figures.curves` draws them. rows: from `means`."""
     if printed:
         rows["printed"] = rows.label.map(printed)
     labels = [str(label) for label in rows.label.unique()]
@@ -125,7 +119,6 @@ def curves(rows: pd.DataFrame, ylabel: str, printed: Mapping[str, float] | None 
 
 
 def _printed(ylabel: str, stroke: Spec) -> Spec:
-    """A thin level line for each label with a printed accuracy."""
     level = {"y": _number("printed", ylabel), "x": {"value": 0}, "x2": {"value": "width"}}
     final = {"op": "min", "field": "printed", "as": "printed"}
     return {
@@ -135,11 +128,11 @@ def _printed(ylabel: str, stroke: Spec) -> Spec:
     }
 
 
-def means(frame: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
-    """Columns label, round, MB if x is bytes, mean, low, high, seeds; a label ends where its first
-    seed ends."""
+def means(frame: pd.DataFrame, x: str) -> pd.DataFrame:
+    """Columns label, round, MB if x is bytes, mean, low, high, seeds, to each label's first end."""
     sent = {"MB": ("bytes", lambda values: values.mean() / 1e6)} if x == "bytes" else {}
-    seeds = {"mean": (y, "mean"), "low": (y, "min"), "high": (y, "max"), "seeds": (y, "size")}
+    how = {"mean": "mean", "low": "min", "high": "max", "seeds": "size"}
+    seeds = {name: ("avg", of) for name, of in how.items()}
     rows = frame.groupby(["label", "round"], sort=False).agg(**sent, **seeds).reset_index()
     rows = rows[rows.seeds == rows.groupby("label").seeds.transform("max")]
     if x == "bytes":
@@ -158,34 +151,28 @@ def embedding(points: pd.DataFrame, by: str) -> Spec:
     counted = ", ".join(f"{sizes[group]} of {group}" for group in groups)
     scale = {"domain": groups, "range": [COLOURS[i % 10] for i in range(len(groups))]}
     shapes = {"domain": groups, "range": [SHAPES[i % 6] for i in range(len(groups))]}
-    panel = {
-        "params": _click(key),
-        "mark": {"type": "point", "filled": True, "size": 28},
-        "encoding": {
-            "x": _number("x", None, axis=None),
-            "y": _number("y", None, axis=None),
-            "color": _at(key, title=by, scale=scale),
-            "shape": _at(key, title=by, scale=shapes),
-            "opacity": _lit(key, 0.85),
-            "tooltip": _told("label", "domain", cls="class"),
-        },
+    encoding = {
+        **{axis: _number(axis, None, axis=None) for axis in ("x", "y")},
+        "color": _at(key, title=by, scale=scale),
+        "shape": _at(key, title=by, scale=shapes),
+        "opacity": _lit(key, 0.85),
+        "tooltip": _told("label", "domain", cls="class"),
     }
+    mark = {"type": "point", "filled": True, "size": 28}
+    panel = {"params": _click(key), "mark": mark, "encoding": encoding}
     said = f"{len(rows)} points in {rows.label.nunique()} panels: {counted}"
     facet = _at("label", title=None, sort=list(rows.label.unique()))
     return _spec(rows, said, params=_pick("Highlight", groups), facet=facet, spec=panel)
 
 
 def confusion(frame: pd.DataFrame) -> Spec:
-    """One panel per domain for the chosen method: true classes downwards, predicted classes across,
-    in percent. frame: as in `images.confusion`."""
+    """One panel per domain for the chosen method. frame: as in `images.confusion`."""
     classes = sorted(frame.cls.unique())
     first = frame[frame.method == frame.method.iloc[0]]
     wrong = first.percent.where(first.cls != first.predicted, 0)
     most = first.loc[wrong.idxmax()]
-    said = (
-        f"{most.method} most often takes {most.cls} for {most.predicted} on {most.domain}: "
-        f"{wrong.max():.1f} % of its images"
-    )
+    said = f"{most.method} most often takes {most.cls} for {most.predicted} on {most.domain}: "
+    said += f"{wrong.max():.1f} % of its images"
     panel = {
         "mark": "rect",
         "encoding": {
@@ -202,10 +189,8 @@ def confusion(frame: pd.DataFrame) -> Spec:
 
 
 def radar(wide: pd.DataFrame, low: float) -> Spec:
-    """A closed line per method around a centre of `low` percent, one spoke per domain.
-
-    wide: percent, methods downwards and domains across.
-    """
+    """A closed line per method around a centre of `low` percent, one spoke per domain. wide:
+    percent, methods downwards and domains across."""
     spokes, labels = list(wide.columns), list(wide.index)
     rows = wide.rename_axis("label").reset_index().melt("label", spokes, "domain", "value")
     rows["spoke"] = rows.domain.map(spokes.index)
@@ -219,21 +204,14 @@ def radar(wide: pd.DataFrame, low: float) -> Spec:
         for axis, turns in (("x", "cos"), ("y", "sin"))
     ]
     closed = {"type": "line", "interpolate": "linear-closed"}
+    dot = {"type": "point", "filled": True, "size": 45}
     (line, fill), lit = _styled(labels), {"opacity": _lit("label")}
-    told = {"tooltip": _told("label", "domain", value="test accuracy (%)")}
+    line = {**plane, **line, **lit, "order": _number("spoke")}
+    fill = plane | fill | lit | {"tooltip": _told("label", "domain", value="test accuracy (%)")}
     layers = [
         *_web(spokes, low, turned, plane),
-        {
-            "params": _click("label"),
-            "transform": turned,
-            "mark": closed,
-            "encoding": {**plane, **line, **lit, "order": _number("spoke")},
-        },
-        {
-            "transform": turned,
-            "mark": {"type": "point", "filled": True, "size": 45},
-            "encoding": plane | fill | lit | told,
-        },
+        {"params": _click("label"), "transform": turned, "mark": closed, "encoding": line},
+        {"transform": turned, "mark": dot, "encoding": fill},
     ]
     pick = _pick("Highlight", labels)
     return _spec(rows, said, params=pick, layer=layers, view={"stroke": None})
@@ -250,12 +228,8 @@ def _web(spokes: Sequence[str], low: float, turned: list[Spec], plane: Spec) -> 
         texts.append({"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"})
     line = {"type": "line", "interpolate": "linear-closed", "color": "#999", "strokeWidth": 0.6}
     drawn = {**plane, "detail": _at("value"), "order": _number("spoke")}
+    named = {**plane, "text": _at("text")}
     return [
         {"data": {"values": corners}, "transform": turned, "mark": line, "encoding": drawn},
-        {
-            "data": {"values": texts},
-            "transform": turned,
-            "mark": "text",
-            "encoding": {**plane, "text": _at("text")},
-        },
+        {"data": {"values": texts}, "transform": turned, "mark": "text", "encoding": named},
     ]

@@ -1,5 +1,4 @@
-"""Functions for the paper notebooks: open a study from the parameters cell, show it, and look into
-a method: its source, and the arguments of its functions."""
+"""For the paper notebooks: open a study from the parameters cell, show it, look into a method."""
 
 import copy
 import inspect
@@ -47,9 +46,9 @@ def open_study(
     errors_in_one_line()
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
-    where = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
-    chosen: dict[str, Any] = {"only": methods or None, "changes": changes or {}}
-    return study(paper, dataset, scale, seed, **where, **chosen, progress=progress(own=True))
+    where: dict[str, Any] = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
+    where |= {"only": methods or None, "changes": changes or {}, "progress": progress(own=True)}
+    return study(paper, dataset, scale, seed, **where)
 
 
 def errors_in_one_line() -> None:
@@ -65,7 +64,7 @@ def errors_in_one_line() -> None:
 
 
 def keep(name: str, picture: Picture) -> None:
-    """Show a figure and store it under a name, for a page of the book (`views.picture`)."""
+    """Show a figure and store it under a name, for `views.picture`."""
     scrapbook.glue(name, picture, "display")
 
 
@@ -82,8 +81,7 @@ def protocol(study: Study, experiments: Sequence[str]) -> Html:
 
 
 def runs(found: Results) -> pd.DataFrame:
-    """Train or read every run. One row per run: its folder, rounds, last mean accuracy, time. Above
-    it one line for each diverged run."""
+    """Train or read every run, one per row; above them one line for each that diverged."""
     rows: dict[str, dict[str, Any]] = {}
     for *_, result in found.runs():
         curve = result.record.curve
@@ -110,13 +108,10 @@ def _megabytes(result: Result) -> float:
 
 
 def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
-    """Accuracy in percent after the last round: one row per run, one column per domain, the mean
-    last; and one client's traffic."""
-    rows = {
-        one.label: metrics.scores(one.record.curve, "last") | {"MB a client": _megabytes(one)}
-        for one in results
-    }
-    return pd.DataFrame.from_dict(rows, orient="index").round(2)
+    """Accuracy in percent after the last round by domain, and one client's traffic, by run."""
+    scores = {one.label: metrics.scores(one.record.curve, "last") for one in results}
+    frame = pd.DataFrame.from_dict(scores, orient="index")
+    return frame.assign(**{"MB a client": [_megabytes(one) for one in results]}).round(2)
 
 
 def main(found: Results) -> str:
@@ -141,11 +136,8 @@ def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture |
     for one, _, result in found.runs(experiment):
         curve = result.record.curve
         rows = curve[(curve.measure == "server") & (curve.subject == term)]
-        frame = rows[["round", "value"]].rename(columns={"value": term})
-        frames.append(frame.assign(label=result.label, seed=one.seed))
-    if not frames:
-        return views.nothing()
-    return figures.curves(pd.concat(frames, ignore_index=True), y=term, ylabel=ylabel)
+        frames.append(rows.assign(label=result.label, seed=one.seed, avg=rows.value))
+    return figures.curves(pd.concat(frames), ylabel=ylabel) if frames else views.nothing()
 
 
 def prototypes(found: Results, experiment: str) -> None:
@@ -166,8 +158,8 @@ def inversions(found: Results, experiment: str, paper_steps: int) -> None:
 
 
 def departures(study: Study) -> pd.DataFrame:
-    """Everything that may explain a difference from the paper's numbers: the scale, the data, and
-    every setting that neither the paper nor public code decides."""
+    """What may explain a difference from the paper's numbers: the scale, the data, and every
+    setting that neither the paper nor public code decides."""
     federation = study.federation()
     scales = {str(name): spec.reason for name, spec in study.paper.scales.items()}
     rows = [("scale", study.scale, scales.get(study.scale, "the paper's protocol"))]
@@ -232,6 +224,4 @@ def shapes(**tensors: Tensor) -> pd.DataFrame:
 
 def beside(**terms: Mapping[str, Tensor]) -> pd.DataFrame:
     """Loss terms, computed in several ways: one row per term, one column per way."""
-    return pd.DataFrame(
-        {way: {n: v.item() for n, v in named.items()} for way, named in terms.items()}
-    )
+    return pd.DataFrame({way: {n: v.item() for n, v in of.items()} for way, of in terms.items()})

@@ -1,8 +1,5 @@
-"""Shared by all figures: style, size, colours, lines, markers, and display.
-
-Series differ in line, marker or hatch as well as in colour (seaborn's colour-blind palette), so
-that twenty rows can be distinguished, and text can be read on a narrow phone.
-"""
+"""Shared by all figures: size, style, the look of series, and display. Series differ in line or
+marker as well as in colour; text can be read on a narrow phone."""
 
 import io
 import json
@@ -13,16 +10,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import rc_context
+from matplotlib import rc_context, ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import (
-    FixedLocator,
-    FuncFormatter,
-    LogLocator,
-    NullFormatter,
-    ScalarFormatter,
-)
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -63,24 +53,22 @@ ALIASES = {"SingleSet": "SOLO", "local": "SOLO", "Local": "SOLO", "PerfedAvg": "
 
 
 class Picture(Figure):
-    """A figure that can be shown with or without a plotting backend. caption: its content, for
-    readers who cannot see it. drawn_live: its interactive form, which the book reads from the
-    file."""
+    """A figure that needs no plotting backend. caption: its content, for readers who cannot see it.
+    drawn_live: its interactive form, which the book reads from the file."""
 
     caption = ""
     drawn_live: dict[str, Any] | None = None
 
     def words(self) -> str:
-        """The picture in words: its caption, its axes, and the names of panels, rows and series.
-        They go into the file as its description."""
+        """The file's description: caption, axes, and the names of panels, rows and series."""
         axes = [ax for ax in self.axes if ax.axison and ax.get_label() != "<colorbar>"]
         x = self.get_supxlabel() or next((ax.get_xlabel() for ax in axes if ax.get_xlabel()), "")
         y = next((ax.get_ylabel() for ax in axes if ax.get_ylabel()), "")
         named = [
             label.get_text()
             for axis in (axes[0].yaxis, axes[0].xaxis)
-            if isinstance(axis.get_major_locator(), FixedLocator)
-            and not isinstance(axis.get_major_formatter(), ScalarFormatter)
+            if isinstance(axis.get_major_locator(), ticker.FixedLocator)
+            and not isinstance(axis.get_major_formatter(), ticker.ScalarFormatter)
             for label in axis.get_ticklabels()
         ]
         series = [label for ax in axes for label in ax.get_legend_handles_labels()[1]]
@@ -94,8 +82,7 @@ class Picture(Figure):
         return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
-        """The picture with a palette of 256 colours, a third of the full size; with fewer colours
-        if it has more than `MOST` bytes."""
+        """With a palette of 256 colours, a third of the size; of fewer, if it is above `MOST`."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
         image, info = Image.open(full).convert("RGB"), PngInfo()
@@ -148,16 +135,9 @@ def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
     names = list(dict.fromkeys(map(str, labels)))
     places = {n: KNOWN.index(ALIASES.get(n, n)) for n in names if ALIASES.get(n, n) in KNOWN}
     free = (place for place in count() if place not in places.values())
-    return {name: look(places[name] if name in places else next(free)) for name in names}
-
-
-def look(place: int) -> dict[str, Any]:
-    """Colour, line and marker of the series at a position."""
-    return {
-        "color": COLOURS[place % len(COLOURS)],
-        "linestyle": LINES[place % len(LINES)],
-        "marker": MARKERS[place % len(MARKERS)],
-    }
+    places |= {name: next(free) for name in names if name not in places}
+    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
+    return {n: {what: of[places[n] % len(of)] for what, of in looks.items()} for n in names}
 
 
 def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = None) -> None:
@@ -199,6 +179,6 @@ def logarithmic_x(ax: Axes) -> None:
     ax.set_xscale("log")
     low, high = ax.get_xlim()
     few = math.log10(high / low) < 2.5
-    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    ax.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_minor_formatter(ticker.NullFormatter())
