@@ -1,5 +1,5 @@
-"""What the book makes from code and records: a page per method, the data of the page of runs, and
-docstrings as lists (this module is a Sphinx extension, too)."""
+"""What the book makes from code and records: a page per method, the data of the page of runs, and,
+as a Sphinx extension, docstrings as lists."""
 
 import dataclasses
 import inspect
@@ -58,20 +58,15 @@ def write_pages(folder: Path) -> list[str]:
 def page(name: str) -> str:
     """A method's page as Markdown. FedReproError: a field has no source."""
     cls = methods.get(name)
-    rows, inherited = cls.describe(), dataclasses.fields(Method)
-    for row, field in zip(rows, dataclasses.fields(cls), strict=True):
-        if not row["source"] or field in inherited:
+    inherited, fields, left_open = dataclasses.fields(Method), [], []
+    for row, field in zip(cls.describe(), dataclasses.fields(cls), strict=True):
+        key, value, source = f"`{row['name']}`", f"`{row['default']!r}`", row["source"]
+        if not source or field in inherited:
             raise FedReproError(f"{name}: field {row['name']} has no source; say where it is from")
-        row["others"] = ", ".join(f"`{value!r}`" for value in row["alternatives"])
-    fields = [
-        (f"`{r['name']}`", f"`{r['default']!r}`", r["others"] or "-", r["status"], r["source"])
-        for r in rows
-    ]
-    left_open = [
-        f"- `{r['name']}` is `{r['default']!r}`, elsewhere {r['others']}: {r['source']}."
-        for r in rows
-        if r["others"] and r["status"] != "stated"
-    ]
+        others = ", ".join(f"`{other!r}`" for other in row["alternatives"])
+        fields.append((key, value, others or "-", row["status"], source))
+        if others and row["status"] != "stated":
+            left_open.append(f"- {key} is {value}, elsewhere {others}: {source}.")
     prose = "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
     sources = [f"`{layer.__module__.replace('.', '/')}.py`" for layer in cls.layers()]
     parts = [
@@ -108,14 +103,13 @@ def _messages(cls: type[Method]) -> str:
         if str(kind).startswith(way) and value
     ]
     size = parameter_count(training.engine.module)
+    table = markdown(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n"
+    tested = "; ".join(TESTED.get(kind, kind) for kind in training.evaluated)
     return (
         f"Counted in the second round of {CLIENTS} clients with {IMAGES} made images of {SIZE} "
         f"pixels and {CLASSES} classes each, network `{MODEL}` ({size:,} parameters), fields at "
-        "their defaults. Per client and round:\n\n"
-        + (markdown(("way", "message", "bytes"), rows) if rows else "Nothing travels.\n")
-        + f"\nWhat is tested ({' and '.join(training.evaluated)}): "
-        + "; ".join(TESTED.get(kind, kind) for kind in training.evaluated)
-        + ".\n"
+        f"their defaults. Per client and round:\n\n{table}\n"
+        f"What is tested ({' and '.join(training.evaluated)}): {tested}.\n"
     )
 
 
@@ -141,8 +135,7 @@ def _federation() -> Federation:
 
 
 def write_scripts(folder: Path, runs: Path) -> None:
-    """`shared.js`, and `<digit>.js` for each first digit of a run id. Nothing if no run is
-    packed."""
+    """`shared.js`, and `<digit>.js` for each first digit of a run id, if any run is packed."""
     packed = Pack(runs)
     if not packed.runs:
         return
@@ -177,8 +170,8 @@ def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
 
 
 def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
-    """By run: where it is used, the command that trains it, and whether the command trains exactly
-    this run today, because the settings in a paper's file may have changed."""
+    """By run: where it is used, the command that trains it, and whether with today's settings the
+    command trains exactly this run."""
     uses: dict[str, dict[str, Any]] = defaultdict(dict)
     for study, _ in found.studies:
         if not isinstance(study, Kept):

@@ -17,8 +17,8 @@ from fedrepro.report.views import nothing
 
 
 def whole_protocol() -> pd.DataFrame | Html:
-    """Runs under the papers' own protocols: one row per printed table and data set with a run at
-    scale paper, with the number of its rows that were run, and the verdicts of its cells."""
+    """Runs under the papers' own protocols: rows and verdicts of each printed table and data set
+    with a run at scale paper."""
     rows = []
     for paper in papers.list():
         found = recorded(paper).where(scale="paper")
@@ -29,15 +29,11 @@ def whole_protocol() -> pd.DataFrame | Html:
                 cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
-                rows.append(
-                    {
-                        "table": f"{found.paper.short}, {name}",
-                        "data set": dataset_name(dataset),
-                        "rows run": f"{len(ran.intersection(asked))} of {len(asked)}",
-                        "verdicts": ", ".join(f"{count} {word}" for word, count in words.items()),
-                    }
-                )
-    return pd.DataFrame(rows).set_index("table") if rows else nothing()
+                run = f"{len(ran.intersection(asked))} of {len(asked)}"
+                given = ", ".join(f"{count} {word}" for word, count in words.items())
+                rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
+    frame = pd.DataFrame(rows, columns=["table", "data set", "rows run", "verdicts"])
+    return frame.set_index("table") if rows else nothing()
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:

@@ -1,7 +1,7 @@
-"""The common protocol's page: methods of all papers in one order, with intervals that hold for all
-ranks at once, its agreement with the papers' printed orders, and what was tuned."""
+"""The common protocol's page: the methods of all papers in one order, its intervals, its agreement
+with the papers' printed orders, and what was tuned."""
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
 from html import escape
@@ -36,9 +36,7 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     rank. low, high: what the ranks of all methods lie in at once, with 95 % confidence, were other
     seeds drawn on these domains; lowest, highest: were the domains drawn, too. A method's rank is
     as low as the methods that are surely better allow, and as high as those surely worse do.
-
-    Raises:
-        FedReproError: a method has no value for a seed or a domain of another.
+    FedReproError: a method has no value for a seed or a domain of another.
     """
     table = scores.pivot(index="method", columns=["seed", "column"], values="value")
     full = pd.MultiIndex.from_product([scores.seed.unique(), scores.column.unique()])
@@ -87,19 +85,14 @@ def _tukey(methods: int, freedom: int) -> float:
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
     """A printed column by method, for the rows that are one method."""
     experiment = next(e for e in paper.experiments if e.table == table)
-    labels: dict[str, list[str]] = defaultdict(list)
-    for arm in paper.arm_specs(experiment.id):
-        if not arm.alternative:
-            labels[arm.method].append(arm.label)
-    values = paper.table(table).values(column)
-    single = {method: own[0] for method, own in labels.items() if len(own) == 1}
-    return {method: values[label] for method, label in single.items() if label in values}
+    arms = [arm for arm in paper.arm_specs(experiment.id) if not arm.alternative]
+    rows, values = Counter(arm.method for arm in arms), paper.table(table).values(column)
+    return {a.method: values[a.label] for a in arms if rows[a.method] == 1 and a.label in values}
 
 
 def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) -> pd.DataFrame:
-    """Kendall's tau-b of our order of methods and each paper's, for the methods in both, with its
-    two-sided p: one row per table that `experiment.compared` lists for the data set. ours: mean
-    accuracy by method."""
+    """Kendall's tau-b and its two-sided p of our order and each paper's, for the methods in both:
+    one row per table in `experiment.compared`. ours: mean accuracy by method."""
     rows = []
     for name, table, column in experiment.compared.get(dataset, ()):
         paper = papers.load(name)
@@ -139,8 +132,10 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
     shown = pd.DataFrame(
         {
             "rank": order["rank"],
-            "other seeds": _from_to(order.low, order.high),
-            "other domains too": _from_to(order.lowest, order.highest),
+            "other seeds": [f"{a:g} to {b:g}" for a, b in order[["low", "high"]].values],
+            "other domains too": [
+                f"{a:g} to {b:g}" for a, b in order[["lowest", "highest"]].values
+            ],
             MEAN: order["mean"].round(1),
             "std over seeds": seeds.reindex(order.index).round(1),
         }
@@ -168,10 +163,6 @@ def linked(found: Results, experiment: str, dataset: str) -> Html:
     shown = shown.rename(index=escape)
     label = f"{experiment} on {dataset}"
     return Html(undecided(here, experiment) + styled(shown, "dataframe", label), label)
-
-
-def _from_to(low: pd.Series, high: pd.Series) -> list[str]:
-    return [f"{a:g} to {b:g}" for a, b in zip(low, high, strict=True)]
 
 
 def _text(value: Any, page: str | None) -> str:
@@ -267,8 +258,7 @@ def _tried(found: Results, experiment: str, dataset: str) -> dict[str, dict[str,
 
 
 def chosen(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
-    """The chosen learning rate and own constant of each row, and the validation accuracy of each
-    trial, in percent."""
+    """Each row's learning rate and own constant, and its trials' validation accuracy in percent."""
     rows = {}
     for label, tries in _tried(found, experiment, dataset).items():
         rate, _, own = metrics.best_value(tries).partition(", ")

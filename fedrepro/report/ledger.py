@@ -13,14 +13,13 @@ from fedrepro.report.tables import Html, prose, styled
 
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
-FACTS = ("value", "status", "text", "code", "settled", "alternatives")
 Row = tuple[str, str, str, str, str]
 Cells = tuple[str, str, str, str]  # of a row, without the setting
 
 
 def ledger(found: Results) -> Html:
-    """A table for the data sets and methods that were run: the scale, facts about the data, and
-    each setting that the text does not decide, or of which public code says something."""
+    """For the data sets and methods that were run: the scale, facts about the data, and settings
+    that the text does not decide, or of which public code says something."""
     rows = [*_data(found), *_settings(found)]
     return prose(HEAD, rows, f"ledger of {found.paper.short}", "ledger")
 
@@ -52,27 +51,20 @@ def _settings(found: Results) -> list[Row]:
         given = {row["setting"]: row for row in paper.sources(dataset).to_dict("records")}
         del given["data.dataset"]
         for setting, facts in (given | fields(methods) | given).items():  # the paper's own first
-            row = _row(**{key: facts[key] for key in FACTS})
+            run = facts["value"] + f" (or {facts['alternatives']})" * bool(facts["alternatives"])
+            settled = f"{facts['settled']} ({facts['status']})" if facts["settled"] else ""
+            row = facts["text"] or "–", facts["code"] or "–", run, settled or facts["status"]
             if facts["status"] != "stated" or facts["code"]:
                 on.setdefault((facts["status"], setting, row), []).append(dataset)
-    rows = sorted(on.items(), key=lambda pair: STATUSES.index(pair[0][0]))
-    every = len(datasets)
     return [
-        (setting if len(where) == every else f"{setting} ({', '.join(where)})", *row)
-        for (_, setting, row), where in rows
+        (setting + f" ({', '.join(where)})" * (len(where) < len(datasets)), *row)
+        for (_, setting, row), where in sorted(on.items(), key=lambda p: STATUSES.index(p[0][0]))
     ]
 
 
-def _row(value: str, status: str, text: str, code: str, settled: str, alternatives: str) -> Cells:
-    """A setting in the columns of `HEAD`, without its name."""
-    run = f"{value} (or {alternatives})" if alternatives else value
-    return text or "–", code or "–", run, f"{settled} ({status})" if settled else status
-
-
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
-    """Every setting with its value, status, source and alternatives; then the fields of each
-    method, where the paper's own setting has priority over the field's default. sources: a frame
-    of `Paper.sources`."""
+    """Every setting with its source; then the fields of each method, where the paper's own setting
+    goes before the field's default. sources: from `Paper.sources`."""
     wanted = ["setting", "value", "status", "source", "alternatives"]
     given = {row[0]: row[1:] for row in sources[wanted].astype(str).itertuples(index=False)}
     known = tuple(f"{name}." for name in registry.names())
@@ -100,12 +92,10 @@ def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
 
 def fields(methods: Iterable[str]) -> dict[str, dict[str, str]]:
     """By ``method.field``: value, status, source with its sides, and alternatives as text."""
-    return {
-        f"{name}.{field['name']}": field
-        | {
-            "value": as_text(field["default"]),
-            "alternatives": ", ".join(as_text(other) for other in field["alternatives"]),
-        }
-        for name in dict.fromkeys(methods)
-        for field in registry.get(name).describe()
-    }
+    found = {}
+    for name in dict.fromkeys(methods):
+        for field in registry.get(name).describe():
+            others = ", ".join(as_text(other) for other in field["alternatives"])
+            own = {"value": as_text(field["default"]), "alternatives": others}
+            found[f"{name}.{field['name']}"] = field | own
+    return found

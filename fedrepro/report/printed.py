@@ -1,9 +1,6 @@
-"""Can a printed mean and deviation come from T accuracies on N test images?
-
-These are the GRIM and GRIMMER checks of meta-science, for accuracies: only arithmetic, no further
-claim. A number that does not fit may also mean another test set, another number of trials, or an
-intermediate rounding.
-"""
+"""Can a printed mean and deviation come from T accuracies on N test images? The GRIM and GRIMMER
+checks of meta-science, only arithmetic: a number that does not fit may also mean another test set,
+another number of trials, or an intermediate rounding."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -46,20 +43,16 @@ def stds_fit(mean: str, stds: Sequence[str], images: int, evaluations: int, ddof
     return float(near.any(axis=0).mean())
 
 
-def std_by_chance(mean: str, std: str, images: int, evaluations: int, ddof: int) -> float:
-    """The share of deviations near the printed one that fit by chance."""
-    digits, step = len(std.partition(".")[2]), 2 * _half(std)
-    near = [float(std) + k * step for k in range(-10, 11)]
-    texts = [f"{number:.{digits}f}" for number in near if number >= 0]
-    return stds_fit(mean, texts, images, evaluations, ddof)
-
-
 def by_chance(printed: str, images: int, evaluations: int) -> float:
     """The share of numbers near the printed one, with as many digits, that fit by chance."""
-    digits, step = len(printed.partition(".")[2]), 2 * _half(printed)
-    near = [f"{float(printed) + k * step:.{digits}f}" for k in range(-200, 201)]
-    near = [number for number in near if 0 <= float(number) <= 100]
+    near = [number for number in _near(printed, 200) if float(number) <= 100]
     return float(np.mean([mean_fits(number, images, evaluations) for number in near]))
+
+
+def _near(printed: str, reach: int) -> list[str]:
+    digits, step = len(printed.partition(".")[2]), 2 * _half(printed)
+    near = [f"{float(printed) + k * step:.{digits}f}" for k in range(-reach, reach + 1)]
+    return [number for number in near if not number.startswith("-")]
 
 
 def average_fits(cells: list[str], average: str) -> bool:
@@ -69,9 +62,8 @@ def average_fits(cells: list[str], average: str) -> bool:
 
 
 def checked(paper: Paper) -> pd.DataFrame:
-    """One row per table and column whose test images are known: how many of the printed means fit
-    (as one run, as all evaluations), how many deviations fit (over T - 1, over T), and the share
-    of each that fits by chance."""
+    """One row per table and column whose test images are known: how many printed means and
+    deviations fit, in two ways each, and the share of each that fits by chance."""
     rows = []
     for known in paper.tested:
         for name in known.tables:
@@ -80,13 +72,13 @@ def checked(paper: Paper) -> pd.DataFrame:
                 means, pairs = [mean for mean, _ in cells], [cell for cell in cells if cell[1]]
                 row: dict[str, Any] = {"table": name, "column": column, "images": images}
                 row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
-                for what, n in (("one run", 1), ("all evaluations", trials)):
+                for what, n in zip(FITS["means"], (1, trials), strict=True):
                     row[f"fit {what}"] = sum(mean_fits(mean, images, n) for mean in means)
                     shares = [by_chance(mean, images, n) for mean in means]
                     row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
-                for what, d in (("over T - 1", 1), ("over T", 0)):
+                for what, d in zip(FITS["deviations"], (1, 0), strict=True):
                     row[f"fit {what}"] = sum(std_fits(*p, images, trials, d) for p in pairs)
-                    shares = [std_by_chance(*p, images, trials, d) for p in pairs]
+                    shares = [stds_fit(m, _near(s, 10), images, trials, d) for m, s in pairs]
                     row[f"by chance, {what}"] = round(float(np.mean(shares)), 2) if pairs else 0.0
                 rows.append(row)
     return pd.DataFrame(rows)
@@ -96,19 +88,14 @@ def averages(paper: Paper) -> pd.DataFrame:
     """One row per printed average accuracy that is not the mean of its row's other numbers."""
     rows = []
     for table in paper.tables:
-        others = [column for column in table.columns if column != "avg"]
-        if (
-            table.unit not in ("percent", "fraction")
-            or "avg" not in table.columns
-            or len(others) < 2
-        ):
+        if table.unit not in ("percent", "fraction") or len({*table.columns, "avg"}) < 3:
             continue
-        for row in table.rows:
+        for row in table.rows if "avg" in table.columns else ():
             split = [cell.printed.partition("±")[0].strip() for cell in row.cells]
-            found = dict(zip(table.columns, split, strict=True))
-            cells, average = [found[column] for column in others], found["avg"]
-            if "-" not in split and not average_fits(cells, average):
-                mean = round(float(np.mean([float(cell) for cell in cells])), 3)
+            cells = dict(zip(table.columns, split, strict=True))
+            average, others = cells.pop("avg"), list(cells.values())
+            if "-" not in split and not average_fits(others, average):
+                mean = round(float(np.mean([float(other) for other in others])), 3)
                 rows.append((table.id, row.method, average, mean))
     return pd.DataFrame(rows, columns=["table", "method", "printed", "mean of the row"])
 

@@ -17,8 +17,7 @@ from fedrepro.report.verdicts import beside, build_table
 
 
 def result(study: Study, experiment: str) -> str:
-    """One experiment's numbers next to the paper's, with verdicts; without a printed table, only
-    ours. Trains missing runs."""
+    """One experiment's numbers, beside the paper's if it prints them. Trains missing runs."""
     spec, rows = study.paper.experiment(experiment), study.cells(experiment)
     changed = "".join(f", {name} = {value}" for name, value in study.changes.items())
     title = f"{study.paper.short} {experiment}: {spec.caption} (seed {study.seed}{changed})"
@@ -56,20 +55,18 @@ def over_seeds(notebooks: Sequence[Path]) -> str:
 
 
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every printed cell of every paper with our numbers from the executed notebooks in the
-    folders; a cell appears once for each data set and scale with runs. Keys are `build_table`'s
-    columns."""
+    """Every printed cell of every paper as a line of `build_table`, from the executed notebooks in
+    the folders: one for each data set and scale with runs."""
     found = [pair for folder in folders for pair in collect(folder).studies if not pair[0].changes]
     rows: list[dict[str, Any]] = []
     for name in papers.list():
         paper = papers.load(name)
-        shown = {e.id: e.table for e in paper.experiments}
         ours = [
-            {**cell, "table": shown[experiment]}
+            {**cell, "table": paper.experiment(experiment).table}
             for study, experiments in found
             if study.paper.name == name
             for experiment in experiments
-            if shown[experiment] is not None
+            if paper.experiment(experiment).table is not None
             for cell in study.cells(experiment)
         ]
         for table in paper.tables:

@@ -1,5 +1,5 @@
-"""One printed table under each score rule: does the order of the methods depend on the round in
-which a number is read? From the same curves as the table's own numbers."""
+"""A printed table under each score rule: does the order of the methods depend on the round in which
+a number is read? From the same curves."""
 
 from html import escape
 
@@ -56,8 +56,7 @@ def _table(found: Results, experiment: str, methods: list[str], title: str) -> s
 
 
 def said(ranks: pd.DataFrame) -> str:
-    """A sentence on how the rules change the order. ranks: one row per method, one column per
-    rule."""
+    """A sentence on how the rules change the order. ranks: methods downwards, rules across."""
     if len(ranks) < 2:
         return "One method has no order."
     firsts: dict[str, list[str]] = {}

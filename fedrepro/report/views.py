@@ -1,5 +1,4 @@
-"""Views of results, live or recorded, for notebooks and the book's pages. Missing results give a
-line that says so."""
+"""Views of results, live or recorded, for notebooks and pages; one line where there are none."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -29,9 +28,9 @@ Shown = Picture | Html
 Draw = Callable[[Any], Picture]
 
 
-def nothing(printed: str = "") -> Html:
-    """The line for missing records; printed: the paper's own table, folded below it."""
-    return Html(f"<p><em>{NOTHING}</em></p>{folded(PRINTED, printed) if printed else ''}", NOTHING)
+def nothing(said: str = NOTHING) -> Html:
+    """The line for missing records."""
+    return Html(f"<p><em>{said}</em></p>", said)
 
 
 def show(things: Iterable[Any]) -> None:
@@ -43,7 +42,7 @@ def show(things: Iterable[Any]) -> None:
 
 
 def _last(things: Sequence[Any]) -> Any:
-    """The last of several things, for a cell's value; the others are displayed."""
+    """The last, for a cell's value; the others are displayed."""
     show(things[:-1])
     return things[-1] if things else nothing()
 
@@ -60,8 +59,7 @@ def cited(found: Results) -> Any:
 
 
 def overview(found: Results) -> pd.DataFrame | Html:
-    """The recorded runs: seeds and different runs by data set and scale; ``counted`` if nothing
-    there is trained."""
+    """Seeds and different runs by data set and scale; ``counted`` if nothing there is trained."""
     if not found.studies:
         return nothing()
     rows = [
@@ -77,7 +75,7 @@ def overview(found: Results) -> pd.DataFrame | Html:
 
 
 def anchors(found: Results, experiment: str) -> list[str]:
-    """The ids of an experiment's table on its page: one for each data set it was run on."""
+    """The ids of a table on its page: one for each data set it was run on."""
     return [f"{experiment}-{name}" for name in found.datasets(experiment)] or [experiment]
 
 
@@ -91,7 +89,7 @@ def table(found: Results, experiment: str) -> Html:
     shown = beside_table(rows, caption, found.links(experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
-        return replace(none := nothing(shown.html), html=first + none.html)
+        return replace(nothing(), html=first + nothing().html + folded(PRINTED, shown.html))
     html = first + undecided(found, experiment) + shown.html + score_rules.each(found, experiment)
     if spec.table and all(section.bare for section in sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
@@ -100,8 +98,7 @@ def table(found: Results, experiment: str) -> Html:
 
 
 def undecided(found: Results, experiment: str) -> str:
-    """HTML: by data set, the rows that decide nothing, because they still rise or have earlier
-    settings."""
+    """HTML: the rows that decide nothing, by data set."""
     lines = []
     for said, by_dataset in (
         ("at scale reduced these rows still rise when their runs end", found.rising),
@@ -117,19 +114,16 @@ def undecided(found: Results, experiment: str) -> str:
 def tables(
     found: Results, *kinds: str, only: Sequence[str] = ("",), without: Sequence[str] = ()
 ) -> list[Html]:
-    """The tables of a paper's experiments of some kinds.
-
-    only, without: how the ids to take and to leave out begin; "table-1" is table-1-digits and
-        table-1-office10.
-    """
+    """The tables of a paper's experiments of some kinds. only, without: how the ids to take and to
+    leave out begin; "table-1" is table-1-digits and table-1-office10."""
     names = [n for n in found.experiments if n.startswith(tuple(only))]
     specs = [found.paper.experiment(n) for n in names if not n.startswith(tuple(without))]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 
 def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -> Shown:
-    """For each data set with runs of a table: the table, its figure, and the order of the methods
-    in some columns. One line if it was not run."""
+    """For each data set with runs: the table, its figure, and the order of the methods in some
+    columns. The printed table alone if there are none."""
     shown: list[Shown] = []
     for dataset in found.datasets(experiment):
         rows = verdicts.beside(here := found.where(dataset=dataset), experiment)
@@ -149,14 +143,14 @@ def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
     """A sentence on a row's rank in one column by its mean over seeds, the first row, whether its
-    lead is clear (over the second, or over the row if that is not first; a t-test paired over
-    seeds; not said of rows that still rise or have earlier settings), the rank in the paper, and
-    another row's value."""
+    lead over the second or over this row is clear (a t-test paired over seeds; not said of rows
+    that decide nothing), the rank in the paper, and another row's value."""
     here = found.of_one_scale(dataset, experiment)
-    rows = [row for row in here.cells(experiment) if row["column"] == column]
-    if own not in {row["method"] for row in rows if row["value"] is not None}:
+    seeds = _values(found, experiment, dataset, column).astype({"value": float})
+    ours = seeds.groupby("label", sort=False).value.mean().dropna()
+    if own not in ours:
         return f"{own}: {NOTHING}"
-    ours = wide(rows)[column].dropna().sort_values(ascending=False, kind="stable")
+    ours = ours.sort_values(ascending=False, kind="stable")
     named = found.paper.experiment(experiment).table
     printed = pd.Series(_printed(found, experiment, column), dtype=float)
     printed = printed[printed.index.isin(ours.index)]
@@ -169,7 +163,7 @@ def place(
     first = [name for name in ours.index[:1] if name != own]
     second = own if first else next(iter(ours.index[1:]), own)
     unready = {*here.rising(experiment).get(dataset, ()), *here.past(experiment).get(dataset, ())}
-    clear = "" if unready & {ours.index[0], second} else _clear(rows, ours.index[0], second)
+    clear = "" if unready & {ours.index[0], second} else _clear(seeds, ours.index[0], second)
     parts = [f"{own} is {stands(ours)}" + clear * (not first)]
     parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
     if other and other not in first:
@@ -185,10 +179,10 @@ def _printed(found: Results, experiment: str, column: str) -> dict[str, float]:
     return found.paper.table(named).values(column) if named else {}
 
 
-def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
+def _clear(seeds: pd.DataFrame, first: str, other: str) -> str:
     """Whether one row's lead over another is clear: ``, a clear lead over FedAvg (p 0.01)``."""
-    seeds = pd.DataFrame(rows).pivot_table("value", "seed", "method", aggfunc="mean")
-    lead = (seeds[first] - seeds[other]).dropna().astype(float).round(9)
+    wide = seeds.pivot_table("value", "seed", "label")
+    lead = (wide[first] - wide[other]).dropna().round(9)
     if first == other or len(lead) < 2:
         return ""
     p = float(stats.ttest_1samp(lead, 0).pvalue) if lead.nunique() > 1 else float(not lead.any())
@@ -196,8 +190,7 @@ def _clear(rows: list[dict[str, Any]], first: str, other: str) -> str:
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:
-    """A Markdown list of such sentences: each row is a title and the arguments of `place`, with the
-    column last if it is not the mean."""
+    """A Markdown list of such sentences; each row is a title and the arguments of `place`."""
     from IPython.display import Markdown
 
     return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
@@ -216,10 +209,10 @@ def curves(
     found: Results, experiment: str, dataset: str, x: Literal["round", "bytes"] = "round"
 ) -> Shown:
     """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
-    here = found.of_one_scale(dataset, experiment)
-    draw = partial(figures.curves, x=x)
+    here, printed = found.of_one_scale(dataset, experiment), None
     if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
-        draw = partial(figures.curves, x=x, printed=_printed(found, experiment, "avg"))
+        printed = _printed(found, experiment, "avg")
+    draw = partial(figures.curves, x=x, printed=printed)
     return _drawn(found, experiment, dataset, here.curves(experiment), draw)
 
 
@@ -233,11 +226,10 @@ def _drawn(found: Results, experiment: str, dataset: str, rows: Any, draw: Draw)
 
 
 def _values(found: Results, experiment: str, dataset: str, column: str = "avg") -> pd.DataFrame:
-    """One column of each arm and seed: label, seed, value."""
+    """One column as label, seed, value."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
-    frame = pd.DataFrame(rows, columns=["method", "seed", "value", "column"])
-    frame = frame[frame.column == column].drop(columns="column")
-    return frame.rename(columns={"method": "label"})
+    own = [(row["method"], row["seed"], row["value"]) for row in rows if row["column"] == column]
+    return pd.DataFrame(own, columns=["label", "seed", "value"])
 
 
 def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
@@ -248,7 +240,7 @@ def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
 
 def in_and_out(
     found: Results, experiment: str, dataset: str, xlabel: str, reference: str = ""
-) -> Shown:
+) -> Any:
     """Accuracy out of and in the clients' domains against a varied setting, one picture each.
     reference: an arm without the setting, drawn as a horizontal line."""
     pictures = []
@@ -262,7 +254,7 @@ def in_and_out(
             frame = pd.concat([*lines, rows], ignore_index=True)
             draw = partial(figures.sweep, xlabel=xlabel, ylabel=f"accuracy {column} (fraction)")
             pictures.append(_drawn(found, experiment, dataset, frame, draw))
-    return _last(pictures)  # type: ignore[no-any-return]
+    return _last(pictures)
 
 
 def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
@@ -292,7 +284,7 @@ def discriminator(found: Results, experiment: str, dataset: str) -> Shown:
         logged += [rows, chance]
     frame = pd.concat(logged).rename(columns={"value": "avg"}) if logged else pd.DataFrame()
     if not len(frame):
-        return Html(f"<p><em>{UNLOGGED}</em></p>", UNLOGGED)
+        return nothing(UNLOGGED)
     draw = partial(figures.curves, ylabel="accuracy of the discriminator (%)")
     once = frame.drop_duplicates(["label", "seed", "round"])
     return _drawn(found, experiment, dataset, once, draw)
@@ -308,31 +300,31 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
     return _drawn(found, experiment, dataset, pd.DataFrame(rows), figures.traffic)
 
 
-def embedding(found: Results, dataset: str, *by: Any) -> Shown:
+def embedding(found: Results, dataset: str, *by: Any) -> Any:
     """t-SNE of test representations, first seed: one picture by domain, one by class."""
-    frames = []
-    for study, names in found.where(dataset=dataset).studies:
-        drawn = [n for n in names if study.paper.experiment(n).kind == "features"]
-        for result in study.results(drawn[0]) if drawn else ():
-            plane = result.record.points
-            if plane.empty and not isinstance(study, Kept):
-                classes, domains = study.federation().classes, result.record.data["domains"]
-                plane = tsne(result.record.features, domains, classes, study.seed)
-            frames.append(plane.assign(label=result.label))
-        if drawn:
-            break
+    drawn = [
+        (study, name)
+        for study, names in found.where(dataset=dataset).studies
+        for name in names
+        if study.paper.experiment(name).kind == "features"
+    ]
+    frames, pictures = [], []
+    for study, result in ((s, result) for s, name in drawn[:1] for result in s.results(name)):
+        plane = result.record.points
+        if plane.empty and not isinstance(study, Kept):
+            classes, domains = study.federation().classes, result.record.data["domains"]
+            plane = tsne(result.record.features, domains, classes, study.seed)
+        frames.append(plane.assign(label=result.label))
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    pictures = []
     for key in by if len(whole) else ():
         pictures.append(images.embedding(whole, by=key))
         pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"
-    return _last(pictures)  # type: ignore[no-any-return]
+    return _last(pictures)
 
 
 def confusions(found: Results, *experiments: str) -> Any:
-    """For each data set of some experiments, which classes of test images are confused, by the rows
-    that kept their predictions: the paper's own, FedAvg, then the best others, `images.CONFUSED`
-    at most."""
+    """For each data set of some experiments, which classes of test images are confused, by those
+    rows `images.in_order` that kept their predictions."""
     shown: list[Shown] = []
     for experiment in experiments:
         for dataset in found.datasets(experiment):
@@ -380,9 +372,8 @@ def measured(name: str, **how: Any) -> pd.DataFrame | Html:
 
 def scales(paper: str, dataset: str) -> pd.DataFrame:
     """The settings that differ between the scales of a protocol."""
-    one = papers.load(paper)
-    scales = ("paper", "reduced", "smoke")
-    found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in scales}
+    one, names = papers.load(paper), ("paper", "reduced", "smoke")
+    found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in names}
     whole = pd.DataFrame(found)
     return whole[whole.nunique(axis=1) > 1]
 
