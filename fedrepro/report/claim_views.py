@@ -165,8 +165,9 @@ def _part(name: str, part: Part) -> Iterator[str]:
     theirs = test.against or test.experiment
     for experiment in dict.fromkeys((test.experiment, theirs)):
         yield from _linked(name, experiment, part.dataset)
-    pairs = ((test.experiment, test.better), (theirs, least.other)) if least is not None else ()
-    for experiment, row in pairs:
+    if least is None:
+        return
+    for experiment, row in ((test.experiment, test.better), (theirs, least.other)):
         table = paper.experiment(experiment).table
         shown = paper.column(table, least.column) if table else None
         cell = part.dataset, part.scale, row, shown or least.column

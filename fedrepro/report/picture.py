@@ -136,8 +136,8 @@ def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
     places = {n: KNOWN.index(ALIASES.get(n, n)) for n in names if ALIASES.get(n, n) in KNOWN}
     free = (place for place in count() if place not in places.values())
     places |= {name: next(free) for name in names if name not in places}
-    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
-    return {n: {what: of[places[n] % len(of)] for what, of in looks.items()} for n in names}
+    parts = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
+    return {n: {what: of[places[n] % len(of)] for what, of in parts.items()} for n in names}
 
 
 def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = None) -> None:

@@ -159,8 +159,8 @@ class _Cell:
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
-    """Our cells. With a stand-in column, the row's average is a stand-in too, and its other columns
-    are marked; with a subset or a column that the paper does not print, it has no verdict."""
+    """Our cells. With a stand-in column, the row's average is a stand-in too, and the others are
+    marked; with a subset or a column that the paper does not print, the average has no verdict."""
     given: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
     for one in rows:
         if one.get("table", table) == table:
@@ -184,7 +184,7 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> lis
 
 def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, Any]:
     """Printed mean, its decimals, its std if it is over trials, and unit; the number in the
-    authors' files, and whether it contradicts the printed one. Ratios if the experiment has."""
+    authors' files, and whether it contradicts the printed one. Where it is asked for, ratios."""
     printed, filed = paper.table(table), paper.filed
     found: dict[str, Any] = dict.fromkeys(("published", "published_std", "authors"))
     found |= {"unit": printed.unit_of(column), "decimals": 0, "contradicted": False}
