@@ -109,9 +109,11 @@ def _megabytes(result: Result) -> float:
 
 def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
     """Accuracy in percent after the last round by domain, and one client's traffic, by run."""
-    scores = {one.label: metrics.scores(one.record.curve, "last") for one in results}
-    frame = pd.DataFrame.from_dict(scores, orient="index")
-    return frame.assign(**{"MB a client": [_megabytes(one) for one in results]}).round(2)
+    rows = {
+        one.label: metrics.scores(one.record.curve, "last") | {"MB a client": _megabytes(one)}
+        for one in results
+    }
+    return pd.DataFrame.from_dict(rows, orient="index").round(2)
 
 
 def main(found: Results) -> str:

@@ -86,12 +86,9 @@ class Kept(Study):
         for run, used, label in self.scraps["runs"]:
             if used == experiment:
                 record = self._record_of(run)
-                method = record.config["method"]  # of a row that is no longer in the paper's file
-                gone = Arm(
-                    label, method["name"], method["fields"], self.protocol(), alternative=True
-                )
+                arm = arms.get(label) or self._gone(label, **record.config["method"])
                 past = short_hash(record.config) not in self.asked(experiment).get(label, ())
-                results.append(Result(arms.get(label, gone), record, trials[label], past))
+                results.append(Result(arm, record, trials[label], past))
         ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
         ended = [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
         self._ends[experiment] = results, ended
@@ -115,6 +112,10 @@ class Kept(Study):
             for _, chosen, run in chain(first, *each):
                 asked += [(chosen, self.seed), (run, tuning.seed)]
         yield from (self.spec(*one) for one in asked)
+
+    def _gone(self, label: str, name: str, fields: dict[str, Any], **_: Any) -> Arm:
+        """A row that is no longer in the paper's file."""
+        return Arm(label, name, fields, self.protocol(), alternative=True)
 
     def _record_of(self, run: str) -> Record:
         record = self.store.find(run)
