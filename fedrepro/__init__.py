@@ -6,8 +6,6 @@ fedrepro.run("ADCOL", "office10", scale="reduced").accuracy
 fedrepro.compare(["FedAvg", "FedBN"], seeds=[0, 1, 2])
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """The library in a few calls: look at a federation, run one method on it, compare several."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,15 +94,9 @@ def run(
     are shown, by default in a bar, a notebook's figure or lines.
     FedReproError: an unknown name or wrong value; a loss that is NaN or infinite.
     """
-    one = study(
-        *(paper, dataset, scale, seed),
-        changes=changes or {},
-        device=device,
-        runs_dir=runs,
-        data_root=data_root,
-        track=track,
-        progress=progress,
-    )
+    where: dict[str, Any] = {"runs_dir": runs, "data_root": data_root, "device": device}
+    where |= {"changes": changes or {}, "track": track, "progress": progress}
+    one = study(paper, dataset, scale, seed, **where)
     return Run(one, one.trial(method, **fields))
 
 

@@ -1,38 +1,31 @@
-"""Long runs by priority, in processes with one thread each, stopped and resumed at any time.
-
-A list names the runs. A worker (`python -m fedrepro.campaign`) trains one run and writes its
-progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it.
-"""
-
-from __future__ import annotations
+"""Long runs by priority, in processes with one thread each, stopped and resumed at any time. A list
+names the runs. A worker, a process of its own, trains one run and writes its progress into
+`<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
 
 import contextlib
 import hashlib
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import psutil
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError, choices, first_mistake, one_line
+from fedrepro.base.errors import Diverged, FedReproError, first_mistake, one_line, one_of
 from fedrepro.base.places import CHECKOUT
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
-
-if TYPE_CHECKING:
-    pass
 
 LIST = CHECKOUT / "book" / "campaign.yaml"
 FOLDER = "campaign"  # in the runs folder: the progress of each run
@@ -41,14 +34,12 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
 
 
-class Entry(BaseModel):
+class Entry(BaseModel, frozen=True, extra="forbid"):
     """Rows of one experiment, for some seeds: all rows of a seed, then those of the next seed.
 
     methods: rows by label; None: all. changes: as in `Study`. pflop: a run's floating point
     operations in 1e15, shown until some run has read the data and it is counted. note: for readers.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     paper: str
     experiment: str
@@ -113,8 +104,7 @@ def _runs(entry: Entry) -> Iterator[Run]:
     if not rows:
         raise FedReproError(f"{entry.experiment} trains nothing; remove it")
     for row in entry.methods or ():
-        if row not in rows:
-            raise FedReproError(f"no row {row!r}; choose from {choices(row, rows)}")
+        one_of(row, rows, "row")
     for seed in entry.seeds:
         for row in entry.methods or rows:
             yield replace(run := Run(entry, row, seed), key=_key(run))
@@ -225,13 +215,11 @@ def train(
     say: Callable[[str], None],
 ) -> int:
     """Train the runs that are not done, in the order of the list. Returns how many failed.
-
-    KeyboardInterrupt, SIGTERM and the end of the minutes stop the workers; they save first.
-    """
+    KeyboardInterrupt, SIGTERM and the end of the minutes stop the workers; they save first."""
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
-    busy: dict[psutil.Popen, Run] = {}
+    spawn, busy = multiprocessing.get_context("spawn"), dict[SpawnProcess, Run]()
     failed = 0
     # Both, because a shell may start a background job that ignores SIGINT.
     numbers = (signal.SIGINT, signal.SIGTERM)
@@ -244,49 +232,35 @@ def train(
                 free = (run for run in waiting if (run.entry, run.row) not in taken)
                 run = next(free, waiting[0])
                 waiting.remove(run)
-                busy[_start(run, runs, root)] = run
+                worker = spawn.Process(target=_main, args=(run, runs, root))
+                worker.start()
+                busy[worker] = run
             time.sleep(0.1)
-            for child in [child for child in busy if child.poll() is not None]:
-                run = busy.pop(child)
-                failed += _ended(run, runs, child.returncode, say)
+            for child in [child for child in busy if not child.is_alive()]:
+                failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
         _stop(list(busy))
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
-            failed += _ended(run, runs, child.returncode, say)
+            failed += _ended(run, runs, child.exitcode, say)
     if waiting or busy:
         say("the minutes are over: finished rounds are kept; run the same command to continue")
     return failed
 
 
-def _start(run: Run, runs: Path, root: Path | None) -> psutil.Popen:
-    """A new worker. It ends when its standard input closes, so it always ends with this process.
-    Ctrl-C in a terminal does not reach it."""
-    entry = run.entry.model_dump(mode="json")
-    facts = {"entry": entry, "row": run.row, "seed": run.seed, "key": run.key}
-    words = [json.dumps(facts), str(runs), *([] if root is None else [str(root)])]
-    with (runs / FOLDER / f"{run.key}.log").open("wb") as complaints:
-        return psutil.Popen(
-            [sys.executable, "-m", "fedrepro.campaign", *words],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=complaints,
-            start_new_session=True,
-            env={**os.environ, **ONE_THREAD},
-        )
-
-
-def _stop(workers: Sequence[psutil.Popen]) -> None:
+def _stop(workers: Sequence[SpawnProcess]) -> None:
+    end = time.monotonic() + GRACE
     for worker in workers:
         worker.terminate()
-    for deaf in psutil.wait_procs(workers, timeout=GRACE)[1]:
-        deaf.kill()
-        deaf.wait()
+    for worker in workers:
+        worker.join(max(0.0, end - time.monotonic()))
+        worker.kill()
+        worker.join()
 
 
-def _ended(run: Run, runs: Path, code: int, say: Callable[[str], None]) -> int:
+def _ended(run: Run, runs: Path, code: int | None, say: Callable[[str], None]) -> int:
     """Print in one line how a run ended. Returns 1 if it failed, else 0."""
     said = status(run, runs)
     if said["state"] == "done":
@@ -353,23 +327,19 @@ def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     told.say(state="done", run_id=result.record.run_id, accuracy=accuracy)
 
 
-def end_with_parent() -> None:
-    """Wait until standard input closes: the parent keeps it open as long as it lives."""
-    os.read(0, 1)
-    os.kill(os.getpid(), signal.SIGTERM)
+def _main(run: Run, runs: Path, root: Path | None) -> None:
+    os.environ |= ONE_THREAD  # read when numpy and torch are imported
+    from fedrepro.sweep import detach
 
-
-def _main(facts: str, folder: str, root: str | None = None) -> None:
-    given = json.loads(facts)
-    run = Run(**{**given, "entry": Entry(**given["entry"])})
-    told = _Told(Path(folder) / FOLDER / f"{run.key}.json")
+    os.setsid()  # Ctrl-C in a terminal does not reach it
+    told = _Told(runs / FOLDER / f"{run.key}.json")
     signal.signal(signal.SIGTERM, told.stop)
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    detach(runs / FOLDER / f"{run.key}.log", GRACE)
     os.nice(19)
     with contextlib.suppress(OSError):  # Linux weights sessions, then their processes
         Path("/proc/self/autogroup").write_text("19")
     try:
-        _work(run, Path(folder), None if root is None else Path(root), told)
+        _work(run, runs, root, told)
     except KeyboardInterrupt:
         sys.exit(130)
     except FedReproError as error:
@@ -377,7 +347,3 @@ def _main(facts: str, folder: str, root: str | None = None) -> None:
     except Exception as error:
         traceback.print_exc()
         told.say(state="failed", reason=f"{type(error).__name__}: {one_line(error)}")
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

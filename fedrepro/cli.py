@@ -15,9 +15,9 @@ import typer
 from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
-from fedrepro.base.errors import FedReproError, choices, one_line
+from fedrepro.base.errors import FedReproError, one_line, one_of
 from fedrepro.base.places import CHECKOUT, RUNS
-from fedrepro.commands import Load, Root, Runs, Set, Track, Where, changes_of
+from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 
 if TYPE_CHECKING:
@@ -97,11 +97,7 @@ def _version(asked: bool) -> None:
 
 
 app = typer.Typer(
-    cls=OneLine,
-    help="Five papers on federated learning under feature skew, re-run and compared.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
+    cls=OneLine, rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False
 )
 app.add_typer(commands.data_app, name="data")
 app.add_typer(commands.records_app, name="records")
@@ -161,8 +157,8 @@ def methods(
     """The methods: fields, defaults, and their sources."""
     from fedrepro import papers
 
-    if name is not None and name not in (known := papers.known_methods([name])):
-        raise FedReproError(f"no method {name!r}; choose from {choices(name, sorted(known))}")
+    if name is not None:
+        one_of(name, sorted(papers.known_methods([name])), "method")
     from fedrepro import methods as registry
 
     rows = [row for row in registry.describe() if name in (None, row["name"])]
@@ -247,7 +243,7 @@ def sweep_command(
     load: Load = None,
     experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
     jobs: Jobs = None,
-    on: Where = "local",
+    on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
     scheduler: Scheduler = None,
     resume: Resume = False,
     runs: Runs = RUNS,
@@ -264,8 +260,9 @@ def sweep_command(
     With dask every worker needs this installation and the same folders.
     """
     from fedrepro import papers
-    from fedrepro.sweep import plan
+    from fedrepro.sweep import check_place, plan
 
+    check_place(on, scheduler)
     labels = {label for name in names for label in papers.load(name).labels}
     planned = plan(
         names,

@@ -1,7 +1,5 @@
 """The commands `fedrepro data ...`, `records ...`, `campaign` and `bench`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import typer
 from filelock import FileLock, Timeout
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, one_of
 from fedrepro.base.places import CHECKOUT, LOAD, RECORDS, RUNS, TRACK, clone
 from fedrepro.base.progress import resolve
 from fedrepro.campaign import FOLDER, LIST, read, table, train
@@ -41,18 +39,8 @@ def _there(runs: Path) -> Path:
 
 
 Known = Annotated[
-    Path,
-    typer.Option(callback=_there, help="Folder of the run records.", show_default=False),
+    Path, typer.Option(callback=_there, help="Folder of the run records.", show_default=False)
 ]
-
-
-def _place(on: str) -> str:
-    from fedrepro.sweep import check_place
-
-    return check_place(on)
-
-
-Where = Annotated[str, typer.Option(callback=_place, help="local, or dask (extra `cluster`).")]
 
 
 def _load(files: list[Path] | None) -> list[Path] | None:
@@ -276,8 +264,6 @@ def bench(
         lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)
         typer.echo(text.aligned(("benchmark", "measures"), lines))
         return
-    if name not in scripts:
-        raise FedReproError(f"no benchmark {name!r}; choose from {choices(name, scripts)}")
-    script = str(CHECKOUT / "benchmarks" / f"{name}.py")
+    script = str(CHECKOUT / "benchmarks" / f"{one_of(name, scripts, 'benchmark')}.py")
     done = subprocess.run([sys.executable, script, *context.args], check=False)
     raise typer.Exit(done.returncode)

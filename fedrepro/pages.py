@@ -1,9 +1,6 @@
 """Builds the book: a static site from the text, the result notebooks and recorded runs.
-
 The sources are copied to a new folder, where papermill executes the result notebooks. Then Jupyter
-Book turns that folder into pages, and executes nothing. The old site is replaced only by a
-complete new one.
-"""
+Book makes pages and executes nothing. Only a complete new site replaces the old one."""
 
 import contextlib
 import re
@@ -64,13 +61,6 @@ BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
-def source_root(source: Path = CHECKOUT) -> Path:
-    """The checkout of this package. FedReproError: it has no sources of the book."""
-    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
-        raise FedReproError(f"the book's sources are not in {source}: {clone()}")
-    return source
-
-
 def build_book(
     runs: Path | None = None,
     out: Path | None = None,
@@ -79,16 +69,16 @@ def build_book(
     say: Report = lambda line: None,
 ) -> Path:
     """Build the site and return the path of its first page, `<out>/html/index.html`.
-
     runs: folder of run records. Result notebooks with a parameter `runs_dir` receive it, and the
     executed notebooks below `<runs>/notebooks` become pages.
     out: folder for copy, log and site; default `<source>/_build`.
     strict: any warning of the build is an error.
     source: the repository; by default the one of this (editable) installation.
     say: called with one line per step.
-    FedReproError: missing sources, a notebook that fails, a build that fails.
-    """
-    source = source_root(source.resolve())
+    FedReproError: missing sources, a notebook that fails, a build that fails."""
+    source = source.resolve()
+    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
+        raise FedReproError(f"the book's sources are not in {source}: {clone()}")
     if runs is not None and not runs.is_dir():
         raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
     out = (out or source / "_build").resolve()

@@ -1,11 +1,7 @@
 """Sweeps: papermill executes a paper's notebook for each data set and seed, in a pool of
 processes or on a dask cluster.
-
 A notebook is written under a temporary name and renamed at its end. So every notebook in
-`<runs>/notebooks` is complete; a failed one is `<name>.failed.ipynb`, with its traceback.
-"""
-
-from __future__ import annotations
+`<runs>/notebooks` is complete; a failed one is `<name>.failed.ipynb`, with its traceback."""
 
 import contextlib
 import multiprocessing
@@ -38,7 +34,6 @@ ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 5.0  # seconds to shut a kernel down
 SPAWN = multiprocessing.get_context("spawn")
-
 
 _stopping = [SPAWN.Event()]  # set in all processes of a sweep when it is interrupted
 State = Literal["done", "kept", "failed"]
@@ -141,8 +136,7 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 
 
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
-    """Check that the notebook exists and has the parameters, else FedReproError: papermill would
-    only warn, and run with the defaults."""
+    """FedReproError: no such notebook or parameter, for which papermill would only warn."""
     if not notebook.is_file():
         raise FedReproError(f"no notebook {notebook}: {clone()}")
     import papermill  # costs a second
@@ -169,15 +163,10 @@ def sweep(
     report: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """Execute the jobs, `workers` at a time, and return how they ended, in their order.
-
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
     notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.
     report is called when a job ends. KeyboardInterrupt stops the running notebooks (not those
-    on other machines) and is raised again; finished rounds stay in the store.
-    """
-    check_place(on)
-    if scheduler is not None and on != "dask":
-        raise FedReproError("a scheduler is used with dask only; add --on dask")
+    on other machines) and is raised again; finished rounds stay in the store."""
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
     carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
     run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
@@ -205,11 +194,12 @@ def sweep(
     return [ended[index] for index in range(len(jobs))]
 
 
-def check_place(on: str) -> str:
-    """The same word, if notebooks can be executed there, else FedReproError."""
+def check_place(on: str, scheduler: str | None) -> None:
+    """FedReproError where no notebooks can be executed."""
     if on not in ("local", "dask"):
         raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
-    return on
+    if scheduler is not None and on != "dask":
+        raise FedReproError("a scheduler is used with dask only; add --on dask")
 
 
 def usual_workers(jobs: Sequence[Job]) -> int:
@@ -262,22 +252,26 @@ def pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _begin(stopping: Event) -> None:
-    """Set up a process of the pool: it prints nothing, shuts its kernel down when it is asked to
-    end, and ends with the process that started it."""
+    """Set up a process of the pool: it shuts its kernel down when it is asked to end."""
     _stopping[0] = stopping
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches it too; the sweep decides
     # A plain SIGTERM would leave the kernel behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    detach(Path(os.devnull), GRACE)
+
+
+def detach(output: Path, grace: float) -> None:
+    """Send what this process prints to a file, and end it, at last by force, with its parent."""
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
 
     def follow() -> None:
         if (parent := multiprocessing.parent_process()) is not None:
             parent.join()
-            stopping.set()
+            _stopping[0].set()
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(GRACE)
+            time.sleep(grace)
             os._exit(1)  # it would wait for work forever
 
     threading.Thread(target=follow, daemon=True).start()
@@ -307,8 +301,7 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
                 reason = "it ended before its last cell, where the results are glued"
             outcome = _keep(job, reason)
     except Timeout:
-        reason = "another sweep is executing it; wait for its end"
-        outcome = Outcome(job, "failed", reason=reason)
+        outcome = Outcome(job, "failed", reason="another sweep is executing it; wait for its end")
     return replace(outcome, seconds=time.monotonic() - started)
 
 
@@ -343,10 +336,9 @@ def _keep(job: Job, reason: str) -> Outcome:
     """Rename the notebook to finished or failed. The folders of this machine are removed from a
     finished one: they are not results, and would be wrong on other machines."""
     if reason:
-        if not job.running.exists():
-            return Outcome(job, "failed", reason=reason)
-        os.replace(job.running, job.failed)
-        return Outcome(job, "failed", reason=reason, path=job.failed)
+        if there := job.running.exists():
+            os.replace(job.running, job.failed)
+        return Outcome(job, "failed", reason=reason, path=job.failed if there else None)
     notebook = nbformat.read(job.running, as_version=4)
     facts = notebook.metadata.papermill
     for key in ("input_path", "output_path"):

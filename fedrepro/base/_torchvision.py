@@ -1,10 +1,8 @@
 """The only module that imports torchvision.
-
 The wheel on PyPI is built for CUDA. With a CPU build of torch its native library does not load,
 and the import stops at the first operator without a schema. Its Python parts (networks,
 transforms) need no operator. So the missing schemas are declared here and the import is tried
-again. With a CUDA build of torch nothing is changed.
-"""
+again. With a CUDA build of torch nothing is changed."""
 
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """The exception that users see: a single line that says what is wrong and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -26,6 +24,13 @@ def choices(name: str, known: Iterable[str]) -> str:
     names = {one.lower(): one for one in known}
     near = [names[key] for key in get_close_matches(name.lower(), names, n=3)]
     return ", ".join(near or names.values())
+
+
+def one_of(name: str, known: Iterable[str], what: str) -> str:
+    """The name, if it is known. FedReproError, with the nearest names, if it is not."""
+    if name not in (names := list(known)):
+        raise FedReproError(f"no {what} {name!r}; choose from {choices(name, names)}")
+    return name
 
 
 def first_mistake(error: ValidationError) -> str:

@@ -15,8 +15,7 @@ LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
 
 
 def clone() -> str:
-    """How to get a checkout, which a wheel alone lacks; with its address where the package has one,
-    `Repository` in [project.urls]."""
+    """How to get a checkout, which a wheel lacks; with its address in [project.urls], if any."""
     try:
         known = (line.partition(", ") for line in metadata("fedrepro").get_all("Project-URL") or ())
         urls = {name: address for name, _, address in known}

@@ -1,8 +1,6 @@
 """Progress displays: one bar in a terminal, one figure in a notebook, else one line per round on
 standard error. And trackers, which receive every round of a run and write into its record."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -15,15 +13,14 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, one_of
 from fedrepro.base.places import TRACK
 
 
 class Tracker:
     """Base class for trackers. A subclass with its own `name` may be passed as `track`.
 
-    folder: its own, empty. A resumed run sends its earlier rounds again.
-    """
+    folder: its own, empty. A resumed run sends its earlier rounds again."""
 
     name = ""
 
@@ -66,9 +63,7 @@ def resolve(track: str | type[Tracker]) -> type[Tracker] | None:
         return track
     if not track:
         return None
-    if track not in TRACKERS:
-        raise FedReproError(f"no tracker {track!r}; choose from {choices(track, TRACKERS)}")
-    if find_spec(track) is None:
+    if find_spec(one_of(track, TRACKERS, "tracker")) is None:
         raise FedReproError(f"{track} is not installed; `pip install 'fedrepro[{track}]'`")
     return TRACKERS[track]
 
@@ -280,9 +275,7 @@ _figure = cache(NotebookFigure)
 
 def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
     """Yields `done` to total - 1, and shows them as steps of work without an accuracy.
-
-    A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere.
-    """
+    A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere."""
     steps, output = range(done, total), _Output() if _execution() is not None else None
     if output is None and sys.stderr.isatty():
         yield from tqdm(steps, desc=label, initial=done, total=total, unit="step")

@@ -1,14 +1,13 @@
 """How a paper trains, whatever the method: data, network, optimiser, rounds. Validated on entry."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from fedrepro.base.errors import FedReproError, choices, first_mistake
+from fedrepro.base.errors import FedReproError, first_mistake, one_of
 
 Scale = Literal["smoke", "reduced", "paper"]
 # The origin of a value: the paper states it, public code has it, other facts imply it, or we chose.
@@ -43,16 +42,13 @@ def check_device(name: str) -> None:
 
 def resolve_engine(name: str) -> str:
     """The run ids' word of an engine."""
-    if name not in ENGINES:
-        raise FedReproError(f"no engine {name!r}; choose from {choices(name, ENGINES)}")
-    return ENGINES[name]
+    return ENGINES[one_of(name, ENGINES, "engine")]
 
 
-class _Spec(BaseModel):
+class _Spec(BaseModel, frozen=True, extra="forbid"):
     """Settings. Run ids hash their dump. A setting that was added after the first recorded runs
     is not in ``always``, and is dumped only if it differs from its default: old ids stay."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     always: ClassVar[frozenset[str]] = frozenset()
 
     @pydantic.model_serializer(mode="wrap")
@@ -73,8 +69,7 @@ class OptimizerSpec(_Spec):
     warmup: rounds over which the rate rises linearly; the first round has lr / warmup.
     cosine: the round after which the rate is 0. From the warm-up on it falls as half a cosine;
     None: constant.
-    kept: each client keeps its momenta and step counts between rounds.
-    """
+    kept: each client keeps its momenta and step counts between rounds."""
 
     always: ClassVar[frozenset[str]] = frozenset({"lr", "momentum", "weight_decay"})
 
@@ -115,7 +110,6 @@ class OptimizerSpec(_Spec):
 
 class AllocationSpec(_Spec):
     """How training images become clients' images.
-
     rule: ``domain`` one client per domain; ``table`` the clients per domain given by ``clients``;
     ``dirichlet`` label skew with concentration ``alpha`` over ``count`` clients (every domain is
     pooled first); ``mixed`` one client per domain, a share ``ratio`` of its images, its test
@@ -132,8 +126,7 @@ class AllocationSpec(_Spec):
     recoloured, and Amazon has pictures twice.
     cut_tests: under rule table, a domain's test images are divided among its clients like its
     training images, and each client is its own domain (MPFT, Table 6). Parts have one
-    size, rounded up per class, so a few images are in two of them.
-    """
+    size, rounded up per class, so a few images are in two of them."""
 
     always: ClassVar[frozenset[str]] = frozenset(
         {"rule", "clients", "count", "alpha", "ratio", "per_client", "draw"}
@@ -159,8 +152,7 @@ class Augmentation(_Spec):
     crop: shift by up to this many pixels in each direction, filled with black (a crop of the
     image's size after padding); flip: left-right, with probability 1/2; rotate: by up to this
     many degrees in both directions; erase: probability that a rectangle of 2 to 33 % of the
-    area, height to width 0.3 to 3.3, becomes black.
-    """
+    area, height to width 0.3 to 3.3, becomes black."""
 
     crop: int = Field(0, ge=0)
     flip: bool = False
@@ -170,7 +162,6 @@ class Augmentation(_Spec):
 
 class DataSpec(Augmentation):
     """Which images, their size, their split, and their augmentation.
-
     split: ``pooled-stratified`` official parts merged, then divided by class; a fifth or
     ``test_share`` of them is test (FedBN, FedPall); ``official`` the release's own parts;
     ``official-leaky`` the official training list, but tested on the whole domain, training images
@@ -184,8 +175,7 @@ class DataSpec(Augmentation):
     a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
     theirs.
     test_limit: cut each domain's test set to this many images; a mapping does so by domain.
-    encoder: a frozen network whose embeddings replace the images (`data.embeddings`).
-    """
+    encoder: a frozen network whose embeddings replace the images (`data.embeddings`)."""
 
     always: ClassVar[frozenset[str]] = frozenset(
         {"dataset", "size", "split", "split_seed", "allocation", "validation", "test_limit"}
@@ -248,8 +238,7 @@ class Protocol(_Spec):
     which the drawn clients stay.
     tested_on: ``home`` each client's network on its own domain; ``everywhere`` on the others too.
     tested_at: before the last five rounds, test on at most this many images per domain, always
-    the same; None: all.
-    """
+    the same; None: all."""
 
     always: ClassVar[frozenset[str]] = frozenset(
         {"data", "model", "model_args", "rounds", "local_epochs", "batch_size", "optimizer"}
@@ -280,21 +269,20 @@ class Protocol(_Spec):
             raise ValueError("tested_at needs a known last round; leave it out with early_stop")
         return self
 
-    def changed(self, **changes: Any) -> Protocol:
+    def changed(self, **changes: Any) -> "Protocol":
         """A copy with some settings replaced; a dotted key reaches inside (``data.size``)."""
-        raw = self.model_dump()
-        for key, value in changes.items():
-            node, parts = raw, key.split(".")
-            for part in parts[:-1]:
-                node = node.setdefault(part, {})  # a setting at its default may be absent
-                if not isinstance(node, dict):
-                    raise FedReproError(f"protocol has no setting {key!r}; {part} has no parts")
-            node[parts[-1]] = value
-        return parse_protocol(raw)
+        return parse_protocol(self.model_dump(), changes)
 
 
-def parse_protocol(raw: dict[str, Any]) -> Protocol:
-    """The protocol of a nested mapping. FedReproError names the first wrong setting."""
+def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Protocol:
+    """The protocol of a nested mapping, changed. FedReproError names the first wrong setting."""
+    for key, value in (changes or {}).items():
+        node, parts = raw, key.split(".")
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})  # a setting at its default may be absent
+            if not isinstance(node, dict):
+                raise FedReproError(f"protocol has no setting {key!r}; {part} has no parts")
+        node[parts[-1]] = value
     try:
         return Protocol.model_validate(raw)
     except ValidationError as error:

@@ -1,9 +1,7 @@
 """Named random streams.
-
 Every draw of a run comes from a stream with the key (seed, purpose, client, round). So adding a
 client, a method or an evaluation never changes the other draws, and a resumed round has the same
-draws as an uninterrupted one. Nothing reads torch's or numpy's global generator.
-"""
+draws as an uninterrupted one. Nothing reads torch's or numpy's global generator."""
 
 import hashlib
 from collections.abc import Iterator

@@ -26,10 +26,8 @@ def free_threads() -> int:
 
 def lanes(network: int) -> int:
     """The number of networks of `network` bytes to train at once: one per core if memory allows.
-
     On two free cores this makes a recorded round 1.5 to 1.7 times as fast. In a sweep that uses
-    all cores, each process trains one network at a time. Results do not depend on it.
-    """
+    all cores, each process trains one network at a time. Results do not depend on it."""
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
     return max(1, min(free_threads(), fitting))
 
@@ -69,10 +67,8 @@ def side_by_side(
     stop: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[int, Result]]:
     """Do all tasks, `count` at a time, each with one torch thread.
-
     Yields (position, result) in the order of the tasks; at most two results per thread wait. If
-    the caller leaves or a task fails, `stop` is called, and running tasks are waited for.
-    """
+    the caller leaves or a task fails, `stop` is called, and running tasks are waited for."""
     waiting: deque[tuple[int, Future[Result]]] = deque()
     pool = ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,))
     with one_thread():

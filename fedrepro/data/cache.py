@@ -1,17 +1,13 @@
 """The folders of data and prepared arrays, and the files in the cache.
-
 Each domain and size has one safetensors file. It is memory-mapped, cannot run code, and has a
 checksum (`base.files`). Each process reads a file completely once before it uses it: 0.02 s
-for SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core.
-"""
-
-from __future__ import annotations
+for SVHN's 24 MB, 0.08 s for MNIST's 55 MB at 28 pixels, on a busy core."""
 
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -37,9 +33,7 @@ def _folder(given: Path | str, kind: str, say: str) -> Path:
 
 def data_root(root: Path | str | None = None, create: bool = False) -> Path:
     """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
-
-    It may be read-only. A named folder must exist unless ``create``; the default may be absent.
-    """
+    It may be read-only. A named folder must exist unless ``create``; the default may be absent."""
     given, say = root or os.environ.get(DATA), f"--root or {DATA}"
     path = _folder(given or f"{DEFAULT}/data", "data root", say)
     if create:
@@ -83,8 +77,7 @@ def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a file is there and unchanged: each process reads it completely once. A damaged
-    file is named on standard error."""
+    """Whether a file is there and unchanged, read once by each process; a damaged one is named."""
     try:
         facts = path.stat()
     except OSError:
@@ -99,18 +92,6 @@ def is_whole(path: Path) -> bool:
 @lru_cache
 def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
     return files.is_whole(path)
-
-
-def prepared(name: str, size: int, hash: str, read: Callable[[], Decoded]) -> tuple[Decoded, bool]:
-    """Arrays from the cache, else read now and written there; and whether they were read now."""
-    path = cache_path(name, size, hash)
-    found = open_arrays(path, hash)
-    if fresh := found is None:
-        write_signed(path, vars(read()), {"hash": hash})
-        found = open_arrays(path, hash)
-    if found is None:
-        raise FedReproError(f"{path} cannot be read back; delete it and prepare again")
-    return found, fresh
 
 
 def open_arrays(path: Path, hash: str) -> Decoded | None:

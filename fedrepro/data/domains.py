@@ -1,11 +1,9 @@
 """Domains as arrays: official files (or the generator) -> one cached array file -> DomainArrays."""
 
-from __future__ import annotations
-
 import importlib
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import numpy as np
 from fedrepro.base.errors import FedReproError, choices
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
-from fedrepro.data.cache import data_root, hash_of, prepared
+from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
 from fedrepro.data.manifest import DIGITS, Located, locate, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
@@ -51,15 +49,13 @@ MAX_SIZE = 1024
 class DomainArrays(Decoded):
     """One domain's images at one size, memory-mapped. Order: digits as released, train then test;
     folders by class, then file name.
-
     hash: sha256 hex over (name, the source files' sha256, reader and its version, size); the name,
     because several domains may share one archive.
     standin: generated, replaces a real domain.
     cut: (train end, test start) if the domain may only be split there, else None.
     deviations: clauses to print with numbers made from these images.
     subset: images of the release are left out.
-    fresh: read from the files just now, not from the cache.
-    """
+    fresh: read from the files just now, not from the cache."""
 
     name: str
     classes: tuple[str, ...]
@@ -92,9 +88,7 @@ def load_dataset(
     dataset: str, size: int, root: Path | str | None = None
 ) -> dict[str, DomainArrays]:
     """A data set's domains in their order; for a folder, its domains when it was first read.
-
-    Raises FedReproError (one line) for an unknown name, and as `load_domain`.
-    """
+    Raises FedReproError (one line) for an unknown name, and as `load_domain`."""
     if (tree := folders.opened(dataset)) is not None:
         return {name: _of_folder(tree, name, size) for name in tree.hashes}
     if dataset not in DATASETS:
@@ -107,10 +101,8 @@ def load_dataset(
 
 def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainArrays:
     """A domain's arrays at size x size, prepared into the cache if they are not there yet.
-
     Raises FedReproError (one line) for an unknown name, a missing, truncated or changed file, a
-    data root that is not a folder, or a cache that cannot be written.
-    """
+    data root that is not a folder, or a cache that cannot be written."""
     if name not in DOMAINS:
         raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, DOMAINS)}")
     if not 1 <= size <= MAX_SIZE:
@@ -132,40 +124,40 @@ def _official(name: str, size: int, root: Path | str | None) -> DomainArrays:
         spellings=collection.spellings,
         all_classes=collection.classes,
     )
-    decoded, fresh = prepared(name, size, hash, partial(READERS[source.reader], spec))
-    return DomainArrays(
-        **vars(decoded),
-        name=name,
-        classes=spec.classes,
-        hash=hash,
-        cut=source.cut,
-        deviations=source.deviations + _counted(located, decoded),
-        subset=source.subset,
-        fresh=fresh,
-    )
+    more = {"classes": spec.classes, "cut": source.cut, "subset": source.subset}
+    arrays = _prepared(name, size, hash, partial(READERS[source.reader], spec), **more)
+    return replace(arrays, deviations=source.deviations + _counted(located, arrays))
 
 
 def _generated(name: str, size: int) -> DomainArrays:
     draw = generator()
     hash = draw.generation_hash(name, size)
-    decoded, fresh = prepared(name, size, hash, lambda: Decoded(*draw.generate(name, size)))
-    return DomainArrays(
-        **vars(decoded),
-        name=name,
-        classes=DIGITS,
-        hash=hash,
-        standin=name in STANDINS,
-        deviations=(STANDINS[name],) if name in STANDINS else (),
-        fresh=fresh,
-    )
+    more: dict[str, Any] = {"classes": DIGITS}
+    if name in STANDINS:
+        more |= {"standin": True, "deviations": (STANDINS[name],)}
+    return _prepared(name, size, hash, lambda: Decoded(*draw.generate(name, size)), **more)
 
 
 def _of_folder(tree: folders.Tree, name: str, size: int) -> DomainArrays:
     version = [READER_VERSION, folders.VERSION]
     hash = hash_of(name, tree.classes, tree.hashes[name], folders.FOLDER, version, size)
     # in the file's name, because a domain's own may be any
-    decoded, fresh = prepared(folders.FOLDER, size, hash, partial(tree.read, name, size))
-    return DomainArrays(**vars(decoded), name=name, classes=tree.classes, hash=hash, fresh=fresh)
+    read = partial(tree.read, name, size)
+    return replace(_prepared(folders.FOLDER, size, hash, read, classes=tree.classes), name=name)
+
+
+def _prepared(
+    name: str, size: int, hash: str, read: Callable[[], Decoded], **more: Any
+) -> DomainArrays:
+    """The arrays from the cache, else read now and written there."""
+    path = cache_path(name, size, hash)
+    found = open_arrays(path, hash)
+    if fresh := found is None:
+        write_signed(path, vars(read()), {"hash": hash})
+        found = open_arrays(path, hash)
+    if found is None:
+        raise FedReproError(f"{path} cannot be read back; delete it and prepare again")
+    return DomainArrays(**vars(found), name=name, hash=hash, fresh=fresh, **more)
 
 
 def generator() -> Any:

@@ -1,7 +1,5 @@
 """Frozen encoders: a domain's images -> its embeddings, computed once and stored by hash."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import one_of
 from fedrepro.base.places import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
@@ -59,9 +57,7 @@ def embedder(name: str, root: Path | None = None) -> Embedder:
     name, missing or altered weights, a package that is not installed."""
     if name not in EMBEDDERS:
         modules_of(EXTRAS)
-    if name not in EMBEDDERS:
-        near = choices(name, EMBEDDERS)
-        raise FedReproError(f"no encoder is called {name!r}; choose from {near}")
+    one_of(name, EMBEDDERS, "encoder")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return EMBEDDERS[name](name, root, device)
 
@@ -78,10 +74,8 @@ def load_weights(
 ) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
     """An encoder's tensors by torchvision's names, on the CPU; sha256 hex over (name, the file's
     sha256, version); and clauses to print with numbers made with it.
-
     The file is verified by its hash, and read in a way that cannot run code. FedReproError (one
-    line): it is missing, truncated or changed.
-    """
+    line): it is missing, truncated or changed."""
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
     path = located.found["weights"][1]
@@ -134,9 +128,7 @@ def enlarged(x: Tensor, size: int) -> Tensor:
 @dataclass(frozen=True)
 class Embeddings:
     """Embeddings of some of a domain's images: float32 (n, d) by the images' indices (n,).
-
-    rows: int64 (m,), the indices of the images that were embedded, ascending; values: (m, d).
-    """
+    rows: int64 (m,), the indices of the images that were embedded, ascending; values: (m, d)."""
 
     rows: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32]
@@ -153,9 +145,7 @@ def embed_domain(
 ) -> DomainArrays:
     """The domain with `Embeddings` of the images `rows` instead of images, from the cache or
     computed now; the cache keeps all that were computed.
-
-    The hash is then of images and encoder; nothing is augmented.
-    """
+    The hash is then of images and encoder; nothing is augmented."""
     hash = hash_of(arrays.hash, encoder.hash, EMBEDDING_VERSION)
     path = cache_path(f"{arrays.name}-{encoder.name}", encoder.size, hash)
     found = _read(path, encoder.size)
@@ -182,11 +172,9 @@ def _read(path: Path, size: int) -> Embeddings:
 
 def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.NDArray[np.float32]:
     """Embeddings float32 (n, d) of images uint8 (n, C, H, H), n > 0, with a bar named `label`.
-
     Every batch has the full size; the last one repeats its last image. On a CPU each batch has
     one thread, and as many batches run at once as there are cores. So the bits of an embedding
-    do not depend on the other images or on the number of threads.
-    """
+    do not depend on the other images or on the number of threads."""
 
     @torch.no_grad()
     def one(batch: int) -> Tensor:

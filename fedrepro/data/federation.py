@@ -1,7 +1,5 @@
 """A federation: clients with their images, and a test set per domain."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -36,7 +34,7 @@ class Samples:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def to(self, device: torch.device | str) -> Samples:
+    def to(self, device: torch.device | str) -> "Samples":
         return Samples(self.images.to(device), self.labels.to(device))
 
 
@@ -62,8 +60,7 @@ class Federation:
     deviations: domain -> what differs from the papers' data there. test_images: for each test
     set, in its order, the images' source domains and indices there (unknown if pooled).
     subsets: domains without some images of the release. weights: of the domains in a mean over
-    clients, if they are not the numbers of test images.
-    """
+    clients, if they are not the numbers of test images."""
 
     dataset: str
     size: int
@@ -87,7 +84,7 @@ class Federation:
             f"{len(self.classes)} classes; tested on {tested}>"
         )
 
-    def tested_on(self, most: int | None, seed: int) -> Federation:
+    def tested_on(self, most: int | None, seed: int) -> "Federation":
         """The same federation with a fixed sample of at most this many test images per domain."""
         tests, deviations = dict(self.tests), dict(self.deviations)
         for domain, whole in self.tests.items():
@@ -101,8 +98,7 @@ class Federation:
     def counts(self) -> pd.DataFrame:
         """Images by domain, client, split (train, validation, test) and class, zeros included.
 
-        domain: of the client. client: empty if the images belong to the whole domain.
-        """
+        domain: of the client. client: empty if the images belong to the whole domain."""
         parts = [(c.domain, c.name, "train", c.train) for c in self.clients]
         for split, whole in (("validation", self.validations()), ("test", self.tests)):
             parts += [(domain, "", split, samples) for domain, samples in whole.items()]
@@ -117,7 +113,7 @@ class Federation:
         """The validation images of the domains that have some."""
         return {c.domain: c.validation for c in self.clients if c.validation is not None}
 
-    def to(self, device: torch.device | str) -> Federation:
+    def to(self, device: torch.device | str) -> "Federation":
         """The same federation on a device; a shared validation set is moved once."""
         validation = {d: s.to(device) for d, s in self.validations().items()}
         clients = tuple(
@@ -131,11 +127,9 @@ class Federation:
 
 def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
     """The federation of a specification: load, split and allocate its data set.
-
     Splits and clients depend on ``spec.split_seed``, so every run of a protocol has the same
     data for any seed. Under label skew all domains become one domain ``pooled``, for clients,
-    validation and test. FedReproError: unknown data set, broken files, impossible clients.
-    """
+    validation and test. FedReproError: unknown data set, broken files, impossible clients."""
     arrays, splits, partition = divided(spec, root)
     size, texts = spec.size, dict[str, Tensor]()
     if spec.encoder is not None:
@@ -209,11 +203,9 @@ def originals(
     arrays: Mapping[str, DomainArrays], root: Path | str | None = None
 ) -> dict[str, Indices]:
     """By domain, a number for each image that is the same for images of one original.
-
     MNIST-M has the digits of MNIST over photographs. Its subset stores the MNIST number of each
     image, or its files are named after it. FedReproError: a label is not the original's. Without
-    both domains, images of one original are those that are equal pixel by pixel.
-    """
+    both domains, images of one original are those that are equal pixel by pixel."""
     if not {"mnist", "mnistm"} <= arrays.keys():
         return {name: np.array([_number(one) for one in a.images]) for name, a in arrays.items()}
     mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found

@@ -1,10 +1,6 @@
 """The user's own data sets: a folder of ``domain/class/image``, named ``folder:PATH``.
-
 When it is read first, it gets the name ``folder:<its name>-<8 hex digits of its content>``, for
-any path. Tables and caches use that name. Run ids depend only on the content of its domains.
-"""
-
-from __future__ import annotations
+any path. Tables and caches use that name. Run ids depend only on the content of its domains."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -68,9 +64,7 @@ def kind(dataset: str) -> str:
 
 def named(dataset: str) -> str:
     """The name of a data set from ``folder:PATH``; other names do not change.
-
-    FedReproError (one line): no such folder, or one without ``domain/class/image``.
-    """
+    FedReproError (one line): no such folder, or one without ``domain/class/image``."""
     start, _, place = dataset.partition(":")
     if not start.startswith(FOLDER) or place in _looked_at:
         return dataset

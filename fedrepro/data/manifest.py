@@ -1,8 +1,6 @@
 """The manifest of official files: which source of a domain is under a data root, and whether its
 files match the manifest. Hashes are remembered by (path, size, times)."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -13,7 +11,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
@@ -25,8 +23,7 @@ Counts = tuple[int, int, int]
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Entry(BaseModel, frozen=True, extra="forbid"): ...
 
 
 class FileEntry(_Entry):
@@ -50,10 +47,8 @@ class FileEntry(_Entry):
 
 class Source(_Entry):
     """One release of a domain: a reader and its files; several files of a role are alternatives.
-
     totals: allowed (train, test, validation) counts; about: published counts that are not
-    certain, reported and not enforced; cut, deviations and subset: see DomainArrays.
-    """
+    certain, reported and not enforced; cut, deviations and subset: see DomainArrays."""
 
     name: str
     reader: str
@@ -67,10 +62,8 @@ class Source(_Entry):
 
 class DomainEntry(_Entry):
     """Folder names of a domain and its images per class, in the order of the classes.
-
     keep: its classes, a subset of its collection's by name, or the number of first ones.
-    published: a paper's number of images, reported if ours differs and not enforced.
-    """
+    published: a paper's number of images, reported if ours differs and not enforced."""
 
     folders: tuple[str, ...] = Field(min_length=1)
     counts: tuple[int, ...] | None = None
@@ -209,9 +202,7 @@ def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashSta
 
 def verify(located: Located) -> tuple[dict[str, str], HashState]:
     """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
-
-    A missing, truncated or changed file raises FedReproError.
-    """
+    A missing, truncated or changed file raises FedReproError."""
     domain = located.domain
     if located.missing:
         entry, folder = located.missing[0], located.collection.domains[domain].folders[0]

@@ -1,7 +1,5 @@
 """How training images become clients' images: the rules of ``AllocationSpec``, with a hash."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping
@@ -92,11 +90,9 @@ def make_partition(
     shared: Mapping[str, Indices] | None = None,
 ) -> Partition:
     """Divide all splits' training images among clients, none twice except with ``cut_tests``.
-
     labels: per domain, of all its images. validation: as in DataSpec. shared: for ``disjoint``, by
     domain the number of each image's original (`federation.originals`).
-    FedReproError: an impossible specification; the message names what is available.
-    """
+    FedReproError: an impossible specification; the message names what is available."""
     partitioner = _Partitioner(splits, labels, spec, seed, validation)
     if spec.cut_tests:
         return partitioner.cut()
@@ -150,8 +146,7 @@ class _Partitioner:
         if not isinstance(share, float) or share == 0:
             return {}
         _need(
-            0 < share < 1,
-            f"validation = {share}: a share is between 0 and 1; a count has no point",
+            0 < share < 1, f"validation = {share}: a share is between 0 and 1; a count has no point"
         )
         return {
             name: np.sort(divide(name, split.train, self.labels[name], share, self.seed)[1])
@@ -198,10 +193,18 @@ class _Partitioner:
         return self.given(wanted)
 
     def given(self, clients: Mapping[str, int]) -> list[ClientShare]:
-        """The given number of clients for each domain."""
+        """The given number of clients for each domain, sized by ``per_client``."""
+        if self.spec.by_class:
+            found = {name: self._divided(name, count) for name, count in clients.items()}
+        else:
+            sizes = {name: self._sizes(name, count) for name, count in clients.items()}
+            if self.spec.per_client == "smallest":
+                smallest = min(size for row in sizes.values() for size in row)
+                sizes = {name: [smallest] * len(row) for name, row in sizes.items()}
+            found = {name: self._runs(name, row) for name, row in sizes.items()}
         return [
             ClientShare(name if len(chunks) == 1 else f"{name}-{i}", name, ((name, chunk),))
-            for name, chunks in self.chunks(clients).items()
+            for name, chunks in found.items()
             for i, chunk in enumerate(chunks, start=1)
         ]
 
@@ -300,16 +303,6 @@ class _Partitioner:
             return [np.arange(len(indices))]
         label = self.labels[name][indices]
         return [np.flatnonzero(label == k) for k in np.unique(label)]
-
-    def chunks(self, clients: Mapping[str, int]) -> dict[str, list[Indices]]:
-        """Each domain's images, in order, for its number of clients, sized by ``per_client``."""
-        if self.spec.by_class:
-            return {name: self._divided(name, count) for name, count in clients.items()}
-        sizes = {name: self._sizes(name, count) for name, count in clients.items()}
-        if self.spec.per_client == "smallest":
-            smallest = min(size for row in sizes.values() for size in row)
-            sizes = {name: [smallest] * len(row) for name, row in sizes.items()}
-        return {name: self._runs(name, row) for name, row in sizes.items()}
 
     def _divided(self, name: str, clients: int) -> list[Indices]:
         whole = self.spec.per_client == "all"

@@ -114,11 +114,9 @@ def make_split(
     domain: DomainArrays, rule: str, seed: int, test_share: float | None = None
 ) -> Split:
     """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``).
-
     A domain with a ``cut`` is always split there, because its neighbouring images show the same
     photo: train below cut[0], test from cut[1], rule ``index-range``. FedReproError: a rule the
-    domain cannot follow, an empty side.
-    """
+    domain cannot follow, an empty side."""
     if domain.cut is None and rule.startswith("official") and (domain.part < 0).all():
         raise FedReproError(
             f"{domain.name} has no official parts; use another split: pooled-stratified, or "
@@ -145,9 +143,7 @@ def make_split(
 
 def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
     """The split with its test set cut to ``limit`` images, class shares kept within one image.
-
-    Drawn from the split stream; indices ascending. A smaller test set does not change.
-    """
+    Drawn from the split stream; indices ascending. A smaller test set does not change."""
     if limit >= len(split.test):
         return split
     rng = numpy_stream(seed, "split", domain_key(split.domain), round=1)

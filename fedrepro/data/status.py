@@ -1,7 +1,4 @@
-"""Which files are here, how to get the rest, and preparing arrays: the functions of
-``fedrepro data status|fetch|prepare``."""
-
-from __future__ import annotations
+"""Which files are here, getting the rest, preparing arrays: the commands ``fedrepro data``."""
 
 import logging
 import shutil
@@ -9,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +39,9 @@ NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it
 @dataclass(frozen=True)
 class DomainStatus:
     """A row of ``fedrepro data status``: a domain or an encoder.
-
     source: which of the manifest's sources was found; hash: good, bad, unknown (none published,
     checked by content), missing or generated; images: from the manifest, None if they can only be
-    counted by reading; note: what is wrong, or the deviations of the source.
-    """
+    counted by reading; note: what is wrong, or the deviations of the source."""
 
     domain: str
     present: bool
@@ -65,11 +60,11 @@ def status(names: Iterable[str] = (), root: Path | str | None = None) -> list[Do
     official = [name for name in names if name not in own]
     chosen = domain_names(official) if official or not own else ()
     folder = data_root(root) if set(chosen) - set(GENERATED) else None
-    pickles = _pickles(folder) if folder is not None else []
-    rows = [_status(name, folder or Path(), pickles) for name in chosen]
+    rows = [_status(name, folder or Path()) for name in chosen]
     return [*rows, *(row for name in own for row in _folder_status(name))]
 
 
+@lru_cache
 def _pickles(root: Path) -> list[Path]:
     """FedBN's prepared files under a data root, four folders down at most."""
     deep = ("", "*/", "*/*/", "*/*/*/")  # data/digit_dataset/MNIST/partitions is the deepest known
@@ -77,13 +72,13 @@ def _pickles(root: Path) -> list[Path]:
     return sorted(file for name in names for file in root.glob(name))
 
 
-def _pickled(name: str, pickles: Sequence[Path]) -> str:
+def _pickled(name: str, root: Path) -> str:
     """What to say of the prepared files of a domain, if there are any."""
     collection = collection_of(name)
     places = {plain(Path(place).name) for place in collection.places} - {""}
     own = collection.domains[name].folders
     lists = {f"{folder}_{part}" for folder in own for part in ("train", "test")}
-    for file in pickles:
+    for file in _pickles(root):
         if file.parent.name == "partitions" and plain(file.parents[1].name) in places:
             return f"; {file} {NO_PICKLES}; get the official files"
         if file.stem in lists:
@@ -111,7 +106,7 @@ def _folder_status(name: str) -> list[DomainStatus]:
     return [whole, *parts]
 
 
-def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus:
+def _status(name: str, root: Path) -> DomainStatus:
     if name in GENERATED:
         drawn, note = len(domains.generator().labels_and_parts(name)[0]), STANDINS.get(name, "")
         licence = "those of scikit-learn's pictures and fonts"
@@ -126,7 +121,7 @@ def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus
         state = verify(located)[1]
     except FedReproError as error:
         state, note = ("bad" if here else "missing"), str(error)
-    if state != "good" and (said := _pickled(name, pickles)):
+    if state != "good" and (said := _pickled(name, root)):
         note = f"{note}{said}".removeprefix("; ")
     path = next((path for _, path in located.found.values()), None)
     told, images = source.name if located.found else "", known if here else None
@@ -134,15 +129,11 @@ def _status(name: str, root: Path, pickles: Sequence[Path] = ()) -> DomainStatus
 
 
 def prepare(
-    names: Iterable[str] = (),
-    sizes: Iterable[int] = (),
-    root: Path | str | None = None,
+    names: Iterable[str] = (), sizes: Iterable[int] = (), root: Path | str | None = None
 ) -> Iterator[str]:
     """Turn files into array files; yields one line per finished domain and size. Sizes: those
     given, else the papers' (``SIZES``). An encoder's file is used unchanged.
-
-    With no names, all domains with files are prepared; a named one that is missing is an error.
-    """
+    With no names, all domains with files are prepared; a named one that is missing is an error."""
     names, sizes = list(names), list(sizes)
     domain_names(names)  # a folder is not prepared
     for row in status(names, root):
@@ -171,11 +162,9 @@ def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
 def fetch(name: str, root: Path | str | None = None) -> str:
     """Get the full release of a domain; files with the right hash are kept. Returns what was done,
     or a paragraph on how to get it by hand.
-
     A download goes to a temporary file, which is renamed when its hash is right. It is tried again
     three times, then at the next mirror. An interrupted download continues where it stopped.
-    FedReproError: all mirrors fail.
-    """
+    FedReproError: all mirrors fail."""
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
     folder, collection = data_root(root, create=True), collection_of(name)

@@ -1,7 +1,4 @@
-"""Batches: the order in which a client or the server reads its samples, and the augmentation and
-normalisation of stored uint8 images."""
-
-from __future__ import annotations
+"""Batches: the order of samples; augmentation and normalisation of stored uint8 images."""
 
 import math
 from functools import lru_cache
@@ -32,12 +29,9 @@ _NEVER_FITS = 2.0
 def epoch_batches(
     n: int, batch_size: int, generator: torch.Generator, steps: int | None = None
 ) -> list[Tensor]:
-    """Index batches of one shuffled epoch: int64 (batch_size,); the last one has the rest.
-
-    A last batch of one sample is added to the previous one, because BatchNorm needs two. steps:
-    this many full batches instead, from as many shuffles as needed; if there are fewer samples
-    than batch_size, a batch is all of them.
-    """
+    """Index batches of one shuffled epoch: int64 (batch_size,); the last one has the rest, and one
+    sample alone joins the batch before it, because BatchNorm needs two. steps: this many full
+    batches (of all samples if those are fewer) instead, from as many shuffles as needed."""
     if steps is None:
         order = torch.randperm(n, generator=generator)
         return [order[part] for part in slices(n, batch_size)]
@@ -56,12 +50,10 @@ def slices(n: int, size: int) -> list[slice]:
 
 class Draws(NamedTuple):
     """The random numbers for each image of a batch; None if the settings do not use them.
-
     shifts: int64 (b, 2), pixels up and left. flips: bool (b,), whether it flips left-right.
     degrees: float32 (b,), the rotation angle. patches: float32 (b, tries, 2), heights and widths
     to erase as fractions of its side; the first that fits is used. corners: float32 (b, 2), the
-    position of that patch between the top left (0) and the bottom right (1).
-    """
+    position of that patch between the top left (0) and the bottom right (1)."""
 
     shifts: Tensor | None = None
     flips: Tensor | None = None
@@ -72,9 +64,7 @@ class Draws(NamedTuple):
 
 def draw(n: int, how: Augmentation, generator: torch.Generator) -> Draws:
     """The draws of a batch of n images, on the generator's device (the CPU).
-
-    They depend only on the generator, n and the augmentation, not on the images' size.
-    """
+    They depend only on the generator, n and the augmentation, not on the images' size."""
     drawn: dict[str, Tensor] = {}
     if how.crop:
         drawn["shifts"] = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
@@ -141,9 +131,7 @@ def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     """Rotate square float32 images (b, C, H, H) counter-clockwise by their own angle (b,), degrees.
-
-    Each output pixel takes the nearest input pixel about the image's centre; 0 outside.
-    """
+    Each output pixel takes the nearest input pixel about the image's centre; 0 outside."""
     a = degrees * (math.pi / 180)
     cos, sin, zero = a.cos(), a.sin(), torch.zeros_like(a)
     # the matrix from an output position back to its input position; y points down in an

@@ -1,7 +1,5 @@
 """Shared by all engines: jobs and their results, and passes through one network."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import math
@@ -33,12 +31,9 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fi
 @dataclass(frozen=True)
 class Job:
     """Local training of one client in one round.
-
-    state: every tensor of the network at the start (read, never written).
-    optimizer: the optimiser's state, if it is kept between rounds (`slots`).
-    stream: the purpose of the random streams that order the batches. batch_size: None: the
-    protocol's.
-    """
+    state: every tensor of the network at the start (read, never written). optimizer: its state, if
+    it is kept between rounds (`slots`). stream: the purpose of the random streams that order the
+    batches. batch_size: None for the protocol's."""
 
     client: int
     round: int
@@ -51,7 +46,7 @@ class Job:
     stream: Purpose = "batches"
     batch_size: int | None = None
 
-    def of_few(self, shots: Shots | None) -> Job:
+    def of_few(self, shots: Shots | None) -> "Job":
         """The same training on a few images of each class; None: on all."""
         if shots is None:
             return self
@@ -70,7 +65,7 @@ class Streams(NamedTuple):
     draws: torch.Generator
 
     @classmethod
-    def of(cls, job: Job) -> Streams:
+    def of(cls, job: Job) -> "Streams":
         keys: tuple[Purpose, ...] = (job.stream, "augmentation", "draws")
         return cls(*(torch_stream(job.seed, key, job.client, job.round) for key in keys))
 
@@ -207,8 +202,7 @@ class Engine(ABC):
     # The batches of a job.
 
     def _epoch(self, job: Job, phase: Phase, streams: Streams) -> list[list[Tensor]]:
-        """The indices of each step of a shuffled epoch: of one batch, or of two with lookahead (an
-        odd last one is left out)."""
+        """The indices of each step of a shuffled epoch: of one batch or, with lookahead, of two."""
         size, width = job.batch_size or self.protocol.batch_size, 1 + (phase.lookahead is not None)
         order = epoch_batches(len(job.samples), size, streams.order, phase.steps)
         return [order[i : i + width] for i in range(0, len(order) - width + 1, width)]
@@ -242,8 +236,7 @@ class Engine(ABC):
     # The protocol's precision.
 
     def _autocast(self) -> AbstractContextManager[object]:
-        """Autocast without a cache of cast weights, because torch shares that cache between
-        threads."""
+        """Autocast without torch's cache of cast weights, which is shared between threads."""
         if self.protocol.precision == "bf16":
             return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
         return contextlib.nullcontext()
@@ -266,12 +259,9 @@ class Engine(ABC):
 @cache
 def keep_freed_memory() -> bool:
     """Let this process keep freed memory for the next step. Returns whether it does.
-
     By default, glibc returns each large tensor to the system, which fills it with zeros before the
-    next step gets it. This takes a fifth of FedAvg's round of a digit CNN. The price: a process
-    holds its peak memory until it ends. Nothing is done without glibc, or if the environment sets
-    its malloc.
-    """
+    next step gets it: a fifth of FedAvg's round of a digit CNN. The price: a process holds its peak
+    memory until it ends. Nothing is done without glibc, or if the environment sets its malloc."""
     own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
     if any(name in os.environ for name in own):
         return False
@@ -292,11 +282,8 @@ def slots(spec: OptimizerSpec, name: str) -> dict[str, str]:
 
 
 class Updates:
-    """The optimisers of one phase of clients that are trained together.
-
-    moving: each client's trained parameters; memory: each one's optimiser state by stored name,
-    read at first and replaced by `keep`.
-    """
+    """The optimisers of one phase of clients that are trained together. moving: each client's
+    trained parameters; memory: each one's optimiser state by stored name, replaced by `keep`."""
 
     def __init__(
         self,
@@ -335,8 +322,7 @@ class Updates:
     def _states(
         self, spec: OptimizerSpec, names: list[str]
     ) -> Iterator[tuple[nn.Parameter, str, str, dict[str, Tensor]]]:
-        """Every parameter with the stored and torch's name of each of its states, and the memory of
-        its client."""
+        """Each parameter, stored and torch's name of its states, and its client's memory."""
         for own, memory in zip(self._moving, self._memory, strict=True):
             for name in names:
                 for key, slot in slots(spec, name).items():

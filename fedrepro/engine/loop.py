@@ -1,7 +1,5 @@
 """The plain loop: one client after another, one batch after another. The reference for all engines.
-
-On a CPU with several cores it trains some clients at once, one core each.
-"""
+On a CPU with several cores it trains some clients at once, one core each."""
 
 import contextlib
 import copy
@@ -25,8 +23,7 @@ Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
 
 
 class LoopEngine(Engine):
-    """One network object, loaded with each client's tensors in turn; several if clients are trained
-    at once."""
+    """One network object, loaded with each client's tensors; several to train clients at once."""
 
     name = "reference"  # its name in run ids
 

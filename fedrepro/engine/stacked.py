@@ -1,12 +1,8 @@
 """Trains all clients of a round together, if their shapes agree.
-
 The clients' networks are stacked along a leading axis. `vmap` turns a method's loss of one client
 into the losses of all, and each layer into one grouped or batched product. Every client reads the
 same batches in the same order as in the plain loop, and has its own BatchNorm statistics, optimiser
-and messages. So the numbers are the plain loop's, except for the order of summation in a kernel.
-"""
-
-from __future__ import annotations
+and messages. So the numbers are the plain loop's, except for the order of summation in a kernel."""
 
 import copy
 from collections import defaultdict
@@ -127,8 +123,7 @@ class _Stack:
                     yield rows, [self._batch(rows, part) for part in zip(*reads, strict=True)]
 
     def _batch(self, rows: slice, indices: Sequence[Tensor]) -> Columns:
-        """x (clients, b, 3, H, W), y (clients, b) and the random draws of the method's loss, if any
-        (clients, b, k)."""
+        """x (clients, b, 3, H, W), y (clients, b) and the loss's draws, if any (clients, b, k)."""
         pairs = zip(self._readers[rows], indices, strict=True)
         read = [self._engine._batch(self._method, *own, index) for own, index in pairs]
         columns = zip(*read, strict=True)
@@ -136,11 +131,7 @@ class _Stack:
         return tuple(torch.stack(parts) for parts in given if parts)
 
     def _set_gradients(
-        self,
-        phase: Phase,
-        own: list[dict[str, nn.Parameter]],
-        rows: slice,
-        batches: list[Columns],
+        self, phase: Phase, own: list[dict[str, nn.Parameter]], rows: slice, batches: list[Columns]
     ) -> list[dict[str, Tensor]]:
         """Put the gradients of a step's clients into their parameters; add up its loss terms.
         Returns the late terms' gradients, by client."""

@@ -23,11 +23,9 @@ GROUPS["twin"] = "personal_model"
 @dataclass
 class Client:
     """One client, and the tensors it keeps by name.
-
     kept: tensors of its network that the server's do not replace. optimizer: momenta. memory: its
     method's memory. personal_model: its second network, if a method trains one. trained: the
-    rest of its network after training, if that is tested.
-    """
+    rest of its network after training, if that is tested."""
 
     index: int
     data: ClientData
@@ -75,12 +73,9 @@ SCALE = 100.0  # CLIP's own, the upper limit in its training
 
 
 def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[str, Tensor]]:
-    """Fill the network's frozen head with the mean of the clients' heads.
-
-    A client's head is its domain's text head if the encoder has a text part, else the directions
-    of its class means. Returns, by client, the tensors in which its network differs from the
-    common one: none, or its own head.
-    """
+    """Fill the network's frozen head with the mean of the clients' heads: of each the text head of
+    its domain if the encoder has a text part, else the directions of its class means. Returns, by
+    client, the tensors in which its network differs from the common one: none, or its own head."""
     names = [name for name, info in layout(module).items() if info.is_fixed]
     if not names:
         return [{} for _ in federation.clients]

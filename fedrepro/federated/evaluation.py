@@ -12,11 +12,8 @@ from fedrepro.federated.metrics import Row
 
 
 class Test(NamedTuple):
-    """One network on one split of a domain.
-
-    network: ``server`` or a client's name. accuracy: in percent. loss: mean cross-entropy.
-    predicted (m,): the class of each image.
-    """
+    """One network on one split of a domain. network: ``server`` or a client's name. accuracy: in
+    percent. loss: mean cross-entropy. predicted (m,): the class of each image."""
 
     network: str
     domain: str
@@ -34,8 +31,7 @@ def tests(
     domains: Collection[str],
     splits: Iterable[str] = ("test", "validation"),
 ) -> list[Test]:
-    """The tests of one network on some domains' test sets, and on their validation images if they
-    have some."""
+    """The tests of one network on some domains' test sets, and validation images if any."""
     images = {"test": federation.tests, "validation": federation.validations()}
     places = [(split, domain) for split in splits for domain in images[split] if domain in domains]
     return [Test(network, d, s, *engine.evaluate(state, images[s][d])) for s, d in places]
@@ -50,12 +46,6 @@ def rows(number: int, subject: str, found: Iterable[Test]) -> Iterator[Row]:
         accuracy, loss = np.mean(pairs, axis=0)
         yield number, "accuracy", subject, domain, split, float(accuracy)
         yield number, "loss", subject, domain, split, float(loss)
-
-
-def cross_rows(number: int, found: Iterable[Test]) -> Iterator[Row]:
-    """The tests of a client's network on every domain, as rows of the curve under its name."""
-    for test in found:
-        yield number, "cross-accuracy", test.network, test.domain, test.split, test.accuracy
 
 
 def predictions(number: int, subject: str, found: Iterable[Test]) -> dict[str, Tensor]:

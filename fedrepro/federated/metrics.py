@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, one_of
 from fedrepro.base.protocol import EarlyStop
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
@@ -48,12 +48,6 @@ def _by_round(
     return wide
 
 
-def first_subject(curve: pd.DataFrame) -> str | None:
-    """The subject whose accuracy comes first in a curve: the networks the method is scored by."""
-    rows = curve[(curve.measure == "accuracy") & (curve.split == "test")]
-    return str(rows.subject.iloc[0]) if len(rows) else None
-
-
 def late_gain(curve: pd.DataFrame) -> float:
     """Points of mean accuracy that the last quarter of the rounds adds. Below one, a curve counts
     as flat. Computed from a straight line through the last half, so that a few rounds cannot
@@ -79,8 +73,7 @@ def all_scores(curve: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
     """The rounds of `accuracies` whose mean is a rule's score."""
-    if rule not in SCORE_RULES:
-        raise FedReproError(f"no score rule {rule!r}; choose from {choices(rule, SCORE_RULES)}")
+    one_of(rule, SCORE_RULES, "score rule")
     table = accuracies(curve, subject=subject)
     if rule in ("last", "last5"):
         return table.tail(1 if rule == "last" else LAST)
@@ -130,8 +123,7 @@ def best_value(tries: Mapping[str, float]) -> str:
 
 
 def validated(curve: pd.DataFrame) -> float:
-    """Mean validation accuracy of the last five rounds and all domains, in percent. Settings are
-    chosen by it."""
+    """Mean validation accuracy of the last five rounds in percent; settings are chosen by it."""
     table = accuracies(curve, split="validation")
     if table.empty:
         raise FedReproError("the run has no validation images to tune by; set data.validation")
@@ -148,12 +140,10 @@ def in_and_out(
     curve: pd.DataFrame, clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]
 ) -> pd.DataFrame:
     """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
-
     clients: name and domain of each; tested: test images of a domain, or another weight. A client's
     network is tested on its own domain (ind) and, as a plain mean, on the others (ood). Both are
     averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
-    form is missing in the available text; the authors' own result files confirm this one.
-    """
+    form is missing in the available text; the authors' own result files confirm this one."""
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve)
     crossed = curve[curve.measure == "cross-accuracy"]
@@ -209,8 +199,7 @@ def term_rows(number: int, terms: Mapping[str, Mapping[str, float]]) -> list[Row
 
 
 class Curve:
-    """The rows of a run. subject: the network whose accuracy counts; watched: the network whose
-    validation loss counts, if it is another."""
+    """The rows of a run. subject: the network whose accuracy counts; watched: whose loss."""
 
     def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
         self.rows: list[Row] = []

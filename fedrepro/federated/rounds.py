@@ -257,7 +257,9 @@ class Training:
         tested = partial(evaluation.tests, self.engine)
         if number and self.method.bn_policy == "recompute":
             with clock("evaluate"):
-                self._recompute_statistics()
+                for one in self.clients:
+                    own = one.personal(self.server.model)
+                    one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
         for subject in dict.fromkeys((*self.evaluated, self.watched)):
             found: dict[int, list[evaluation.Test]] = {}
             if subject == "global":
@@ -271,7 +273,7 @@ class Training:
                         found[i] = tested(client.name, state, federation, [client.domain])
                         cross = federation.tests if on_all else ()
                         tests = tested(client.name, state, federation, cross, ["test"])
-                    rows += evaluation.cross_rows(number, tests)
+                    rows += [(number, "cross-accuracy", *test[:4]) for test in tests]
                     predicted |= evaluation.predictions(number, subject, tests)
             ordered = [test for i in sorted(found) for test in found[i]]
             predicted |= evaluation.predictions(number, subject, ordered)
@@ -279,11 +281,6 @@ class Training:
                 ordered = [test for test in ordered if test.split == "test"]
             rows += evaluation.rows(number, subject, ordered)
         return rows, predicted
-
-    def _recompute_statistics(self) -> None:
-        for client in self.clients:
-            state = client.personal(self.server.model)
-            client.kept = client.kept | self.engine.bn_statistics(state, client.data.train)
 
     def _networks(
         self, subject: str, number: int, clients: Sequence[Client], clock: Clock

@@ -39,9 +39,7 @@ def turns_of(protocol: Protocol, clients: int) -> int:
 
 class RunningAverage:
     """Adds networks one after another, so that only the sum is in memory.
-
-    first_statistics: BatchNorm statistics are the first client's instead of the average.
-    """
+    first_statistics: BatchNorm statistics are the first client's instead of the average."""
 
     def __init__(self, layout: Mapping[str, TensorInfo], first_statistics: bool = False) -> None:
         self._layout = layout

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, choices, one_of
 from fedrepro.base.protocol import Protocol, Scale, parse_protocol, sides
 from fedrepro.data import folders
 from fedrepro.data.domains import DATASETS
@@ -75,12 +75,10 @@ class Arm:
         return replace(self, protocol=self.protocol.changed(rounds=rounds))
 
 
-class Paper(BaseModel):
+class Paper(BaseModel, frozen=True, extra="forbid"):
     """One of the papers: the content of its files. columns: our domains' names in print.
     method_settings_on: by protocol, differing settings. filed: the authors' own files behind the
     printed numbers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     short: str
@@ -144,14 +142,7 @@ class Paper(BaseModel):
         for layer in self._layers(self._base(dataset, experiment), dataset, scale):
             flat |= {key: setting.value for key, setting in layer.items()}
         flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
-        tree: dict[str, Any] = {}
-        for key, value in flat.items():
-            *parts, last = key.split(".")
-            node = tree
-            for part in parts:
-                node = node.setdefault(part, {})
-            node[last] = value
-        return parse_protocol(tree)
+        return parse_protocol({}, flat)
 
     def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
         """Every setting as text: columns setting, value, status, source, alternatives, and the
@@ -189,9 +180,7 @@ class Paper(BaseModel):
     ) -> list[Arm]:
         """The arms of an experiment on a data set (default: the experiment's own). also: methods
         with their own row, under the experiment's protocol and their settings in this paper.
-
-        FedReproError: there is nothing to run, or the data set does not fit the experiment.
-        """
+        FedReproError: there is nothing to run, or the data set does not fit the experiment."""
         experiment = self.experiment(name)
         if not experiment.can_run:
             raise FedReproError(
@@ -220,8 +209,7 @@ class Paper(BaseModel):
         return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
 
     def tuning_of(self, name: str, dataset: str, arm: Arm) -> Tuning | None:
-        """The tuning of an experiment's arm on a data set, if any. Reused arms keep their
-        tuning."""
+        """The tuning of an experiment's arm on a data set, if any. Reused arms keep theirs."""
         experiment = self.experiment(name)
         tuning, base = experiment.tuning, self._base(dataset, name)
         if tuning is None and experiment.arms_of is not None:
@@ -275,8 +263,7 @@ class Paper(BaseModel):
         return base if base in known else known[0]
 
     def dataset(self, name: str) -> DatasetSpec:
-        """The specification of a data set, for a folder by its kind. FedReproError, with the
-        choices, if there is none."""
+        """A data set's specification, for a folder by its kind. FedReproError: there is none."""
         kind = folders.kind(name)
         if kind in self.datasets:
             return self.datasets[kind]
@@ -298,14 +285,11 @@ class Paper(BaseModel):
 
 
 def _scale(name: str) -> Scale:
-    if name not in get_args(Scale):
-        raise FedReproError(f"no scale {name!r}; choose from {choices(name, get_args(Scale))}")
-    return cast(Scale, name)
+    return cast(Scale, one_of(name, get_args(Scale), "scale"))
 
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:
-    """A table with the same number of clients in every domain of the protocol's table, or else of
-    the data set."""
+    """The protocol with `each` clients in every domain of its table, or else of its data set."""
     domains = protocol.data.allocation.clients or DATASETS.get(protocol.data.dataset)
     if domains is None:
         raise FedReproError("equal clients per domain need a data set by name, not a folder")
@@ -314,11 +298,8 @@ def _equal_clients(protocol: Protocol, each: int) -> Protocol:
 
 
 def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
-    for item in items:
-        if item.id == name:
-            return item
-    known = [item.id for item in items]
-    raise FedReproError(f"no {what} {name!r}; choose from {choices(name, known)}")
+    by_id = {item.id: item for item in items}
+    return by_id[one_of(name, by_id, what)]
 
 
 def as_text(value: Any) -> str:

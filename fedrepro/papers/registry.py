@@ -1,10 +1,6 @@
 """The papers by name, read from their files; and what is asked of one: which of its rows, on which
 data set, at which scale, for which seed.
-
-All words are checked here, and without torch, so that a mistyped one is answered at once.
-"""
-
-from __future__ import annotations
+All words are checked here, and without torch, so that a mistyped one is answered at once."""
 
 import os
 import re
@@ -19,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, choices, first_mistake, one_of
 from fedrepro.base.places import LOAD
 from fedrepro.base.protocol import Protocol, check_device, resolve_engine
 from fedrepro.data import folders
@@ -40,12 +36,8 @@ def names() -> list[str]:
 
 @lru_cache
 def load(name: str) -> Paper:
-    """A paper by name, or the common protocol. FedReproError, with the choices, if there is
-    none."""
-    known = [*names(), COMMON]
-    if name not in known:
-        raise FedReproError(f"no paper {name!r}; choose from {choices(name, known)}")
-    return read_paper(FOLDER / f"{name}.yaml")
+    """A paper, or the common protocol. FedReproError, with the choices, if there is none."""
+    return read_paper(FOLDER / f"{one_of(name, [*names(), COMMON], 'paper')}.yaml")
 
 
 def experiments(paper: str | None = None) -> list[dict[str, str]]:
@@ -73,9 +65,7 @@ def read_paper(path: Path) -> Paper:
     try:
         paper = Paper.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise FedReproError(f"{path.name}, {place}: {first['msg']}; correct the file") from None
+        raise FedReproError(f"{path.name}, {first_mistake(error)}") from None
     tables = {table.id for table in paper.tables}
     shown = tuple(
         e.model_copy(update={"table": e.id})
@@ -103,13 +93,10 @@ NAME = re.compile(r'^    name = "(.+)"$', re.MULTILINE)  # in the class of a met
 
 @dataclass
 class Question:
-    """A paper on one data set at one scale for one seed.
-
-    dataset: a name, or ``folder:PATH``, which becomes the name that its content gives it.
-    only: labels or methods of the arms to run (all where None). changes: settings of the protocol
-    to replace, dotted keys as `Protocol.changed` takes them; not at scale paper, which is the
-    paper's own.
-    """
+    """A paper on one data set at one scale for one seed. dataset: a name, or ``folder:PATH``, which
+    becomes the name that its content gives it. only: labels or methods of the arms to run (all
+    where None). changes: settings of the protocol to replace, dotted keys as `Protocol.changed`
+    takes them; not at scale paper, which is the paper's own."""
 
     paper: Paper
     dataset: str
@@ -191,8 +178,7 @@ def written() -> set[str]:
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
-    """The data sets meant where none is named: the embedded one at scale smoke, else those of the
-    experiment, or of all that run."""
+    """The data sets if none is named: the embedded one at scale smoke, else of all that run."""
     if experiment != "all" and not paper.experiment(experiment).can_run:
         paper.arms(experiment)  # raises the line that says why
     if scale == "smoke":

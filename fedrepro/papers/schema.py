@@ -1,15 +1,11 @@
 """A paper in the project's own form: printed numbers, settings with sources, claims, experiments.
-
 Each paper has two YAML files in this folder: ``<name>.yaml`` and ``<name>.tables.yaml`` (the
 printed tables, digit for digit), and ``<name>.authors.yaml`` if the authors publish more. Types
-are checked when a file is read; `tests/papers` tests that the parts fit together.
-"""
-
-from __future__ import annotations
+are checked when a file is read; `tests/papers` tests that the parts fit together."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from fedrepro.base.protocol import Scale, Status
 
@@ -17,8 +13,7 @@ Count = Annotated[int, Field(ge=1)]
 APART = 5.5  # units of a printed number's last digit from which the authors' file contradicts it
 
 
-class _Spec(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class _Spec(BaseModel, frozen=True, extra="forbid"): ...
 
 
 class Cell(NamedTuple):
@@ -50,11 +45,8 @@ class Row(_Spec):
 
 class Table(_Spec):
     """A printed table, or one block of it (or numbers of a figure or of prose).
-
-    unit: of every column not named in ``units``. std_over: what the printed std runs over; only a
-    std over trials can enter an interval. trials: of its numbers, where they are others than the
-    paper's.
-    """
+    unit: of every column not named in ``units``. std_over: what the printed std runs over; only one
+    over trials can enter an interval. trials: of its numbers, if not the paper's."""
 
     id: str
     caption: str
@@ -160,14 +152,12 @@ class Tested(_Spec):
 
 class Comparison(_Spec):
     """One test of a claim: in an experiment, the row ``better`` is better than others.
-
     than: those rows; ``all``: every other except second readings. against: the experiment of the
     others, if it is another. dataset: only if a data set follows this protocol.
     by: the column; ``each``: every domain's; ``only``: the only one; several: names of one number.
     margin: better by more than this; a negative one allows a loss. above: instead of other rows,
     a number to be above, or below if ``lower``. lower: less is better (traffic, leakage).
-    paper_only: a small network cannot answer it, such as claims about bytes.
-    """
+    paper_only: a small network cannot answer it, such as claims about bytes."""
 
     experiment: str
     better: str
@@ -182,9 +172,8 @@ class Comparison(_Spec):
 
 
 class Claim(_Spec):
-    """A claim of the paper, in our words, and its tests. main: a short form, if it is one of the
-    main claims. experiments: where the paper shows it; tests: what answers it; untested: why
-    nothing does."""
+    """A claim of the paper, in our words, and its tests. main: a short form, of a main claim.
+    experiments: where the paper shows it; tests: what answers it; untested: why nothing does."""
 
     id: str
     main: str = ""
@@ -198,15 +187,13 @@ class Claim(_Spec):
 class ArmSpec(_Spec):
     """One curve of an experiment. ``protocol`` changes the paper-scale protocol, ``scales`` the
     protocol of another scale, ``rounds_share`` the rounds at every scale.
-
     everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
     before ``protocol`` and ``scales``. tuned: the method's fields that get a tuned value, instead
     of the protocol's setting. constant: one field of the method, and the values that are tried
     instead of its own after the protocol's setting is tuned. clients_each: clients in every
     domain; an experiment may set them by scale. row, column: the printed place of the mean accuracy
     in kind ``grid``; by default the label and the first column. alternative: a second reading of
-    the paper, without a row in its table.
-    """
+    the paper, without a row in its table."""
 
     label: str
     method: str
@@ -263,7 +250,6 @@ class Tuning(_Spec):
 
 class Experiment(_Spec):
     """A table, a figure or a printed claim: what it needs and whether it can be run today.
-
     dataset: its protocol; several, separated by commas, if it runs on each, the printed one first.
     kind: the printed quantity (`quantities`); ``other``: a drawing, or words. arms_of: the
     experiment whose arms it reuses, except those of ``without``, or only those of ``only``.
@@ -272,8 +258,7 @@ class Experiment(_Spec):
     if it is named, and is not part of ``all``. rows: our data sets, and the printed row (or its
     beginning) of their numbers. compared: by data set, the (paper, table, column) whose order of
     methods is compared with ours. steps: by scale, gradient steps of kind ``inversion``. A blocked
-    experiment runs if it is named and its data are available.
-    """
+    experiment runs if it is named and its data are available."""
 
     id: str
     dataset: str
@@ -309,8 +294,7 @@ class Experiment(_Spec):
 
 
 class ScaleSpec(_Spec):
-    """How a scale differs from the paper: per protocol, or for a separately named data set, every
-    changed setting with its source."""
+    """How a scale differs from the paper: by protocol or data set, each changed setting."""
 
     reason: str
     changes: dict[str, Settings]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import pandas as pd
 
-from fedrepro.base.errors import Diverged, FedReproError, choices
+from fedrepro.base.errors import Diverged, one_of
 from fedrepro.base.places import RUNS, modules_of
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
@@ -99,8 +99,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Figure:
-    """Arrays of a figure for which nothing is trained, and their facts: names, settings,
-    environment."""
+    """Arrays of a figure for which nothing is trained; their names, settings and environment."""
 
     arrays: dict[str, npt.NDArray[Any]]
     facts: dict[str, Any]
@@ -147,9 +146,7 @@ def get(kind: str) -> Quantity:
     """The quantity of a kind. FedReproError, with the choices, if there is none."""
     if kind not in _registry:
         modules_of(*ROOMS)
-    if kind not in _registry:
-        raise FedReproError(f"no quantity {kind!r}; choose from {choices(kind, sorted(_registry))}")
-    return _registry[kind]
+    return _registry[one_of(kind, sorted(_registry), "quantity")]
 
 
 Row = dict[str, Any]
@@ -160,10 +157,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
     image moves it by, and the run.
-
     An arm whose training diverged has no value but a reason in each column of the others. Printed
-    rows that are not one arm each (such as a ratio of two) get none.
-    """
+    rows that are not one arm each (such as a ratio of two) get none."""
     kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)

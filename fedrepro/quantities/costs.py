@@ -1,7 +1,5 @@
 """What training costs: rounds, bytes and seconds, until a target accuracy or the best round.
-
-A target accuracy is the printed one, or the lowest final one among some arms.
-"""
+A target accuracy is the printed one, or the lowest final one among some arms."""
 
 from dataclasses import replace
 from itertools import product
@@ -21,8 +19,7 @@ ONCE = {"server_epochs": 1, "server_warmup": 0}  # the server's training does no
 
 
 def targets(asked: Asked) -> dict[str, float]:
-    """Target accuracy by column. The lowest of some arms comes from our own runs; empty if one
-    of these is missing."""
+    """Target accuracy by column, printed or of our own runs; empty if one of these is missing."""
     target = asked.experiment.target
     if target is None:
         return {}
@@ -116,10 +113,8 @@ def communication(asked: Asked) -> Values:
 def transfers(asked: Asked) -> Values:
     """The traffic in the printed rounds, at the paper's sizes. The experiment's `rows` name the
     table with the arms and rounds.
-
     Messages are counted on random embeddings, so no encoder is needed. For MPFT its only round is
-    counted, for the others the second, because in the first there are no prototypes to send.
-    """
+    counted, for the others the second, because in the first there are no prototypes to send."""
     printed = asked.paper.table(asked.experiment.rows[asked.dataset])
     data = asked.protocol.data.model_copy(update={"encoder": None})
     federation = federation_of(data, asked.root)

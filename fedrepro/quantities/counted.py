@@ -36,8 +36,7 @@ def sources(asked: Asked) -> dict[str, DomainArrays]:
 
 
 def row(asked: Asked, domain: str | None = None) -> str:
-    """The printed row of the data set, or of one of its domains; our own name if the paper has
-    none."""
+    """The printed row of the data set, or of one of its domains, or our own name."""
     start = asked.experiment.rows.get(asked.dataset, asked.dataset)
     if domain is None:
         return start
@@ -110,10 +109,8 @@ def _drawn(domain: str, n: int, most: int | None) -> npt.NDArray[np.int64]:
 def frechet(first: Array, second: Array) -> float:
     """The Frechet distance of two sets of features (n, d) and (m, d), each taken as a normal
     distribution: |mean difference|^2 + tr(S + T - 2 (S T)^(1/2)). Heusel et al. 2017.
-
     The root's trace is that of the symmetric (S^(1/2) T S^(1/2))^(1/2), so S may be singular (fewer
-    images than features).
-    """
+    images than features)."""
     difference = first.mean(axis=0) - second.mean(axis=0)
     s, t = (np.atleast_2d(np.cov(x, rowvar=False)) for x in (first, second))
     values, vectors = linalg.eigh(s)
@@ -136,10 +133,8 @@ def sizes(asked: Asked) -> Values:
 def of_fedpall(asked: Asked) -> Iterator[tuple[str, float] | tuple[str, float, bool]]:
     """Row and value: parameters in millions, as the paper counts them, and shares in percent. True
     comes third where the number of images counts.
-
     The last two rows are bytes relative to FedAvg's network: all messages of a round, down with
-    prototypes and BatchNorm, up with features, labels, prototypes and class counts.
-    """
+    prototypes and BatchNorm, up with features, labels, prototypes and class counts."""
     federation, protocol = asked.federation, asked.protocol
     classes = len(federation.classes)
     images = float(np.mean([len(client.train) for client in federation.clients]))
@@ -175,9 +170,7 @@ def example(asked: Asked) -> Values:
     """ADCOL's example (Sec. 4.2): 60,000 images of 784 values at 100 clients, an MLP with two
     hidden layers of 200 units, representations of 128 values, a discriminator with one hidden
     layer of 128.
-
-    The printed 68,628 bytes are those of a discriminator with 5 outputs; 100 clients need 100.
-    """
+    The printed 68,628 bytes are those of a discriminator with 5 outputs; 100 clients need 100."""
     images, clients, d = 60_000, 100, 128
     network = discriminator(784, 10, (200, 200))
     yield "MLP parameters", "value", float(parameter_count(network))

@@ -31,11 +31,9 @@ CLASSES, IMAGES = 5, 40  # shown by t-SNE: the first classes, images of each at 
 
 def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> Figure:
     """The arrays of an experiment on embeddings, read from the store or computed now.
-
     make: returns arrays by name and their facts, and may save unfinished work in the checkpoint.
     more: settings that may change the arrays, besides the data and the seed. FedReproError: a
-    protocol without an encoder, missing or broken files.
-    """
+    protocol without an encoder, missing or broken files."""
     experiment, data = asked.experiment, asked.protocol.data
     if data.encoder is None:
         raise FedReproError(f"{experiment.id} works on embeddings; set data.encoder")
@@ -81,20 +79,16 @@ def likeness(found: npt.NDArray[np.uint8], truth: npt.NDArray[np.uint8]) -> tupl
 
 
 def plane(asked: Asked) -> Figure:
-    """Embeddings, every client's class means, and the means of those over clients.
-
-    features (m, <=50), as records keep them; labels, domain and role (m,), indices into the facts
-    ``classes``, ``domains`` (the clients, and last all of them) and ``roles``. distances
-    (clients, 2): mean Euclidean distance of a client's embeddings from the client's mean of their
-    class, and from the mean over clients.
-    """
+    """Embeddings, every client's class means, and the means of those over clients. features (m,
+    <=50), as records keep them; labels, domain and role (m,), indices into the facts ``classes``,
+    ``domains`` (the clients, and last all of them) and ``roles``. distances (clients, 2): mean
+    Euclidean distance of a client's embeddings from its mean of their class, and from all's."""
     return kept(asked, lambda _: _made(asked))
 
 
 @quantity("prototypes", figure=plane)
 def prototypes(asked: Asked) -> Values:
-    """Distances of a client's embeddings from their class's prototype, and from its mean over
-    clients."""
+    """Distances of a client's embeddings from their class's prototype and its mean."""
     figure, more = plane(asked), {"caveats": encoder_caveats(asked)}
     columns = ("to own prototype", "to mean of prototypes")
     for client, values in zip(figure.facts["domains"], figure.arrays["distances"], strict=False):

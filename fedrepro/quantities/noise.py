@@ -1,8 +1,5 @@
 """Results from stored predictions: which classes are confused, and how much an accuracy would
-change on other test images. Seeds do not show this part of the error, because they share one test
-set."""
-
-from __future__ import annotations
+change on other test images. Seeds do not show this, because they share one test set."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,14 +15,15 @@ Hits = npt.NDArray[np.float64]
 
 
 def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
-    """By domain: the classes of its test images (m,), and their predicted classes (m,) in each of
-    the scored rounds by each network of the domain. Domains without stored predictions are left
-    out."""
+    """By domain with stored predictions: the classes of its test images (m,), and their predicted
+    classes (m,) in each of the scored rounds by each network of the domain."""
     kept = record.predictions
     if not kept:
         return {}
     homes = {client["name"]: client["domain"] for client in record.data["clients"]}
-    subject, rounds = metrics.first_subject(record.curve), metrics.scored(record.curve, rule).index
+    curve, rounds = record.curve, metrics.scored(record.curve, rule).index
+    tests = curve[(curve.measure == "accuracy") & (curve.split == "test")]
+    subject = tests.subject.iloc[0]  # the networks the method is scored by
     found = {}
     for domain in record.data["domains"]:
         ends = [(f"predicted/{number}/{subject}/", f"/{domain}") for number in rounds]
@@ -48,8 +46,7 @@ def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
 
 
 def hits(record: Record, rule: str) -> dict[str, Hits]:
-    """By domain: how often each of its test images (m,) was classified right, as a share of the
-    `predictions`."""
+    """By domain: the share of `predictions` in which each test image (m,) was right."""
     return {
         domain: np.mean([each == labels for each in predicted], axis=0)
         for domain, (labels, predicted) in predictions(record, rule).items()
@@ -60,9 +57,7 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
     """How the test images of each class are classified: method, domain, cls, predicted, images (a
     mean over the `predictions`, summed over seeds) and percent of the class. Pairs of classes that
     do not occur are left out, and methods with a run without stored predictions.
-
-    runs: all seeds of each method, with its name.
-    """
+    runs: all seeds of each method, with its name."""
     keys = ["method", "domain", "cls", "predicted"]
     parts, whole = [pd.DataFrame(columns=[*keys, "images"])], dict[str, bool]()
     for method, record in runs:
@@ -109,12 +104,10 @@ class Noise:
     def variance(self, rows: Sequence[Sequence[Record]], column: str) -> float:
         """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
         difference.
-
         rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
         Two rows are paired image by image if all their runs stored predictions; the variance of a
         mean is the limit of a bootstrap over images. Else the rows count as having separate
-        images, which does not give less if both rows tend to fail on the same images.
-        """
+        images, which does not give less if both rows tend to fail on the same images."""
         data = rows[0][0].data
         domains = [column] if column in data["domains"] else data["domains"]
         return sum(self._of_domain(rows, domain) for domain in domains) / len(domains) ** 2

@@ -1,7 +1,5 @@
 """A paper's experiments on one data set, at one scale, for one seed: from runs to cells and curves.
-
-The numbers of the command line and of the notebooks are computed here.
-"""
+The numbers of the command line and of the notebooks are computed here."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
@@ -83,9 +81,7 @@ class Study(Question):
 
     def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
         """An arm with its tuned setting, and the run of each value; unchanged without tuning.
-
-        Values whose training diverges are left out. Diverged: all values diverge.
-        """
+        Values whose training diverges are left out. Diverged: all values diverge."""
         tuning = self.paper.tuning_of(experiment, self.dataset, arm)
         if tuning is None:
             return arm, {}

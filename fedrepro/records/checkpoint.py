@@ -1,10 +1,8 @@
 """The unfinished state of a run: one safetensors file with its facts as JSON in the header, so that
 tensors and facts are always of the same round.
-
 The header also names the run, which is its folder, and has a checksum of the whole file
 (`base.files`). It is computed after writing and checked before reading. Each takes a third of
-a second for 1 GB; saving 1 GB takes 2 to 7 s.
-"""
+a second for 1 GB; saving 1 GB takes 2 to 7 s."""
 
 import json
 import shutil
@@ -46,8 +44,7 @@ class FileCheckpoint:
         return time.monotonic() - self._saved >= self._every
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Replace the checkpoint. If the disk has no room, the old one stays, with a warning, and
-        training continues."""
+        """Replace the checkpoint. If the disk has no room, the old one stays, with a warning."""
         begun = time.monotonic()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         size = sum(value.nbytes for value in tensors.values())
@@ -83,8 +80,7 @@ class FileCheckpoint:
 
 
 def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write the safetensors format, one tensor after another: the library's own writer needs a
-    second copy of all tensors in memory."""
+    """Write safetensors' format tensor by tensor; its own writer needs all twice in memory."""
     said = {**files.UNSIGNED, "run": run, "facts": json.dumps(facts)}
     header: dict[str, Any] = {"__metadata__": said}
     end = 0

@@ -77,7 +77,9 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         if isinstance(item, _Used):
             file = item.module.__file__
             text = self._text(file, item.module.__name__) if file else ""
-            return [item.module.__name__, text, self._named(vars(item.module), item.names)]
+            given, names = vars(item.module), item.names
+            seen = {name: self._seen(given[name], names) for name in names & given.keys()}
+            return [item.module.__name__, text, seen]
         if isinstance(item, CodeType):
             return [item.co_code, item.co_names, item.co_freevars, *item.co_consts]
         if isinstance(item, set | frozenset):
@@ -101,9 +103,6 @@ class _Content(NumpyHasher):  # type: ignore[misc]
             return False
         file = getattr(sys.modules.get(module or ""), "__file__", None)
         return file is None or _is_own_file(file)
-
-    def _named(self, given: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
-        return {name: self._seen(given[name], names) for name in names & given.keys()}
 
     def _seen(self, item: Any, names: frozenset[str]) -> Any:
         if isinstance(item, ModuleType) and self._own(item.__name__):

@@ -13,7 +13,6 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +125,8 @@ class PackedRecord(Record):
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:
     """Move the finished runs of a folder into its packed files. Returns their number.
-
     drawn: ids of the runs for which t-SNE points of test features are kept. A folder is deleted
-    only after its packed data were read back.
-    """
+    only after its packed data were read back."""
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
     for done in sorted(root.glob("*/done")):
@@ -140,17 +137,14 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
             scale = record.config["protocol"]["scale"]
             groups.setdefault(f"{data['dataset']}{encoder}-{scale}", []).append(record)
     for name, records in groups.items():
-        _add(root, _free_name(root, name), records, drawn)
+        places = (f"{name}{end}" for end in ["", *(f"-{n}" for n in range(2, 1000))])
+        free = next(one for one in places if not (root / f"{one}.parquet").exists())
+        _add(root, free, records, drawn)
     after, packed = Pack(root), [record for records in groups.values() for record in records]
     for record in packed:
         pd.testing.assert_frame_equal(after.rows(record.run_id), light(record.curve))
         shutil.rmtree(record.folder)
     return len(packed)
-
-
-def _free_name(root: Path, name: str) -> str:
-    taken = (f"{name}{end}" for end in ["", *(f"-{n}" for n in range(2, 1000))])
-    return next(one for one in taken if not (root / f"{one}.parquet").exists())
 
 
 def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str]) -> None:
@@ -188,9 +182,8 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve without digits that say nothing: losses and seconds to three significant
-    digits. Exact: accuracies, bytes, and validation losses, because a round may be
-    chosen by them."""
+    """A curve without digits that say nothing: losses and seconds to three significant digits.
+    Exact: accuracies, bytes, and validation losses, because a round may be chosen by them."""
     value = curve.value
     losses = (curve.measure == "term") | ((curve.measure == "loss") & (curve.split == "test"))
     scale = 10 ** (2 - np.floor(np.log10(value.abs().where(value != 0, 1.0))))
@@ -212,9 +205,7 @@ def unpack(root: Path, out: Path) -> int:
         folder = files.make_folder(out / run, "name a writable folder with --out")
         for name in ("config", "environment", "data", *record.probes):
             files.write_json(folder / f"{name}.json", record.measured(name))
-        curve = BytesIO()
-        record.curve.to_parquet(curve, index=False)
-        (folder / "curve.parquet").write_bytes(curve.getvalue())
+        record.curve.to_parquet(folder / "curve.parquet", index=False)
         if predictions := record.predictions:
             (folder / "predictions.safetensors").write_bytes(save(predictions))
         files.list_sums(folder)

@@ -40,21 +40,13 @@ class RunSpec:
 
     def config(self) -> dict[str, Any]:
         """The plain values that are hashed and recorded."""
-        method = {
-            "name": self.method.name,
-            "version": self.method.version,
-            "fields": self.method.fields(),
-        }
-        if not type(self.method).__module__.startswith("fedrepro."):
-            method["code"] = fingerprint(type(self.method))
+        own, word = self.method, engines.resolve(self.engine)
+        method = {"name": own.name, "version": own.version, "fields": own.fields()}
+        if not type(own).__module__.startswith("fedrepro."):
+            method["code"] = fingerprint(type(own))
         protocol = self.protocol.model_dump(mode="json")
         protocol["data"]["dataset"] = folders.kind(self.protocol.data.dataset)  # data have hashes
-        return {
-            "method": method,
-            "protocol": protocol,
-            "seed": self.seed,
-            "engine": engines.resolve(self.engine),
-        }
+        return {"method": method, "protocol": protocol, "seed": self.seed, "engine": word}
 
 
 def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
@@ -143,8 +135,7 @@ class Record:
         ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
         ``labels/domain`` (m,); ``images/domain/source`` (m,): the images' indices in that source,
         source by source in the order of the test set (absent where domains are pooled);
-        ``sample/domain``: the tested positions, if not all are tested.
-        """
+        ``sample/domain``: the tested positions, if not all are tested."""
         return load(self.read("predictions.safetensors"))
 
     @property
@@ -167,17 +158,11 @@ def compact(features: Array) -> Array:
 
 
 def tsne(
-    features: Mapping[str, Array],
-    domains: Sequence[str],
-    classes: Sequence[str],
-    seed: int = 0,
+    features: Mapping[str, Array], domains: Sequence[str], classes: Sequence[str], seed: int = 0
 ) -> pd.DataFrame:
     """t-SNE of a record's test features: columns x, y, domain, cls, one row per image.
-
-    features: ``features`` (m, d), ``labels`` (m,) and ``domain`` (m,), an index into ``domains``,
-    as `Record.features` gives them. Equal input and seed give equal points on one machine.
-    FedReproError: fewer than 5 points.
-    """
+    features: as in `Record.features`; ``domain`` is an index into ``domains``. Equal input and seed
+    give equal points on one machine. FedReproError: fewer than 5 points."""
     from sklearn.manifold import TSNE
 
     points = np.asarray(features["features"], dtype=np.float32)

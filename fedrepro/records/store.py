@@ -1,7 +1,5 @@
 """Runs by id: they are read, resumed or trained when they are needed."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -92,8 +90,7 @@ DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and
 
 @dataclass(frozen=True)
 class Probe:
-    """A measurement on a finished training whose clients are still in memory; stored in the record
-    as ``<name>.json``."""
+    """A measurement on a training whose clients are in memory; in the record as ``<name>.json``."""
 
     name: str
     measure: Callable[[Training], Mapping[str, float]]
@@ -146,14 +143,8 @@ class Store:
                     raise _diverged(folder)
                 place = pick_device(device)
                 with recorded(place):
-                    training = Training(
-                        spec.method,
-                        spec.protocol,
-                        federation,
-                        spec.seed,
-                        place,
-                        engines.resolve(spec.engine),
-                    )
+                    given = spec.method, spec.protocol, federation, spec.seed, place
+                    training = Training(*given, engines.resolve(spec.engine))
                     shown = progress or default_progress()
                     if tracker is not None:
                         shown = Tracked(shown, training, folder, tracker)
@@ -198,11 +189,8 @@ def _write_results(folder: Path, training: Training) -> None:
     curve, domains = training.curve(), list(training.federation.domains)
     predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
-    arrays = {
-        "features": compact(features.float().numpy()),
-        "labels": labels.numpy(),
-        "domain": np.array([domains.index(d) for d in of]),
-    }
+    arrays = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
+    arrays["domain"] = np.array([domains.index(d) for d in of])
     files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
     files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))

@@ -152,7 +152,7 @@ def test_what_lacks_is_one_clear_line(monkeypatch, tmp_path):
         with one_line(message):
             embeddings.embedder(name, tmp_path)
 
-    lacks("vgg", r"no encoder is called 'vgg'; choose from .*clip")
+    lacks("vgg", r"no encoder 'vgg'; choose from .*clip")
     lacks(NAME, r"mobilenet_v2_imagenet\.pt is missing")
     monkeypatch.setitem(sys.modules, "open_clip", None)  # importing it fails
     lacks("clip-vit-b-32", r"needs open_clip.*pip install 'fedrepro\[clip\]'")

@@ -3,8 +3,6 @@ that names the file. They check the content and do not trust a file's own header
 
 Each module in this folder registers its readers by name. A new data set needs a new module."""
 
-from __future__ import annotations
-
 from fedrepro.base.places import modules_of
 from fedrepro.data.readers.common import READERS, Decoded, ReadSpec
 

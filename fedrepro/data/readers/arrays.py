@@ -1,9 +1,5 @@
 """Data sets released as arrays: MNIST idx, USPS LIBSVM and h5, SVHN mat, MNIST-M npz, CIFAR binary.
-
-torchvision reads some of them too, but trusts the files' headers.
-"""
-
-from __future__ import annotations
+torchvision reads some of them too, but trusts the files' headers."""
 
 import bz2
 import gzip
@@ -99,9 +95,7 @@ def usps_h5(spec: ReadSpec) -> Iterator[Block]:
 @reader("svhn")
 def svhn(spec: ReadSpec) -> Iterator[Block]:
     """Cropped-digits .mat files, train and test or test alone: X uint8 (32, 32, 3, n), y (n, 1).
-
-    SVHN writes the digit 0 as 10; SynthDigits files have either. A file with both is refused.
-    """
+    SVHN writes the digit 0 as 10; SynthDigits files have either. A file with both is refused."""
     from scipy.io import loadmat
 
     present = [(spec.files[name], part) for name, part in common.PARTS if name in spec.files]

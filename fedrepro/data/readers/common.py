@@ -1,7 +1,5 @@
 """Shared by readers: input, output and registry; files of a folder or an archive; pictures."""
 
-from __future__ import annotations
-
 import re
 import stat
 import tarfile
@@ -65,9 +63,7 @@ READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
 
 def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
     """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
-
-    The names are part of the data's hash, so they stay even after readers were merged.
-    """
+    The names are part of the data's hash, so they stay even after readers were merged."""
 
     def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
         READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
@@ -108,8 +104,7 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
 
 
 class TreeFile(NamedTuple):
-    """A file, its path in the folder or archive, as parts, and its name in a message. Read it
-    before the next one."""
+    """A file: the parts of its path, and its name in a message. Read it before the next one."""
 
     parts: tuple[str, ...]
     name: str
@@ -133,10 +128,8 @@ def files_in(
 ) -> Iterator[TreeFile]:
     """The files with a wanted name in a zip, a tar or a folder (its pictures; paths start with its
     own name), in the archive's order. limit: of a file's bytes, else 64 MiB.
-
     Nothing is extracted, and every member is checked before anything of it is read. (tarfile's
-    data filter protects extraction only, and allows some members that are refused here.)
-    """
+    data filter protects extraction only, and allows some members that are refused here.)"""
     limit, total = limit or MAX_FILE_BYTES, 0
     above = where.parent if where.is_dir() else where
     with reading(where):
@@ -218,9 +211,7 @@ def decode_pictures(
     upright: bool = False,
 ) -> tuple[Images, Labels, list[str]]:
     """The pictures whose path has a label, sorted by label, then file name.
-
-    Returns images (n, C, size, size), labels (n,), and ``<label>/<file>`` keys.
-    """
+    Returns images (n, C, size, size), labels (n,), and ``<label>/<file>`` keys."""
     found: list[tuple[int, str, Images]] = []
     for file in files_in(where):
         label = label_of(file.parts)

@@ -1,7 +1,5 @@
 """Data sets released as pictures in class folders, on disk or in an archive."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -75,8 +73,7 @@ def part_folders(spec: ReadSpec) -> Iterator[Block]:
 
 
 def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
-    """The keys of a list's pictures of the kept classes, empty without the list. Its labels number
-    all classes of the release, from ``first``."""
+    """The keys of a list's pictures of the kept classes. Its labels number all classes."""
     if role not in spec.files:
         return set()
     path, keys = spec.files[role], set()
@@ -100,10 +97,8 @@ def _parts(keys: list[str], lists: dict[int, set[str]]) -> common.Parts:
 @reader("class-folders", "class-tar")
 def class_folders(spec: ReadSpec) -> Iterator[Block]:
     """Office-Caltech-10 and PACS, with parts from the official lists if they are present.
-
     The test list of PACS names the whole domain. So train and crossval decide the part, and the
-    test list is only compared with them.
-    """
+    test list is only compared with them."""
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, held, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
     if both:
