@@ -3,8 +3,6 @@
 Heavy packages (torch, pandas, papermill) are imported inside the commands that need them.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -279,7 +277,7 @@ def sweep_command(
     _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)
 
 
-def _execute(planned: Sequence[Job], **how: Any) -> None:
+def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     """Run a sweep, show its progress, and exit with its status."""
     from fedrepro.records.environment import pick_device
     from fedrepro.report.printout import over_seeds

@@ -39,6 +39,8 @@ def first_mistake(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where}: there is no such name; correct it"
+    if first["type"] == "missing":
+        return f"{where} is missing; add it"
     return f"{where} = {first.get('input')!r}: {first['msg']}; correct that value"
 
 

@@ -1,7 +1,5 @@
 """Which images of a domain are for training and which for testing: rules with a hash."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -167,7 +165,7 @@ def domain_key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
-def update_with(digest: hashlib._Hash, indices: Indices) -> None:
+def update_with(digest: "hashlib._Hash", indices: Indices) -> None:
     """Add an index list to a hash, its length first, in one byte order on every machine."""
     digest.update(f"{len(indices)}:".encode())
     digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())

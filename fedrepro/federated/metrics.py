@@ -1,8 +1,6 @@
 """A run's curve, and metrics computed from it: accuracies under a named score rule, rounds and
 bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -112,7 +110,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return Estimate(series.mean(), series.sem(), len(series) - 1).between()
 
 
-def best_tested(mean: pd.Series[float]) -> int:
+def best_tested(mean: "pd.Series[float]") -> int:
     """The round with the highest mean accuracy, the latest of equals."""
     return int(mean.index[mean >= mean.max() - ROUNDING][-1])
 
@@ -178,7 +176,7 @@ def bytes_to_round(curve: pd.DataFrame, round: int, clients: int) -> float:
     return float(traffic(curve).loc[:round].to_numpy().sum()) / clients
 
 
-def seconds(curve: pd.DataFrame) -> pd.Series[float]:
+def seconds(curve: pd.DataFrame) -> "pd.Series[float]":
     """Seconds by phase of the round, summed over rounds."""
     rows = curve[curve.measure == "seconds"]
     return rows.groupby("subject", sort=False)["value"].sum()
@@ -205,7 +203,7 @@ class Curve:
         self.rows: list[Row] = []
         self._subject, self._watched, self._stop = subject, watched or subject, stop
 
-    def _means(self, measure: str, split: str, subject: str) -> pd.Series[float]:
+    def _means(self, measure: str, split: str, subject: str) -> "pd.Series[float]":
         """Means over domains by round."""
         read = [row for row in self.rows if row[1] == measure and row[2] == subject]
         return _by_round(_framed(read), measure, split, subject)["avg"]

@@ -1,7 +1,5 @@
 """The one round loop all methods share."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections import Counter
@@ -177,7 +175,7 @@ class Training:
             self.clients = clients
             raise
 
-    def _train(self, jobs: Sequence[Job], clock: Clock, step: str = "train") -> Results:
+    def _train(self, jobs: Sequence[Job], clock: "Clock", step: str = "train") -> Results:
         """Yields the engine's results; the consumer's time is not counted as training."""
         with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
             while True:
@@ -248,7 +246,7 @@ class Training:
 
     # Evaluation.
 
-    def _evaluate(self, number: int, clock: Clock) -> Tested:
+    def _evaluate(self, number: int, clock: "Clock") -> Tested:
         """Test every evaluated network, and the watched one, whose validation loss counts."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
@@ -283,7 +281,7 @@ class Training:
         return rows, predicted
 
     def _networks(
-        self, subject: str, number: int, clients: Sequence[Client], clock: Clock
+        self, subject: str, number: int, clients: Sequence[Client], clock: "Clock"
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
         """Clients' networks for one of the kinds in `Method.evaluated_models`, by position, as they
         are tested. If the method trains before a test, these are temporary copies."""

@@ -1,7 +1,5 @@
 """A paper for the rest of the library: tables, protocols, sources, experiments, arms."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
@@ -51,7 +49,7 @@ class Arm:
     tuned: tuple[str, ...] = ()
     constant: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
-    def trials(self, tuning: Tuning) -> Iterator[tuple[str, Arm, Arm]]:
+    def trials(self, tuning: Tuning) -> "Trials":
         """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
         for value in tuning.values[self.protocol.scale]:
             if self.tuned or tuning.setting is None:
@@ -60,7 +58,7 @@ class Arm:
                 arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
             yield str(value), arm, arm._trial(tuning)
 
-    def constants(self, tuning: Tuning, first: str) -> Iterator[tuple[str, Arm, Arm]]:
+    def constants(self, tuning: Tuning, first: str) -> "Trials":
         """The same for the values of the arm's constant. first: the value it has from `trials`."""
         tried = self.constant if self.protocol.scale in tuning.constants else {}
         for name, values in tried.items():
@@ -68,11 +66,14 @@ class Arm:
                 arm = replace(self, fields=self.fields | {name: value})
                 yield f"{first}, {name} {value}", arm, arm._trial(tuning)
 
-    def _trial(self, tuning: Tuning) -> Arm:
+    def _trial(self, tuning: Tuning) -> "Arm":
         """With a trial's rounds, but not more than the arm's own (MPFT: one)."""
         own = self.protocol.rounds
         rounds = min(tuning.rounds.get(self.protocol.scale, own), own)
         return replace(self, protocol=self.protocol.changed(rounds=rounds))
+
+
+Trials = Iterator[tuple[str, Arm, Arm]]
 
 
 class Paper(BaseModel, frozen=True, extra="forbid"):
@@ -144,7 +145,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
         return parse_protocol({}, flat)
 
-    def sources(self, dataset: str, scale: str = "paper") -> pd.DataFrame:
+    def sources(self, dataset: str, scale: str = "paper") -> "pd.DataFrame":
         """Every setting as text: columns setting, value, status, source, alternatives, and the
         sides of the source (`protocol.sides`). Where a data set or a scale departs from the paper,
         the paper's value heads the alternatives."""
@@ -165,13 +166,9 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
         rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
         return pd.DataFrame(
-            {
-                "setting": key,
-                "value": as_text(s.value),
-                "status": s.status,
-                "alternatives": ", ".join(map(as_text, s.alternatives)),
-                **sides(s.status, s.source, s.text, s.code),
-            }
+            {"setting": key, "value": as_text(s.value), "status": s.status}
+            | {"alternatives": ", ".join(map(as_text, s.alternatives))}
+            | sides(s.status, s.source, s.text, s.code)
             for key, s in rows.items()
         )
 
@@ -290,10 +287,7 @@ def _scale(name: str) -> Scale:
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:
     """The protocol with `each` clients in every domain of its table, or else of its data set."""
-    domains = protocol.data.allocation.clients or DATASETS.get(protocol.data.dataset)
-    if domains is None:
-        raise FedReproError("equal clients per domain need a data set by name, not a folder")
-    table = dict.fromkeys(domains, each)
+    table = dict.fromkeys(protocol.data.allocation.clients or DATASETS[protocol.data.dataset], each)
     return protocol.changed(**{"data.allocation.rule": "table", "data.allocation.clients": table})
 
 

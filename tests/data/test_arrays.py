@@ -4,7 +4,6 @@ import bz2
 import gzip
 from pathlib import Path
 
-import h5py
 import numpy as np
 from scipy.io import savemat
 
@@ -64,23 +63,6 @@ def test_usps_converts_as_torchvision_does(tmp_path):
         refused(message, path, "usps-libsvm", usps(path, values, labels))
     cut = put(path, bz2.compress(b"1 1:0.5\n2 1:0."))
     refused("middle of a line", cut, "usps-libsvm", {"train": path})
-
-
-def test_usps_h5(tmp_path):
-    path = tmp_path / "usps.h5"
-
-    def h5(width):
-        data = np.linspace(0, 1, 10 * width).reshape(10, width)
-        with h5py.File(path, "w") as file:
-            for name in ("train", "test"):
-                file[f"{name}/data"], file[f"{name}/target"] = data, np.arange(10)
-        return {"h5": path}
-
-    found = read("usps-h5", 16, h5(256))
-    assert found.images[0, 0, 0, 0] == 0 and found.images[9, 0, 15, 15] == 255
-    assert found.part.tolist() == [0] * 10 + [1] * 10
-    refused("has the shapes", path, "usps-h5", h5(255))
-    refused("cannot be read", put(path, b"no h5 at all"), "usps-h5", {"h5": path})
 
 
 def test_svhn_label_ten_is_the_digit_zero_and_axes_move(tmp_path):

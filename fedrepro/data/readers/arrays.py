@@ -1,4 +1,4 @@
-"""Data sets released as arrays: MNIST idx, USPS LIBSVM and h5, SVHN mat, MNIST-M npz, CIFAR binary.
+"""Data sets released as arrays: MNIST idx, USPS LIBSVM, SVHN mat, MNIST-M npz, CIFAR binary.
 torchvision reads some of them too, but trusts the files' headers."""
 
 import bz2
@@ -50,13 +50,6 @@ def mnist(spec: ReadSpec) -> Iterator[Block]:
         yield resize_stack(images, spec.size), labels, part
 
 
-def usps_bytes(values: npt.NDArray[np.float32], path: Path) -> common.Images:
-    """Values in [-1, 1] (n, 256) -> uint8 (n, 16, 16), truncated as torchvision does."""
-    low, high = values.min(), values.max()
-    check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
-    return ((values.reshape(-1, 16, 16) + 1) / 2 * 255).astype(np.uint8)
-
-
 @reader("usps-libsvm")
 def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
     """bzip2 LIBSVM texts: labels 1..10 are the digits 0..9, 256 values in [-1, 1] per line."""
@@ -71,25 +64,11 @@ def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
             check(text.endswith(b"\n"), path, "ends in the middle of a line")
             matrix, target = load_svmlight_file(BytesIO(text), n_features=USPS_PIXELS)
         labels = check_labels(target - 1, 10, path)
-        images = usps_bytes(matrix.toarray().astype(np.float32), path)
+        values = matrix.toarray().astype(np.float32).reshape(-1, 16, 16)
+        low, high = values.min(), values.max()
+        check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
+        images = ((values + 1) / 2 * 255).astype(np.uint8)  # truncated as torchvision does
         yield resize_stack(images, spec.size), labels, part
-
-
-@reader("usps-h5")
-def usps_h5(spec: ReadSpec) -> Iterator[Block]:
-    """Groups train and test with data (n, 256) in [0, 1] and target 0..9."""
-    import h5py
-
-    path = spec.files["h5"]
-    with common.reading(path), h5py.File(path, "r") as file:
-        for name, part in common.PARTS:
-            data, target = file[name]["data"], file[name]["target"]
-            fits = data.shape == (len(target), USPS_PIXELS)
-            check(fits, path, f"{name} has the shapes {data.shape} and {target.shape}")
-            check(data.size <= common.MAX_FILE_BYTES, path, f"{name} is too large")
-            labels = check_labels(target[:], 10, path)
-            images = usps_bytes(data[:].astype(np.float32) * 2 - 1, path)
-            yield resize_stack(images, spec.size), labels, part
 
 
 @reader("svhn")
