@@ -26,7 +26,9 @@ Names = Annotated[list[str] | None, typer.Argument(help="Data sets or domains; d
 Root = Annotated[
     Path | None,
     typer.Option(
-        help="Folder of the official files; default: $FEDREPRO_DATA or ~/.cache/fedrepro/data."
+        "--root",
+        "--data-root",
+        help="Folder of the official files; default: $FEDREPRO_DATA or ~/.cache/fedrepro/data.",
     ),
 ]
 Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
