@@ -47,11 +47,19 @@ class Pack:
 
     def config(self, run: str) -> dict[str, Any]:
         config = self.runs[run]["config"]
-        return {**config, "protocol": self.shared[config["protocol"]]}
+        return {**config, "protocol": self._shared(run, config["protocol"])}
 
     def facts(self, run: str, kind: str) -> dict[str, Any]:
         """A run's ``environment`` or ``data``."""
-        found: dict[str, Any] = self.shared[self.runs[run][kind]]
+        return self._shared(run, self.runs[run][kind])
+
+    def _shared(self, run: str, key: str) -> dict[str, Any]:
+        """Shared content that a run needs."""
+        if key not in self.shared:
+            raise FedReproError(
+                f"{self.root / SHARED} has no {key}, which run {run} needs; restore the file"
+            )
+        found: dict[str, Any] = self.shared[key]
         return found
 
     def rows(self, run: str, kind: str = "") -> pd.DataFrame:
