@@ -5,22 +5,22 @@ import ctypes
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedrepro.base.errors import Diverged
+from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, draw, epoch_batches, normalise, slices
-from fedrepro.methods.base import Batch, Method, Phase, Shots
+from fedrepro.methods.base import Batch, LocalModel, Method, Phase, Shots
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output, TensorInfo, layout
 from fedrepro.models.base import architecture, norms, run_with
@@ -82,6 +82,7 @@ class Trained:
 # (position of the job, its result), in any order, as they become ready, so the caller need not hold
 # all of them. A caller that stops early closes the iterator, which ends the running jobs.
 Results = Generator[tuple[int, Trained], None, None]
+Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]  # a method's, such as client_loss
 
 
 def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None:
@@ -95,6 +96,16 @@ def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None
             job.seed,
             job.round,
         )
+
+
+def terms_of(loss: Loss, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
+    """A method's loss on a batch. FedReproError: it does not return scalars by name."""
+    terms: Any = loss(model, batch, received)  # a user's method may return anything
+    values = list(terms.values()) if isinstance(terms, Mapping) else []
+    if not values or not all(isinstance(v, Tensor) and v.numel() == 1 for v in values):
+        name = getattr(loss, "__qualname__", "the loss")
+        raise FedReproError(f'{name} must return scalar tensors by name, such as {{"ce": loss}}')
+    return terms  # type: ignore[no-any-return]
 
 
 class Engine(ABC):

@@ -5,7 +5,7 @@ import contextlib
 import copy
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError
 
 import torch
@@ -14,12 +14,10 @@ from torch.utils._pytree import tree_map
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
-from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates
+from fedrepro.engine.base import Engine, Job, Loss, Results, Streams, Trained, Updates, terms_of
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel
-
-Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]
 
 
 class LoopEngine(Engine):
@@ -117,7 +115,7 @@ class LoopEngine(Engine):
         for value in model.params.values():
             value.grad = None
         with self._autocast():
-            terms = loss(model, batch, received)
+            terms = terms_of(loss, model, batch, received)
             total = torch.stack([v for name, v in terms.items() if name not in late]).sum()
         if model.params:
             total.backward(retain_graph=bool(late))

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.transforms import slices
-from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, terms_of
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output
@@ -173,7 +173,7 @@ class _Stack:
 
             with engine._autocast():
                 model = LocalModel(network, leaves, engine._run_other)
-                terms = work(model, Batch(*batch), received)
+                terms = terms_of(work, model, Batch(*batch), received)
                 return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
         received = tree_map(lambda value: value[rows], self._received)
