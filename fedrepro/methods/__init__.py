@@ -21,6 +21,7 @@ ROOMS = ("fedrepro.methods", "fedrepro.extras")  # packages whose modules may ho
 
 _registry: dict[str, type[Method]] = {}
 _discovered = False
+_loaded: set[str] = set()  # names of the files that `load` has read
 _adapter: Any = cache(TypeAdapter)
 
 
@@ -87,6 +88,11 @@ def load(file: Path) -> list[type[Method]]:
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise FedReproError(f"{file} is not a Python file; name one that ends in .py")
+    held = sys.modules.get(file.stem)  # replacing Python's or a library's own would break others
+    other = held is not None and getattr(held, "__file__", None) != spec.origin
+    if other and file.stem not in _loaded:
+        raise FedReproError(f"{file} has the name of a Python module in use; rename the file")
+    _loaded.add(file.stem)
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     try:
