@@ -3,9 +3,10 @@
     python tools/publish_records.py RUNS
 
 RUNS began as a copy of `book/records`, then a campaign trained in it and sweeps collected the
-notebooks. Its runs are packed and the packed files of each data set joined. A run that no notebook
-uses is left out, unless it was trained in RUNS: the next sweep may use it. Of the notebooks, those
-stay that the book has already. RUNS itself is not changed.
+notebooks. Its runs are packed and the packed files of each data set joined. A run that a notebook
+of the book used, and none uses any more, is left out. One that no notebook has used yet stays: the
+next sweep may use it. Of the notebooks, those stay that the book has already. RUNS itself is not
+changed. If RUNS is damaged, or lacks a run or notebook of the book, nothing is published.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro.base import files
+from fedrepro.base.errors import FedReproError
 from fedrepro.base.places import RECORDS
 from fedrepro.commands import pack
 from fedrepro.records.packed import INDEX, SHARED, SMALL, check, light
@@ -33,10 +35,27 @@ def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
-def join(root: Path, trained: set[str]) -> int:
-    """Join packed files by data set and scale, without unused runs. Returns the number kept."""
-    studies = list(files.read_lines(root / STUDIES))
-    used = trained | {use[0] for one in studies for use in (*one["runs"], *one["trials"])}
+def keys(root: Path) -> set[str]:
+    """The packed runs of a folder, and its notebooks."""
+    runs = {line["run"] for line in files.read_lines(root / INDEX)}
+    return runs | {line["name"] for line in files.read_lines(root / STUDIES)}
+
+
+def used_in(root: Path) -> set[str]:
+    """The runs that a folder's notebooks use."""
+    studies = files.read_lines(root / STUDIES)
+    return {use[0] for one in studies for use in (*one["runs"], *one["trials"])}
+
+
+def must_be_whole(root: Path) -> None:
+    if wrong := check(root):
+        raise FedReproError(f"{wrong[0]} ({len(wrong)} mistakes); nothing was published")
+
+
+def join(root: Path, unused: set[str]) -> int:
+    """Join packed files by data set and scale, without runs that are neither used nor in `unused`.
+    Returns the number kept."""
+    used = unused | used_in(root)
     lines = [line for line in files.read_lines(root / INDEX) if line["run"] in used]
     groups: dict[str, set[str]] = {}
     for line in lines:
@@ -67,15 +86,22 @@ def join(root: Path, trained: set[str]) -> int:
 
 
 def publish(runs: Path, records: Path = RECORDS) -> str:
-    """Returns what was done, in one line."""
+    """Returns what was done, in one line. FedReproError: what is missing or damaged in `runs`."""
     trained = {done.parent.name for done in runs.glob("*/done")}
+    if lost := keys(records) - keys(runs) - trained:
+        raise FedReproError(
+            f"{runs} lacks {len(lost)} runs and notebooks of the book; begin with a copy of "
+            f"{records}; nothing was published"
+        )
+    unused = trained | keys(records) - used_in(records)
     with tempfile.TemporaryDirectory() as place:
         root = Path(place) / "records"
         shutil.copytree(runs, root)
         pack(root)
-        kept = join(root, trained)
-        if wrong := check(root):
-            raise SystemExit(f"{wrong[0]} ({len(wrong)} mistakes); nothing was published")
+        must_be_whole(root)  # before: joined files get new hashes
+        packed = len(files.read_lines(root / INDEX))
+        kept = join(root, unused)
+        must_be_whole(root)
         for notebook in (root / "notebooks").glob("*.ipynb"):
             if (records / "notebooks" / notebook.name).exists():
                 shutil.copy2(notebook, records / "notebooks")
@@ -86,10 +112,14 @@ def publish(runs: Path, records: Path = RECORDS) -> str:
         if (root / "figures").exists():
             shutil.copytree(root / "figures", records / "figures", dirs_exist_ok=True)
     size = sum(path.stat().st_size for path in records.rglob("*") if path.is_file())
-    return f"{kept} runs published, {size / 1e6:.2f} MB in {records}"
+    left = f"{packed - kept} left out that no notebook uses any more"
+    return f"{kept} runs published, {left}, {size / 1e6:.2f} MB in {records}"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="make a campaign's runs the book's records")
     parser.add_argument("runs", type=Path, help="the folder; not changed")
-    print(publish(parser.parse_args().runs))
+    try:
+        print(publish(parser.parse_args().runs))
+    except FedReproError as error:
+        raise SystemExit(f"error: {error}") from None
