@@ -21,7 +21,7 @@ import pandas as pd
 from safetensors.numpy import save
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.records.record import Array, Record, run_id, short_hash, tsne
 
 SMALL = {"compression": "zstd", "compression_level": 19}  # a fifth smaller than the default
@@ -76,7 +76,9 @@ class Pack:
         try:
             parts = pd.read_parquet(path).groupby("run", sort=False)
         except (OSError, ValueError) as error:
-            raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
+            raise FedReproError(
+                f"{path} cannot be read ({one_line(error)}); restore the file"
+            ) from None
         return {str(run): rows.drop(columns="run").reset_index(drop=True) for run, rows in parts}
 
 
