@@ -208,7 +208,10 @@ def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def unpack(root: Path, out: Path) -> int:
-    """Write packed records as folders of runs, without features. Returns their number."""
+    """Write packed records as folders of runs, without features. Returns their number.
+    FedReproError: they are damaged; the folders would get checksums that hide it."""
+    if wrong := check(root):
+        raise FedReproError(f"{root}: {wrong[0]} ({len(wrong)} mistakes); restore the files")
     packed = Pack(root)
     for run in packed.runs:
         record = PackedRecord(root / run, packed)
