@@ -1,8 +1,11 @@
 """Packed records: what was in the folders, in few files that only grow, each damage named."""
 
 import json
+import runpy
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -10,6 +13,7 @@ from fedrepro import cli, commands
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
 from fedrepro.records.packed import Pack, PackedRecord, check, light, pack, unpack
+from fedrepro.report.results import STUDIES
 from tests import toys
 from tests.records.conftest import obtain, spec
 
@@ -109,3 +113,27 @@ def test_the_command_checks_the_runs_or_in_a_fresh_clone_the_books_records(tmp_p
     assert told == [
         f"1 packed runs in {book} are complete\n", f"0 packed runs in {runs} are complete\n"
     ]  # fmt: skip
+
+
+def test_publishing_loses_only_what_no_notebook_uses_any_more_and_joins_no_damage(tmp_path):
+    tool = Path(__file__).resolve().parents[2] / "tools" / "publish_records.py"
+    publish, book, runs = runpy.run_path(str(tool))["publish"], tmp_path / "book", tmp_path / "runs"
+
+    def use(root: Path, used: str) -> None:
+        study = dict(paper="adcol", dataset="minidigits", scale="smoke", seed=0, experiments=[])
+        line = dict(name="one", study=study, runs=[[used, "", ""]], trials=[], counted={})
+        (root / STUDIES).write_text(json.dumps(line) + "\n")
+
+    used, waiting = (run(book, seed).run_id for seed in (0, 1))
+    pack(book)
+    use(book, used)
+    shutil.copytree(book, runs)
+    use(runs, new := run(runs, 2).run_id)
+    (path,) = runs.glob("*smoke.parquet")
+    whole = path.read_bytes()
+    pd.read_parquet(path).iloc[::-1].to_parquet(path)  # it can be read for all that
+    with pytest.raises(FedReproError, match=r"smoke.parquet is not what was written"):
+        publish(runs, book)
+    path.write_bytes(whole)
+    assert publish(runs, book).startswith("2 runs published, 1 left out that no notebook uses any")
+    assert set(Pack(book).runs) == {waiting, new} and check(book) == []
