@@ -25,7 +25,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.places import RECORDS
 from fedrepro.commands import pack
-from fedrepro.records.packed import INDEX, SHARED, SMALL, check, light
+from fedrepro.records.packed import INDEX, SHARED, SMALL, check
 from fedrepro.report.results import STUDIES
 
 KINDS = ("", "-points", "-predictions")
@@ -43,8 +43,11 @@ def keys(root: Path) -> set[str]:
 
 def used_in(root: Path) -> set[str]:
     """The runs that a folder's notebooks use."""
-    studies = files.read_lines(root / STUDIES)
-    return {use[0] for one in studies for use in (*one["runs"], *one["trials"])}
+    return used_as(root, "runs") | used_as(root, "trials")
+
+
+def used_as(root: Path, what: str) -> set[str]:
+    return {use[0] for one in files.read_lines(root / STUDIES) for use in one[what]}
 
 
 def must_be_whole(root: Path) -> None:
@@ -54,8 +57,8 @@ def must_be_whole(root: Path) -> None:
 
 def join(root: Path, unused: set[str]) -> int:
     """Join packed files by data set and scale, without runs that are neither used nor in `unused`.
-    Returns the number kept."""
-    used = unused | used_in(root)
+    Of a run that is a trial alone, accuracy and bytes are kept. Returns the number of runs."""
+    used, trials = unused | used_in(root), used_as(root, "trials") - used_as(root, "runs")
     lines = [line for line in files.read_lines(root / INDEX) if line["run"] in used]
     groups: dict[str, set[str]] = {}
     for line in lines:
@@ -68,8 +71,10 @@ def join(root: Path, unused: set[str]) -> int:
             paths = [path for n in sorted(names) if (path := root / f"{n}{kind}.parquet").exists()]
             if paths:
                 frame = pd.concat(map(pd.read_parquet, paths), ignore_index=True)
-                frame = frame[frame.run.isin(used)].reset_index(drop=True)
-                joined[f"{stem}{kind}.parquet"] = frame if kind else light(frame)
+                read = frame.run.isin(used) & ~frame.run.isin(trials)
+                if not kind:
+                    read |= frame.run.isin(trials) & frame.measure.isin(["accuracy", "bytes"])
+                joined[f"{stem}{kind}.parquet"] = frame[read].reset_index(drop=True)
     for path in root.glob("*.parquet"):
         path.unlink()
     sums = {}

@@ -50,8 +50,10 @@ class Pack:
         return {**config, "protocol": self._shared(run, config["protocol"])}
 
     def facts(self, run: str, kind: str) -> dict[str, Any]:
-        """A run's ``environment`` or ``data``."""
-        return self._shared(run, self.runs[run][kind])
+        """A run's ``environment`` or ``data``. The date is in the run's own line."""
+        line = self.runs[run]
+        own = {"date": line["date"]} if kind == "environment" and "date" in line else {}
+        return own | self._shared(run, line[kind])
 
     def _shared(self, run: str, key: str) -> dict[str, Any]:
         """Shared content that a run needs."""
@@ -152,7 +154,7 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
         _add(root, free, records, drawn)
     after, packed = Pack(root), [record for records in groups.values() for record in records]
     for record in packed:
-        pd.testing.assert_frame_equal(after.rows(record.run_id), light(record.curve))
+        pd.testing.assert_frame_equal(after.rows(record.run_id), light(record))
         shutil.rmtree(record.folder)
     return len(packed)
 
@@ -163,14 +165,15 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
     shared: dict[str, Any] = {}
     for record in records:
         run, config = record.run_id, dict(record.config)
-        facts = {"environment": record.environment, "data": record.data}
-        protocol = config.pop("protocol")
+        facts = {"environment": dict(record.environment), "data": record.data}
+        protocol, date = config.pop("protocol"), facts["environment"].pop("date")
         shared |= {short_hash(content): content for content in (protocol, *facts.values())}
         config["protocol"] = short_hash(protocol)
         hashed = {kind: short_hash(content) for kind, content in facts.items()}
         measured = {p: record.measured(p) for p in record.probes}
-        lines.append({"run": run, "file": name, "config": config, **hashed, "measured": measured})
-        curves.append(light(record.curve).assign(run=run))
+        line = {"run": run, "file": name, "config": config, "date": date}
+        lines.append({**line, **hashed, "measured": measured})
+        curves.append(light(record).assign(run=run))
         predicted += [
             {"run": run, "name": n, "dtype": str(v.dtype), "values": v.tobytes()}
             for n, v in record.predictions.items()
@@ -191,14 +194,15 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
     _append(root / INDEX, lines)
 
 
-def light(curve: pd.DataFrame) -> pd.DataFrame:
-    """A curve without digits that say nothing: losses and seconds to three significant digits.
-    Exact: accuracies, bytes, and validation losses, because a round may be chosen by them."""
-    value = curve.value
-    losses = (curve.measure == "term") | ((curve.measure == "loss") & (curve.split == "test"))
-    scale = 10 ** (2 - np.floor(np.log10(value.abs().where(value != 0, 1.0))))
-    short = losses | (curve.measure == "seconds")
-    return curve.assign(value=value.mask(short, (value * scale).round() / scale))
+def light(record: Record) -> pd.DataFrame:
+    """A run's curve without digits that say nothing: losses and seconds to three significant
+    digits. Exact: accuracies, bytes, and validation losses where a round is chosen by them."""
+    curve = record.curve
+    losses = curve.measure.isin(["term", "loss", "seconds"])
+    if record.config["protocol"]["early_stop"] is not None:
+        losses &= curve.split != "validation"
+    scale = 10 ** (2 - np.floor(np.log10(curve.value.abs().where(curve.value != 0, 1.0))))
+    return curve.assign(value=curve.value.mask(losses, (curve.value * scale).round() / scale))
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -352,10 +352,11 @@ def totals() -> str:
     ran = [one for one in left if any(part.differences for part in one.parts)]
     late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
     return (
-        f"**Of {len(every)} claims, {words.count('holds')} hold, {words.count('contradicted')} are "
-        f"contradicted, and {len(left)} are open:** {len(left) - len(ran)} have no run or cannot "
-        f"be tested, {len(late)} have runs that are too short or of earlier settings, and for "
-        f"{len(ran) - len(late)} the runs are too few or show no clear difference on every task."
+        f"**{len(every)} claims: holds {words.count('holds')}, contradicted "
+        f"{words.count('contradicted')}, open {len(left)}.** Of the open ones, "
+        f"{len(left) - len(ran)} have no run or cannot be tested, {len(late)} have runs that are "
+        f"too short or of earlier settings, and for {len(ran) - len(late)} the runs are too few or "
+        "show no clear difference on every task."
     )
 
 

@@ -25,7 +25,6 @@ def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monke
     words = "--axis clients --values 4 2 --images 6 --batch 4 --rounds 1 --repeat 2 --threads 1"
     growth.main([*words.split(), "--results", str(tmp_path)])
     (path,) = tmp_path.iterdir()
-    assert path.name == "growth-clients-reference-cpu.json"
     file = json.loads(path.read_text())
     assert file["command"] == f"python benchmarks/growth.py {words}"
     assert file["environment"]["threads"] == file["settings"]["threads"] == 1
@@ -46,7 +45,7 @@ def test_a_slope_is_the_power_of_the_larger_half():
     assert found.low == pytest.approx(found.high) == pytest.approx(1.5)
 
 
-def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
+def test_the_file_of_phases_is_what_the_page_draws(tmp_path):
     words = "--model tiny-cnn --clients 2 --images 18 --size 16 --batch 8 --repeat 2 --threads 1"
     path = tmp_path / "phases-cpu.json"
     phases.main([*words.split(), "--json", str(path)])
@@ -57,7 +56,6 @@ def test_the_file_of_phases_is_what_the_page_draws(tmp_path, capsys):
             assert set(row) == set(phases.report.PARTS)
             # the parts are no more than the library's own clock says
             assert all(row[part] > 0 for part in ("reading", "forward", "backward", "step", "rest"))
-    assert "tiny-cnn, ADCOL" in capsys.readouterr().out
     assert "tiny-cnn, FedAvg" in phases.report.phase_table(tmp_path).html
     bars = phases.report.phases_picture(file).axes[0].patches  # shares of two methods' rounds
     assert sum(bar.get_width() for bar in bars) == pytest.approx(200)

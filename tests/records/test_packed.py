@@ -27,7 +27,7 @@ def run(root: Path, seed: int, probe: Probe | None = None) -> Record:
 
 def facts(record: Record) -> tuple[object, ...]:
     predictions = {name: values.tolist() for name, values in record.predictions.items()}
-    curve = light(record.curve).to_dict()
+    curve = light(record).to_dict()
     return record.config, record.environment, record.data, predictions, curve
 
 
@@ -38,11 +38,13 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     assert not list(tmp_path.glob("*/done")) and not whole.folder.exists()
     found = run(tmp_path, 0, PROBE)
     assert found.run_id == whole.run_id and facts(found) == before
-    kind, split, value = whole_curve.measure, whole_curve.split, whole_curve.value
-    gap = (found.curve.value - value).abs()
-    rounded = kind.isin(["term", "seconds"]) | ((kind == "loss") & (split == "test"))
-    assert (gap[rounded] <= 5e-3 * value[rounded].abs()).all() and gap[rounded].any()
+    gap = (found.curve.value - whole_curve.value).abs()
+    rounded = whole_curve.measure.isin(["term", "loss", "seconds"])
+    assert (gap[rounded] <= 5e-3 * whole_curve.value[rounded].abs()).all() and gap[rounded].any()
     assert not gap[~rounded].any()
+    whole.config["protocol"]["early_stop"] = {}  # then a round is chosen by its validation loss
+    gap = light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
+    assert len(gap) and not gap.any()
     assert found.measured("size") == {"clients": 3} and found.probes == ["size"]
     assert {r.run_id for r in toys.records(tmp_path)} == {whole.run_id, drawn.run_id}
     points = run(tmp_path, 1).points
