@@ -65,7 +65,7 @@ def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[s
 
 def all_scores(curve: pd.DataFrame) -> dict[str, dict[str, float]]:
     """The same under every score rule that has images."""
-    seen = (curve.split == "validation").any()
+    seen = ((curve.measure == "loss") & (curve.split == "validation")).any()
     return {rule: scores(curve, rule) for rule in SCORE_RULES if rule != "validation" or seen}
 
 
