@@ -157,22 +157,24 @@ class Training:
                 method.server_step(server, [uploads[i] for i in sorted(uploads)])
 
             tested, found = self._evaluate(number, clock)
-        rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
-        rows += logged(number, "bytes", sent) + logged(number, "seconds", clock.seconds)
-        self.log.rows += rows
-        named, scored = self.predicted | predicted | found, self.log.scored()
-        self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
-        self.round = number
+            rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
+            rows += logged(number, "bytes", sent) + logged(number, "seconds", clock.seconds)
+            self.log.rows += rows
+            named, scored = self.predicted | predicted | found, self.log.scored()
+            self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
+            self.round = number
 
     @contextmanager
     def _undone_if_broken_off(self) -> Iterator[None]:
         """Undo an interrupted round, so that the last complete one can be saved."""
         server, clients = self.server.state(), [copy.copy(client) for client in self.clients]
+        done, rows, predicted = self.round, len(self.log.rows), self.predicted
         try:
             yield
         except BaseException:
             self.server.load_state(server)
-            self.clients = clients
+            self.clients, self.round, self.predicted = clients, done, predicted
+            del self.log.rows[rows:]
             raise
 
     def _train(self, jobs: Sequence[Job], clock: "Clock", step: str = "train") -> Results:

@@ -22,7 +22,7 @@ def grid(asked: Asked) -> Values:
         yield arm.row or result.label, arm.column or first, asked.scores(result)["avg"]
 
 
-@quantity("targets", per_arm=False, whole=100.0)
+@quantity("targets", whole=100.0)
 def each_target(asked: Asked) -> Values:
     """Arms whose method has a target share one row: each in the column of its target's domain, and
     their mean if every domain has been a target. Other arms have their own row."""

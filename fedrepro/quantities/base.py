@@ -113,9 +113,9 @@ Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, 
 @dataclass(frozen=True)
 class Quantity:
     """A printed quantity. values: computes its numbers. counted: they do not depend on chance.
-    given: they are input of the protocol. per_arm: every row is one arm's. probe: a measurement at
-    the end of a training. figure: computes the arrays of a figure. whole: for accuracies, the
-    number if all images are right (100 or 1); 0 for other numbers."""
+    given: they are input of the protocol. per_arm: no row mixes arms in one column. probe: a
+    measurement at the end of a training. figure: computes the arrays of a figure. whole: for
+    accuracies, the number if all images are right (100 or 1); 0 for other numbers."""
 
     values: Callable[[Asked], Values]
     counted: bool = False
@@ -157,8 +157,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
     image moves it by, and the run.
-    An arm whose training diverged has no value but a reason in each column of the others. Printed
-    rows that are not one arm each (such as a ratio of two) get none."""
+    An arm whose training diverged has no value but a reason in each column that its row lacks.
+    Printed rows that are not of one arm (such as a ratio of two) get none."""
     kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
@@ -181,10 +181,12 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
                 row |= {"one_image": share, "run": result.record}
         rows.append(row | (more[0] if more else {}))
     columns = list(dict.fromkeys(row["column"] for row in rows))
+    had = {(row["method"], row["column"]) for row in rows}  # of arms that share a row
     for arm, end in diverged if kind.per_arm else ():
         known: Row = {"method": arm.row or arm.label, "alternative": arm.alternative}
         known |= {"value": None, "caveats": [f"seed {end.seed} diverged in round {end.round}"]}
-        for column in [arm.column] if arm.column else columns:
+        every = [arm.column] if arm.column else columns
+        for column in (one for one in every if (known["method"], one) not in had):
             standin = any(row["standin"] for row in rows if row["column"] == column)
             rows.append({**plain, **known, "column": column, "standin": standin})
     return rows

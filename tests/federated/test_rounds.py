@@ -20,8 +20,8 @@ from tests.toys import numbers, start
 SMALL = {"model": "small-cnn", "local_epochs": 1}
 KEPT = {"lr": 0.01, "momentum": 0.9, "kept": True, "cosine": 4}
 ADAMW = {"kind": "adamw", "lr": 0.003, "clip": 1.0, "warmup": 2, "cosine": 5, "kept": True}
-CASES = [(name, {}) for name in toys.ON_IMAGES]
-CASES += [("FedProx", SMALL), ("FedRep", {**SMALL, "optimizer": {"lr": 0.02}})]
+CASES = [(name, {}) for name in toys.ON_IMAGES] + [("FedProx", SMALL)]
+CASES += [("FedRep", {**SMALL, "optimizer": {"lr": 0.02}})]
 CASES += [("ADCOL", {**SMALL, "optimizer": KEPT}), ("SOLO", {**SMALL, "optimizer": ADAMW})]
 
 
@@ -35,13 +35,11 @@ def of_tests(curve, measure="accuracy", number=3):
     return curve[(curve.measure == measure) & (curve.split == "test") & (curve["round"] == number)]
 
 
-@pytest.mark.parametrize(
-    ("part", "moment"), [("engine", "train"), ("engine", "evaluate"), ("server", "fit")]
-)
-def test_an_interrupt_in_a_round_keeps_the_last_whole_round(part, moment, tmp_path, monkeypatch):
-    """Ctrl-C while clients train, while testing, while the discriminator has just been trained."""
+@pytest.mark.parametrize("place", ["engine.train", "engine.evaluate", "server.fit", "log.scored"])
+def test_an_interrupt_in_a_round_keeps_the_last_whole_round(place, tmp_path, monkeypatch):
+    """Ctrl-C while clients train, while testing, after the discriminator's training, at the end."""
     expected, run = start("ADCOL").run(Silent()), start("ADCOL")
-    owner = getattr(run, part)
+    owner, moment = getattr(run, place.split(".")[0]), place.split(".")[1]
     original = getattr(owner, moment)
 
     def interrupted(*args, **kwargs):
