@@ -12,7 +12,8 @@ class PerFedAvg(fl.Method):
 
     A step reads two batches (an odd last one of an epoch is left out); Fallah et al. 2020, Alg. 1
     with the first-order approximation of its Sec. 5. The server averages. Before a test each client
-    adapts the average to its own images; `adapt_epochs` 0 tests the average itself.
+    adapts the average to its own images; `adapt_epochs` 0 tests the average itself. A rate that is
+    None is the protocol's learning rate.
     """
 
     name = "Per-FedAvg"
@@ -21,8 +22,10 @@ class PerFedAvg(fl.Method):
         r"w' = w - \alpha \nabla L(w; B_1), \qquad w \leftarrow w - \beta \nabla L(w'; B_2)",
     )
 
-    alpha: float = fl.hyper(0.01, "FedPall code; not stated by ADCOL", "code", (0.001,), low=0)
-    beta: float = fl.hyper(
+    alpha: float | None = fl.hyper(
+        0.01, "FedPall code: the learning rate (None); not stated by ADCOL", "code", (0.001,), low=0
+    )
+    beta: float | None = fl.hyper(
         0.01, "ADCOL Sec. 5.1 tunes it over {0.001, 0.01}, under FedRep", "decided", (0.001,), low=0
     )
     adapt_epochs: int = fl.hyper(
@@ -40,14 +43,19 @@ class PerFedAvg(fl.Method):
     bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedPall code)", "code")
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        step = fl.OptimizerSpec(lr=self.beta)
-        return (fl.Phase("meta", protocol.local_epochs, optimizer=step, lookahead=self.alpha),)
+        alpha, beta = (_or_lr(rate, protocol) for rate in (self.alpha, self.beta))
+        step = fl.OptimizerSpec(lr=beta)
+        return (fl.Phase("meta", protocol.local_epochs, optimizer=step, lookahead=alpha),)
 
     def before_test(self, protocol: fl.Protocol, last_round: bool) -> tuple[fl.Phase, ...]:
         if self.adapt_epochs == 0:
             return ()
-        step = fl.OptimizerSpec(lr=self.alpha)
+        step = fl.OptimizerSpec(lr=_or_lr(self.alpha, protocol))
         return (fl.Phase("adapt", self.adapt_epochs, optimizer=step, steps=self.adapt_steps),)
 
     def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
         return ("personal",) if self.adapt_epochs else super().evaluated_models(layout)
+
+
+def _or_lr(rate: float | None, protocol: fl.Protocol) -> float:
+    return protocol.optimizer.lr if rate is None else rate
