@@ -21,6 +21,7 @@ from fedrepro.quantities.base import get
 from fedrepro.report import views
 from fedrepro.report.claims import Answer, Part, Word, of_recorded
 from fedrepro.report.comparison import LEVEL, Difference
+from fedrepro.report.leaderboard import in_short
 from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
 from fedrepro.report.results import FLAT, Results, recorded
 from fedrepro.report.tables import MINUS, Html, badge, prose, styled
@@ -329,7 +330,8 @@ def caption() -> str:
 
 def main_claims(page: str, pictures: str) -> str:
     """The papers' main claims in Markdown: one row each, for the data set that supports it least,
-    and their picture. page: the address of all claims; pictures: a folder."""
+    their picture, and the order under the common protocol. page: the address of all claims, beside
+    the common protocol's; pictures: a folder."""
     head = ("paper", "claim", "answer", "scale", "data set", "printed", "ours")
     rows = []
     for paper, one in main():
@@ -341,7 +343,9 @@ def main_claims(page: str, pictures: str) -> str:
             where = dataset_name(lead.part.dataset)
             found = (lead.part.scale + counted, where, *lead.shown)
         rows.append((paper.short, one.claim.main, answer, *found))
-    return f"{totals()}\n\n{markdown(head, rows)}\n![{caption()}]({pictures}/{PICTURE})\n"
+    order = in_short(recorded("common"), "methods", page.replace("claims", "common"))
+    picture = f"![{caption()}]({pictures}/{PICTURE})\n"
+    return f"{totals()}\n\n{markdown(head, rows)}\n{picture}\n{order}"
 
 
 def totals() -> str:

@@ -172,17 +172,44 @@ def _text(value: Any, page: str | None) -> str:
 
 def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
     """Mean rank over the data sets, best first, and the rank on each."""
+    return _by_mean_rank(found, experiment) if datasets(found, experiment) else nothing()
+
+
+def _by_mean_rank(found: Results, experiment: str) -> pd.DataFrame:
     names = datasets(found, experiment)
-    if not names:
-        return nothing()
-    each = {dataset_name(d): ranks(scores(found, experiment, d)[0])["rank"] for d in names}
-    frame = pd.DataFrame(each)
+    frame = pd.DataFrame(
+        {dataset_name(d): ranks(scores(found, experiment, d)[0])["rank"] for d in names}
+    )
     frame.insert(0, "mean rank", frame.mean(axis=1).round(2))
     return frame.sort_values("mean rank", kind="stable").rename_axis("method")
 
 
+def in_short(found: Results, experiment: str, page: str) -> str:
+    """The order over all data sets in Markdown: the three best, then the five papers' own methods
+    and FedAvg. Nothing without runs. page: the address of the common protocol's page."""
+    if not (names := datasets(found, experiment)):
+        return ""
+    place = _by_mean_rank(found, experiment)["mean rank"]
+    own = [*(papers.load(name).short for name in papers.list()), "FedAvg"]
+    scale = "` and `".join({study.scale for study in found.holding(experiment)})
+    first, rest = (
+        ", ".join(f"{name} {rank:.1f}" for name, rank in some.items())
+        for some in (place.head(3), place[place.index.isin(own)])
+    )
+    return (
+        f'**<a href="{page}">One protocol for all {len(place)} methods</a>**, scale `{scale}`: the '
+        f"mean rank over {len(names)} data sets, where 1 is best. First are {first}. The papers' "
+        f"own methods and FedAvg: {rest}. {_unready(found, experiment)}\n"
+    )
+
+
 def cautioned(found: Results, experiment: str) -> Html:
-    """How many rows decide nothing, in one sentence."""
+    """How many rows decide nothing, in two sentences."""
+    said = f"{_unready(found, experiment)} Each data set's table below names its own."
+    return Html(f"<p>{said}</p>", said) if datasets(found, experiment) else nothing()
+
+
+def _unready(found: Results, experiment: str) -> str:
     every, unready = 0, 0
     for dataset in datasets(found, experiment):
         here = found.of_one_scale(dataset, experiment)
@@ -190,8 +217,7 @@ def cautioned(found: Results, experiment: str) -> Html:
         rows = (by.get(dataset, ()) for by in (here.rising(experiment), here.past(experiment)))
         unready += len(set().union(*rows))
     said = f"{unready} of {every} rows still rise when their runs end, or have earlier settings. "
-    said += "A rank that rests on them decides nothing. Each data set's table below names its own."
-    return Html(f"<p>{said}</p>", said) if every else nothing()
+    return said + "A rank that rests on them decides nothing."
 
 
 def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:

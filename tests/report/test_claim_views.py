@@ -49,16 +49,14 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("claims")
 def test_a_main_claim_is_one_row_of_its_least_support():
     rows = claim_views.main_claims("here", "folder").splitlines()
-    assert re.fullmatch(
-        r"\*\*\d+ claims: holds \d+, contradicted \d+, open \d+\.\*\* .*\.", rows[0]
-    )
+    assert re.match(r"\*\*\d+ claims: holds \d+, contradicted \d+, open \d+\.\*\* ", rows[0])
     assert rows[4:6] == [
         '| MPFT | one round is better than many of averaging | <a href="here#mpft-one-round">open'
         "</a> | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg |",
         f'| MPFT | {COST.main} | <a href="here#mpft-cost">open</a> | reduced, counted '
         "| PACS |  | 126.0 MB less than FedAvg |",
     ]
-    assert rows[-1].startswith("![Main claims") and rows[-1].endswith("(folder/main-claims.png)")
+    assert rows[-3].startswith("![Main claims") and rows[-3].endswith("(folder/main-claims.png)")
 
 
 @pytest.mark.usefixtures("claims")

@@ -112,6 +112,7 @@ def test_the_tables_of_one_and_of_all_data_sets():
     overall = leaderboard.overall(found(), "methods")
     assert list(overall.columns) == ["mean rank", OFFICE, PACS]
     assert overall.loc["FedProx"].tolist() == [4, 4, 4]
+    assert "FedAvg: ADCOL 1.0, FedAvg 3.0." in leaderboard.in_short(found(), "methods", "page")
     agreement = leaderboard.agreement(found(), "methods")
     assert {"ADCOL", "FedPall", "I2PFL", "FedAPC"} == set(agreement.loc[OFFICE].index.levels[0])
     figure = leaderboard.figure(found(), "methods", "office10")
@@ -170,5 +171,6 @@ def test_nothing_recorded_is_said():
     empty = Results([], "common")
     for view in (leaderboard.overall, leaderboard.agreement, leaderboard.cautioned):
         assert NOTHING in view(empty, "methods").html
+    assert leaderboard.in_short(empty, "methods", "page") == ""
     for whole in (leaderboard.budget, leaderboard.edges):
         assert NOTHING in whole(empty).html
