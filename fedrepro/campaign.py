@@ -171,20 +171,25 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     # The trials of a tuned setting count as the run's rounds.
     done = sum(size * _share(one, "trained") for one, size in known)
     speed = done / hours if hours and done else None
-    lines, total = [], 0.0
+    lines, total, unknown = [], 0.0, 0
     for run, one, size in zip(runs, said, sizes, strict=True):
         e, finished = run.entry, one["state"] == "done"
         left = 0.0 if finished else None if size is None else size * (1 - _share(one, "round"))
         total += left or 0.0
+        unknown += left is None
         ahead = None if speed is None or left is None else left / speed
         words = (e.paper, e.experiment, e.dataset, e.scale, run.row, str(run.seed))
         lines.append((*words, _state(one), _number(size), _number(ahead)))
     states = [one["state"] for one in said]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    last = f"{len(runs)} runs: {counts}; {_number(total)} PFLOP left"
+    last = f"{len(runs)} runs: {counts}; "
+    if unknown and not total:
+        return f"{aligned(HEADER, lines)}\n{last}PFLOP left: unknown"
+    least = "at least " if unknown else ""
+    last += f"{least}{_number(total)} PFLOP left"
     if speed is not None:
-        last += f", {_number(total / speed / jobs)} hours of {jobs} processes at {_number(speed)} "
-        last += "PFLOP per hour each, as measured here"
+        last += f", {least}{_number(total / speed / jobs)} hours of {jobs} processes at "
+        last += f"{_number(speed)} PFLOP per hour each, as measured here"
     return f"{aligned(HEADER, lines)}\n{last}"
 
 
