@@ -191,6 +191,7 @@ def test_what_cannot_begin_is_one_line(notebooks, run, tmp_path):
     refused("no parameter data_root")
     write_notebook(notebooks, GLUE, END)
     refused("--on dask", "--scheduler", "tcp://127.0.0.1:1")
+    refused("data root", "--data-root", str(tmp_path / "absent"))
     assert not (tmp_path / "runs").exists()
     (tmp_path / "runs").write_text("")
     refused("is a file")
