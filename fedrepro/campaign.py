@@ -220,15 +220,12 @@ def train(
     say: Callable[[str], None],
 ) -> int:
     """Train the runs that are not done, in the order of the list. Returns how many failed.
-    KeyboardInterrupt, SIGTERM and the end of the minutes stop the workers; they save first."""
+    KeyboardInterrupt and the end of the minutes stop the workers; they save first."""
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
     spawn, busy = multiprocessing.get_context("spawn"), dict[SpawnProcess, Run]()
     failed = 0
-    # Both, because a shell may start a background job that ignores SIGINT.
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
@@ -245,8 +242,6 @@ def train(
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
         _stop(list(busy))
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
             failed += _ended(run, runs, child.exitcode, say)

@@ -322,7 +322,7 @@ def papermill_complaint(
             dict(given),
             kernel_name="python3",
             progress_bar=False,
-            shutdown_kernel="immediate",  # a busy kernel would keep an interrupted sweep waiting
+            shutdown_kernel="graceful",  # killed at once, it could not save its last round
             cwd=str(cwd) if cwd else None,
         )
     except DeadKernelError:
