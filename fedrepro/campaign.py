@@ -171,20 +171,25 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     # The trials of a tuned setting count as the run's rounds.
     done = sum(size * _share(one, "trained") for one, size in known)
     speed = done / hours if hours and done else None
-    lines, total = [], 0.0
+    lines, total, unknown = [], 0.0, 0
     for run, one, size in zip(runs, said, sizes, strict=True):
         e, finished = run.entry, one["state"] == "done"
         left = 0.0 if finished else None if size is None else size * (1 - _share(one, "round"))
         total += left or 0.0
+        unknown += left is None
         ahead = None if speed is None or left is None else left / speed
         words = (e.paper, e.experiment, e.dataset, e.scale, run.row, str(run.seed))
         lines.append((*words, _state(one), _number(size), _number(ahead)))
     states = [one["state"] for one in said]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    last = f"{len(runs)} runs: {counts}; {_number(total)} PFLOP left"
+    last = f"{len(runs)} runs: {counts}; "
+    if unknown and not total:
+        return f"{aligned(HEADER, lines)}\n{last}PFLOP left: unknown"
+    least = "at least " if unknown else ""
+    last += f"{least}{_number(total)} PFLOP left"
     if speed is not None:
-        last += f", {_number(total / speed / jobs)} hours of {jobs} processes at {_number(speed)} "
-        last += "PFLOP per hour each, as measured here"
+        last += f", {least}{_number(total / speed / jobs)} hours of {jobs} processes at "
+        last += f"{_number(speed)} PFLOP per hour each, as measured here"
     return f"{aligned(HEADER, lines)}\n{last}"
 
 
@@ -215,15 +220,12 @@ def train(
     say: Callable[[str], None],
 ) -> int:
     """Train the runs that are not done, in the order of the list. Returns how many failed.
-    KeyboardInterrupt, SIGTERM and the end of the minutes stop the workers; they save first."""
+    KeyboardInterrupt and the end of the minutes stop the workers; they save first."""
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
     spawn, busy = multiprocessing.get_context("spawn"), dict[SpawnProcess, Run]()
     failed = 0
-    # Both, because a shell may start a background job that ignores SIGINT.
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
@@ -240,8 +242,6 @@ def train(
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
         _stop(list(busy))
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
             failed += _ended(run, runs, child.exitcode, say)

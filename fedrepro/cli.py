@@ -3,6 +3,7 @@
 Heavy packages (torch, pandas, papermill) are imported inside the commands that need them.
 """
 
+import signal
 import sys
 import traceback
 from collections.abc import Collection, Sequence
@@ -373,6 +374,9 @@ def book(
 
 def main() -> None:
     """The entry point `fedrepro`."""
+    # Both, because a shell may start a background job that ignores SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     app()
 
 

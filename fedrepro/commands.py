@@ -228,12 +228,15 @@ def campaign(
     Each run has a process with one thread and the lowest priority. If it was stopped or killed,
     the same command continues from the last checkpoints.
     """
+    from fedrepro.data.cache import data_root
     from fedrepro.sweep import cores
 
     if file == LIST and not LIST.is_file():
         raise FedReproError(f"no list {LIST}: {clone()}, or name one with --file")
     todo, jobs = read(file), jobs or cores()
-    runs = runs.expanduser().resolve()
+    files.check_runs(runs := runs.expanduser().resolve())
+    if root is not None:
+        data_root(root)
     if show:
         typer.echo(table(todo, runs, jobs))
         return

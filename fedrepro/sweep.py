@@ -27,6 +27,7 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import check_runs, make_folder
 from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
 from fedrepro.data import folders
+from fedrepro.data.cache import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
 
 NOTEBOOKS = CHECKOUT / "notebooks"
@@ -92,6 +93,8 @@ def plan(
 ) -> list[Job]:
     """The jobs of a sweep. Every value is checked before the first kernel starts."""
     check_runs(folder := runs.expanduser().resolve())
+    if data_root is not None:
+        find_root(data_root)
     common = {
         "experiment": experiment,
         "methods": list(methods) if methods is not None else None,
@@ -319,7 +322,7 @@ def papermill_complaint(
             dict(given),
             kernel_name="python3",
             progress_bar=False,
-            shutdown_kernel="immediate",  # a busy kernel would keep an interrupted sweep waiting
+            shutdown_kernel="graceful",  # killed at once, it could not save its last round
             cwd=str(cwd) if cwd else None,
         )
     except DeadKernelError:

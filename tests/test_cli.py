@@ -159,9 +159,8 @@ def test_of_a_checkout(tmp_path):
 
 
 def test_surprises_and_ctrl_c_are_one_line_and_a_traceback_needs_debug(monkeypatch):
-    monkeypatch.setattr(
-        papers, "experiments", Mock(side_effect=ZeroDivisionError("by zero,\nalas"))
-    )
+    failing = Mock(side_effect=ZeroDivisionError("by zero,\nalas"))
+    monkeypatch.setattr(papers, "experiments", failing)
     result = call("experiments")
     assert result.exit_code == 1
     assert result.stderr == "error: ZeroDivisionError: by zero,; --debug shows where\n"

@@ -36,7 +36,7 @@ def one_of(name: str, known: Iterable[str], what: str) -> str:
 def first_mistake(error: ValidationError) -> str:
     """The first complaint of a pydantic validation: where, what was given, what is wrong."""
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
+    where = ".".join(str(part) for part in first["loc"]) or "value"
     if first["type"] == "extra_forbidden":
         return f"{where}: there is no such name; correct it"
     if first["type"] == "missing":

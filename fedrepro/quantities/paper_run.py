@@ -14,7 +14,7 @@ from fedrepro.base.places import RUNS
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
-from fedrepro.papers import Arm, Question
+from fedrepro.papers import Arm, Question, Tuning
 from fedrepro.quantities.base import Asked, Figure, Result, cells, get
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
@@ -86,22 +86,25 @@ class Study(Question):
         if tuning is None:
             return arm, {}
         tried: dict[str, tuple[Arm, Record]] = {}
-        first = self._best(arm, arm.trials(tuning), tuning.seed, tried)
-        best = self._best(arm, tried[first][0].constants(tuning, first), tuning.seed, tried)
+        first = self._best(arm, arm.trials(tuning), tuning, tried)
+        best = self._best(arm, tried[first][0].constants(tuning, first), tuning, tried)
         return tried[best][0], {value: run for value, (_, run) in tried.items()}
 
     def _best(
         self,
         arm: Arm,
         trials: Iterable[tuple[str, Arm, Arm]],
-        seed: int,
+        tuning: Tuning,
         tried: dict[str, tuple[Arm, Record]],
     ) -> str:
         """Add further trials to those tried. Returns the best value of all."""
         diverged: Diverged | None = None
+        # what the values are of, such as lr
+        what = ", ".join(arm.tuned) or str(tuning.setting).rpartition(".")[2]
         for value, chosen, run in trials:
             try:
-                tried[value] = chosen, self._record(run, seed=seed, name=f"{arm.label}, {value}")
+                name = f"{arm.label}, {what} {value}"
+                tried[value] = chosen, self._record(run, seed=tuning.seed, name=name)
             except Diverged as error:
                 diverged = error
         if diverged is not None and not tried:

@@ -43,6 +43,10 @@ def test_pictures_by_class_then_name_with_their_domains_and_classes(mine):
     put(mine / "photo" / "cat" / ".DS_Store", b"hidden")
     put(mine / "readme.txt", b"beside the domains")
     put(mine / "photo" / ".thumbs" / "a.png", b"hidden too")
+    for n, kind in enumerate(("gif", "TIFF", "webp", "bmp")):  # with all pixels unchanged
+        (mine / "photo" / "cat" / f"{n:02}.png").unlink()
+        file = mine / "photo" / "cat" / f"{n:02}.{kind}"
+        Image.new("RGB", (8, 8), (n, 0, 255)).save(file, lossless=True)
     found = load_dataset(folders.named(f"folder:{mine}"), 8)
     assert list(found) == ["photo", "sketch"]
     for d, arrays in enumerate(found.values()):
@@ -92,7 +96,7 @@ def test_a_run_is_known_by_content_wherever_it_lies(mine, tmp_path):
         (lambda p: shutil.rmtree(p / "photo"), r"mine holds one domain, sketch; two or more"),
         (lambda p: [shutil.rmtree(d / "cat") for d in p.iterdir()], "holds one class, ein Hund;"),
         (lambda p: shutil.rmtree(p / "photo" / "cat"), r"photo has no picture of cat; every"),
-        (lambda p: put(p / "photo" / "cat" / "x.webp", b""), r"x\.webp is not a picture \(\.png"),
+        (lambda p: put(p / "photo" / "cat" / "x.svg", b""), r"x\.svg is not a picture \(\.png"),
         (lambda p: put(p / "photo" / "x.png", picture(1)), r"x\.png is not in a class of a domain"),
         (lambda p: put(p / "photo/cat/a/x.png", picture(1)), "cat/a is a folder inside a class"),
         (lambda p: put(p / "sketch/cat/01.png", picture(1)[:50]), r"cat/01\.png: cannot be read"),
@@ -105,9 +109,7 @@ def test_what_is_wrong_with_a_folder_is_one_line(mine, change, said):
 
 
 @pytest.mark.parametrize("target", ["outside.png", "nothing", "mine/sketch/cat"])
-def test_links_that_leave_the_folder_are_refused_and_others_are_that_picture(
-    mine, tmp_path, target
-):
+def test_links_that_leave_the_folder_are_refused_and_others_are_a_picture(mine, tmp_path, target):
     link = mine / "photo" / "cat" / "99.png"
     link.symlink_to(mine / "sketch" / "cat" / "00.png")
     found = load_dataset(folders.named(f"folder:{mine}"), 8)["photo"]

@@ -26,7 +26,8 @@ Opened = Callable[[], Any]  # a binary file, or None
 
 TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
 PARTS = (("train", TRAIN), ("test", TEST))
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp")
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # theirs; no other is ever decoded
 MAX_PIXELS = 50_000_000  # a larger picture is not from a data set, but an attack or a mistake
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ARCHIVE_BYTES = 16 * 2**30
@@ -189,7 +190,7 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(BytesIO(content), formats=("PNG", "JPEG", "BMP")) as image:
+            with Image.open(BytesIO(content), formats=FORMATS) as image:
                 check(image.width * image.height <= MAX_PIXELS, name, large)
                 check(image.mode[0] not in "IF", name, "has more than 8 bits per colour")
                 turned = ImageOps.exif_transpose(image) if upright else image
@@ -199,7 +200,7 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
     except Image.DecompressionBombError:
         check(False, name, large)
     except Exception:  # Pillow has many kinds, and words that name no file
-        check(False, name, "cannot be read: it is cut, damaged or no PNG, JPEG or BMP picture")
+        check(False, name, f"cannot be read: it is cut, damaged or none of {', '.join(FORMATS)}")
     raise AssertionError
 
 
