@@ -2,6 +2,7 @@
 what travels; and what its server does."""
 
 import math
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
 from fedrepro.data.transforms import normalise, slices
-from fedrepro.methods.losses import TINY
-from fedrepro.models.base import WrappedModel
+from fedrepro.methods.losses import TINY, wide
+from fedrepro.models.base import WrappedModel, norms
 from fedrepro.models.discriminators import Panel
 
 IMAGES = 256  # in a batch, when extractors are compared
@@ -80,26 +81,19 @@ class DisentanglingModel(WrappedModel):
         return out
 
 
-class Extractor(nn.Module):
+def extractor(module: fl.FLModel) -> nn.Module:
     """Only encoder and projection; BatchNorm uses only the batch's statistics."""
-
-    def __init__(self, module: fl.FLModel) -> None:
-        super().__init__()
-        self.encoder, self.projection = module.encoder, module.projection
-        for layer in self.modules():
-            if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-                layer.track_running_stats = False
-                layer.running_mean = layer.running_var = layer.num_batches_tracked = None
-
-    def forward(self, x: Tensor) -> Tensor:
-        z: Tensor = self.projection(self.encoder(x))
-        return z
+    parts = OrderedDict(encoder=module.encoder, projection=module.projection)
+    for layer in norms(module):
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    return nn.Sequential(parts)
 
 
 class Candidates(nn.Module):
     """Several extractors: uint8 images (n, 3, H, W) -> features (extractors, n, d)."""
 
-    def __init__(self, members: Sequence[Extractor], how: str) -> None:
+    def __init__(self, members: Sequence[nn.Module], how: str) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
         self.how = how
@@ -121,9 +115,8 @@ def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:
     joint (b,): T of pairs that belong together; marginal (b,): of pairs that do not. A scalar in
     nats, in float32 at least; a poor T gives less than 0. Belghazi et al., MINE (2018).
     """
-    wide = torch.promote_types(joint.dtype, torch.float32)
-    spread = torch.logsumexp(marginal.to(wide), dim=0) - math.log(len(marginal))
-    return joint.to(wide).mean() - spread
+    spread = torch.logsumexp(wide(marginal), dim=0) - math.log(len(marginal))
+    return wide(joint).mean() - spread
 
 
 def opposed(x: Tensor, by: float = 1.0) -> Tensor:
@@ -200,13 +193,11 @@ class AttendedSources:
             raise fl.FedReproError(f"FADA target = {self.target}: {choice}")
         if protocol.participation < 1:
             raise fl.FedReproError("FADA needs its target in every round; set participation to 1")
-        sizes, sources = (server.feature_size, 2, self.discriminator_hidden), self.sources(server)
-        pairs = {source: fl.discriminator(*sizes) for source in sources}
-        for source, made in pairs.items():
-            server.add_module(f"discriminator{source}", made)
-        given = iter(pairs.values())
-        server.add_module("discriminators", Panel(lambda: next(given), len(pairs)))
-        members = [Extractor(server.new_network()) for _ in range(clients)]
+        sizes = server.feature_size, 2, self.discriminator_hidden
+        for source in self.sources(server):
+            server.add_module(f"discriminator{source}", fl.discriminator(*sizes))
+        server.add_module("discriminators", Panel(server.modules.values()))
+        members = [extractor(server.new_network()) for _ in range(clients)]
         server.add_module("candidates", Candidates(members, protocol.data.normalise))
 
     def download(self, server: fl.Server, client: int) -> fl.Message:

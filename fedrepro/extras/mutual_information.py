@@ -8,7 +8,7 @@ memorised pairs do not count, and the bound is also valid for few pairs.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -104,17 +104,15 @@ def _one_fold(both: tuple[Tensor, Tensor], rest: Array, judged: Array, seed: int
     """The bound on held-out pairs, for the critic that was best on a fifth of the others."""
     stop = max(2, round(STOPPING * len(rest)))
     order = np.random.default_rng(stream_seed(seed, "figure")).permutation(rest)
-    stopping, training = (
-        tuple(part[torch.from_numpy(chosen)] for part in both)
-        for chosen in (order[:stop], order[stop:])
+    stopping, training, tested = (
+        [part[chosen] for part in both] for chosen in (order[:stop], order[stop:], judged)
     )
     critic = _trained(training, stopping, seed).eval()
     with torch.no_grad():
-        x, y = (part[torch.from_numpy(judged)] for part in both)
-        return float(lower_bound(critic(x, y)))
+        return float(lower_bound(critic(*tested)))
 
 
-def _trained(training: tuple[Tensor, ...], stopping: tuple[Tensor, ...], seed: int) -> Critic:
+def _trained(training: Sequence[Tensor], stopping: Sequence[Tensor], seed: int) -> Critic:
     (x, y), generator = training, torch_stream(seed, "figure")
     with seeded_modules(seed):
         critic = Critic(x.shape[1], y.shape[1])

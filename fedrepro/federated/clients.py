@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedrepro.data.federation import ClientData, Federation
 from fedrepro.methods.prototypes import class_means
-from fedrepro.methods.server import under
+from fedrepro.methods.server import flat, under
 from fedrepro.models import FLModel, layout
 
 Named = dict[str, Tensor]
@@ -47,16 +47,12 @@ class Client:
 
     def state(self) -> Named:
         """All its tensors by flat names, for a checkpoint."""
-        return {
-            f"{group}/{name}": value
-            for group, attribute in GROUPS.items()
-            for name, value in getattr(self, attribute).items()
-        }
+        return flat({group: getattr(self, attribute) for group, attribute in GROUPS.items()})
 
-    def load_state(self, flat: Mapping[str, Tensor]) -> None:
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
         """Restore a checkpoint's tensors."""
         for group, attribute in GROUPS.items():
-            setattr(self, attribute, under(flat, f"{group}/"))
+            setattr(self, attribute, under(saved, f"{group}/"))
 
 
 class Checkpoint(Interface):

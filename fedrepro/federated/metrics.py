@@ -206,7 +206,7 @@ class Curve:
     def _means(self, measure: str, split: str, subject: str) -> "pd.Series[float]":
         """Means over domains by round."""
         read = [row for row in self.rows if row[1] == measure and row[2] == subject]
-        return _by_round(_framed(read), measure, split, subject)["avg"]
+        return _by_round(framed(read), measure, split, subject)["avg"]
 
     def accuracy(self) -> float:
         """The mean of the last tests."""
@@ -228,8 +228,9 @@ class Curve:
 
     def frame(self) -> pd.DataFrame:
         """All rows as a tidy frame."""
-        return _framed(self.rows)
+        return framed(self.rows)
 
 
-def _framed(rows: Sequence[Row]) -> pd.DataFrame:
+def framed(rows: Sequence[Row]) -> pd.DataFrame:
+    """Rows as a curve."""
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))

@@ -24,7 +24,7 @@ from fedrepro.federated.metrics import LAST, Curve, Row, logged, term_rows
 from fedrepro.federated.server import RunningAverage, participants
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
 from fedrepro.methods.messages import Message, count_bytes
-from fedrepro.methods.server import Server, under
+from fedrepro.methods.server import Server, flat, under
 from fedrepro.models import TensorInfo, build_model, layout
 
 Number = TypeVar("Number", int, float)
@@ -332,7 +332,7 @@ class Training:
         """All tensors after the last complete round, by flat names."""
         parts = {"server": self.server.state(), "predicted": self.predicted}
         parts |= {f"client/{client.index}": client.state() for client in self.clients}
-        return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()}
+        return flat(parts)
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Save the state after the last complete round."""

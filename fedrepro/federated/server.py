@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from torch import Tensor
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import numpy_stream
-from fedrepro.methods.messages import Message, tensors_of
+from fedrepro.methods.messages import Message
 from fedrepro.models import TensorInfo
 
 
@@ -56,8 +57,7 @@ class RunningAverage:
     def take(self, position: int, message: Message, weight: float) -> None:
         """Add the shared tensors of a client's message with its weight, and remove them from it.
         Position 0 is the round's first client."""
-        shared = tensors_of(message, "model") if "model" in message else {}
-        message.pop("model", None)
+        shared = cast(Mapping[str, Tensor], message.pop("model", {}))
         for name, value in shared.items():
             info = self._layout[name]
             if self._first and info.is_bn and info.is_buffer:

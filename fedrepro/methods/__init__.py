@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedrepro.base.errors import FedReproError, choices, first_mistake, one_line
+from fedrepro.base.errors import FedReproError, choices, first_mistake, one_line, one_of
 from fedrepro.base.places import LOAD, modules_of
 from fedrepro.methods.base import Method
 
@@ -73,8 +73,8 @@ def _discover() -> None:
             register(entry.load())
         except (Exception, SystemExit) as error:  # of somebody else's: the others still work
             place = f"entry point {entry.name} = {entry.value}"
-            said = f"warning: the method of {place} is left out: {type(error).__name__}: "
-            said += one_line(error)
+            why = f"{type(error).__name__}: {one_line(error)}"
+            said = f"warning: the method of {place} is left out: {why}"
             print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
     for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
         load(Path(file))
@@ -122,10 +122,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> type[Method]:
     """The class of a method. FedReproError, with the nearest names, if there is none."""
-    _discover()
-    if name not in _registry:
-        raise FedReproError(f"no method {name!r}; choose from {choices(name, names())}")
-    return _registry[name]
+    return _registry[one_of(name, names(), "method")]
 
 
 def create(name: str, **values: Any) -> Method:

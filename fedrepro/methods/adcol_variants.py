@@ -63,8 +63,8 @@ class ADCOLVariants(ADCOL):
     def init_server(self, server: fl.Server) -> None:
         super().init_server(server)
         if self.discriminators > 1:
-            panel = Panel(lambda: self.new_discriminator(server), self.discriminators)
-            server.add_module("panel", panel)
+            members = [self.new_discriminator(server) for _ in range(self.discriminators)]
+            server.add_module("panel", Panel(members))
 
     def new_discriminator(self, server: fl.Server) -> nn.Module:
         outputs = server.clients

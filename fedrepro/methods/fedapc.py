@@ -1,6 +1,7 @@
 """Prototypes of augmented images."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -71,14 +72,9 @@ class FedAPC(PrototypeMessages, fl.Method):
         """The augmentation of each view of an image; None: unchanged."""
         if not self.augmented:
             return [None]
-        if self.all_in_each:
-            return [fl.Augmentation(erase=self.erase, crop=self.crop, flip=self.flip)] * self.views
-        single = (
-            fl.Augmentation(erase=self.erase),
-            fl.Augmentation(crop=self.crop),
-            fl.Augmentation(flip=self.flip),
-        )
-        return [single[view % len(single)] for view in range(self.views)]
+        every: dict[str, Any] = {"erase": self.erase, "crop": self.crop, "flip": self.flip}
+        turns = [every] if self.all_in_each else [{name: how} for name, how in every.items()]
+        return [fl.Augmentation(**turns[view % len(turns)]) for view in range(self.views)]
 
     def sent_features(self, client: fl.TrainedClient) -> Tensor:
         mode = self.prototypes_in_training_mode

@@ -32,7 +32,7 @@ class FedPall(PrototypeMessages, fl.Method):
 
     name = "FedPall"
     reference = "zhang2025fedpall"
-    tells, sends_all = "counts", True
+    tells, sends_all, decay = "counts", True, 0.0
     equations = (
         r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{z "
         r"\cdot G^y / \tau}}{\sum_k e^{z \cdot G^k / \tau}}",
@@ -115,5 +115,5 @@ class FedPall(PrototypeMessages, fl.Method):
                 server.fit(name, *data, epochs=self.server_epochs, optimizer=optimizer)
         server.publish("classifier", "predictor", self.broadcast)
 
-    def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return self.renewed(server, *unit_mean(stack, told))
+    def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        return unit_mean(stack, told)

@@ -55,7 +55,7 @@ class FedPallVariants(FedPall):
             terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
         return terms
 
-    def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+    def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         if self.reading == "code":
-            return super().joined(server, stack, told)
-        return self.renewed(server, *count_weighted_mean(stack, told))
+            return super().joined(stack, told)
+        return count_weighted_mean(stack, told)

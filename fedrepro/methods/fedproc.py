@@ -28,7 +28,7 @@ class FedProc(PrototypeMessages, fl.Method):
 
     name = "FedProc"
     reference = "mu2023fedproc"
-    tells = "counts"
+    tells, decay = "counts", 0.0
     equations = (
         r"a_t \, \ell_{con} + (1 - a_t) \, \mathrm{CE}, \qquad a_t = 1 - t/T",
         r"\ell_{con} = -\log \frac{e^{s(z, g_y)}}{\sum_k e^{s(z, g_k)}}",
@@ -79,6 +79,3 @@ class FedProc(PrototypeMessages, fl.Method):
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
         return {**super().download(server, client), "schedule": server.tensors["schedule"]}
-
-    def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return self.renewed(server, *super().joined(server, stack, told))

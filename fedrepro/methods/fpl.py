@@ -68,9 +68,7 @@ class FPL(PrototypeMessages, fl.Method):
         }
 
     def init_server(self, server: fl.Server) -> None:
-        self.hold(
-            server, *self.joined(server, *empty_table(server, server.clients, server.classes))
-        )
+        self.hold(server, *self.joined(*empty_table(server, server.clients, server.classes)))
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         super().server_step(server, uploads)
@@ -83,6 +81,6 @@ class FPL(PrototypeMessages, fl.Method):
         room[rows], owned[rows] = super().stacked(server, uploads)
         return room, owned
 
-    def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+    def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         prototypes, _, present = finch_prototypes(stack, told)
         return prototypes, present

@@ -103,9 +103,5 @@ class I2PFL(PrototypeMessages, fl.Method):
         mixed = mix_other_class(out.features, batch.y, classes, *how)
         return class_means(mixed.detach(), batch.y, classes)
 
-    def joined(self, server: fl.Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return self.renewed(server, *self.generalised(stack, told), self.decay)
-
-    def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
-        """One prototype per class (K, d), and whether there is one (K,), from the clients'."""
-        return distance_reweighted(stack, owned)
+    def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        return distance_reweighted(stack, told)

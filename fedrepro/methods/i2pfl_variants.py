@@ -101,11 +101,11 @@ class I2PFLVariants(I2PFL):
         means, counts = class_means(z, client.labels, client.classes)
         return {"augmented": means, "counts": counts}
 
-    def generalised(self, stack: Tensor, owned: Tensor) -> tuple[Tensor, Tensor]:
+    def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         if self.rule == "reweighting":
-            return distance_reweighted(stack, owned, self.distance)
+            return distance_reweighted(stack, told, self.distance)
         if self.rule == "averaging":
-            return plain_mean(stack, owned)
-        clusters, owner, found = finch_prototypes(stack, owned)
+            return plain_mean(stack, told)
+        clusters, owner, found = finch_prototypes(stack, told)
         means, number = class_means(clusters, owner, stack.shape[1], weights=found)
         return means, number > 0

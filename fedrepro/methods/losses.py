@@ -32,9 +32,8 @@ def kl_from_uniform(logits: Tensor) -> Tensor:
     KL(U || D) = -(1/N) sum_j log(N D_j): Li et al., ADCOL, Eq. 2 and Alg. 1 line 15. FedPall's
     code has this direction too.
     """
-    clients = logits.shape[1]
     log_d = F.log_softmax(logits, dim=1)
-    return -log_d.mean() - math.log(clients)
+    return -log_d.mean() - math.log(logits.shape[1])
 
 
 def kl_to_uniform(logits: Tensor) -> Tensor:
@@ -89,7 +88,7 @@ def prototype_mse(
     error of FedProto's and FPL's code, also used for I2PFL's Eq. 9, whose text does not say which;
     "sum" is the squared Euclidean distance.
     """
-    error = (_wide(z) - _wide(prototypes)[labels]).square()
+    error = (wide(z) - wide(prototypes)[labels]).square()
     each = error.mean(dim=1) if over_dimensions == "mean" else error.sum(dim=1)
     return _mean_where(present.bool()[labels], each)
 
@@ -135,11 +134,11 @@ def fedpall_contrast(
     under "paper" also those without another class.
     """
     there = present.bool()
-    own = _one_hot(labels, len(prototypes))
+    own = one_hot(labels, len(prototypes))
     cosine = _cosine(z, prototypes) / temperature
     known = there[labels]
     if reading == "code":
-        against = _log_sum_exp(_products(_directions(z), _wide(prototypes)) / temperature, there)
+        against = _log_sum_exp(_products(_directions(z), wide(prototypes)) / temperature, there)
     else:
         others = there & ~own
         against = _log_sum_exp(cosine, others)
@@ -157,8 +156,8 @@ def prior_adjusted_cross_entropy(
     code. A class without a prototype has zeros there, so its logit is 0. A scalar in nats.
     """
     logits = _cosine(z, prototypes) / temperature
-    own = _one_hot(labels, len(prototypes))
-    return F.cross_entropy(logits + own * _wide(shares)[labels].log()[:, None], labels)
+    own = one_hot(labels, len(prototypes))
+    return F.cross_entropy(logits + own * wide(shares)[labels].log()[:, None], labels)
 
 
 def distill_kl(logits: Tensor, teacher: Tensor) -> Tensor:
@@ -176,20 +175,20 @@ def mean_regulariser(running: Tensor, reference: Tensor) -> Tensor:
     running: this client's running mean of batch features, with its gradient; reference: that of
     all clients. Zhang et al., DBE (2023), with the factor 0.5 of PFLlib's code.
     """
-    return 0.5 * (_wide(running) - reference).square().mean()
+    return 0.5 * (wide(running) - reference).square().mean()
 
 
 # Parts of the functions above.
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """The tensor in float32 if its type is narrower, else unchanged."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _directions(x: Tensor) -> Tensor:
     """Rows scaled to length 1. A row of zeros does not change and has no gradient."""
-    x = _wide(x)
+    x = wide(x)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(length > TINY, length, math.inf)
 
@@ -204,7 +203,7 @@ def _cosine(x: Tensor, y: Tensor) -> Tensor:
     return _products(_directions(x), _directions(y))
 
 
-def _one_hot(labels: Tensor, classes: int) -> Tensor:
+def one_hot(labels: Tensor, classes: int) -> Tensor:
     """Bool (b, K), True at each sample's class."""
     return labels[:, None] == torch.arange(classes, device=labels.device)
 

@@ -6,6 +6,7 @@ which every method needs, are not counted. Values that a client has itself are n
 its own ``memory``, and a ``schedule``, values that follow from the round's number.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -63,17 +64,15 @@ def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
     If a message has ``present``, only the rows it marks as used are counted: the other rows only
     keep the table's shape the same in all rounds.
     """
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for message in messages:
         present = message.get("present")
         for kind, payload in message.items():
             if kind in OWN:
                 continue
-            size = payload_bytes(payload)
-            if isinstance(payload, Tensor) and isinstance(present, Tensor) and payload.ndim == 2:
-                empty = int((~present).sum()) if len(payload) == len(present) else 0
-                size -= empty * payload.shape[1] * payload.element_size()
-            total[kind] = total.get(kind, 0) + size
+            if isinstance(payload, Tensor) and payload.ndim == 2 and isinstance(present, Tensor):
+                payload = payload[present] if len(payload) == len(present) else payload
+            total[kind] += payload_bytes(payload)
     return total
 
 

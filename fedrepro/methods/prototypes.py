@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods.base import TrainedClient, Upload
+from fedrepro.methods.losses import one_hot, wide
 from fedrepro.methods.messages import Message, tensor_of
 from fedrepro.methods.server import Server
 
@@ -33,8 +34,8 @@ def class_means(
     product with the one-hot labels, because a GPU's indexed sum has no fixed order and so no
     fixed last bits. Half precision is summed in float32.
     """
-    features = features.float() if features.dtype.itemsize < 4 else features
-    hot = (labels[:, None] == torch.arange(classes, device=labels.device)).to(features.dtype)
+    features = wide(features)
+    hot = one_hot(labels, classes).to(features.dtype)
     if weights is not None:
         hot = hot * weights.to(features.dtype)[:, None]
     counts = hot.sum(dim=0)
@@ -48,12 +49,15 @@ def class_means(
 
 def count_weighted_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """sum_i n_i^k c_i^k / sum_i n_i^k: the mean over all clients' samples. FedPall, Eq. 4; RUCR."""
-    return _weighted(stack, counts.to(stack.dtype))
+    weights = counts.to(stack.dtype)
+    total = weights.sum(dim=0)
+    mean = torch.einsum("nk,nkd->kd", weights, stack) / _nonzero(total)[:, None]
+    return mean, total > 0
 
 
 def plain_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """Mean over the clients that have the class: FedProto's code, FedProc, FedAPC."""
-    return _weighted(stack, (counts > 0).to(stack.dtype))
+    return count_weighted_mean(stack, counts > 0)
 
 
 def unit_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,26 +79,12 @@ def distance_reweighted(
     client only, or all equal) it is the mean. With two clients it always is.
     """
     owners = (counts > 0).to(stack.dtype)
-    mean, present = _weighted(stack, owners)
+    mean, present = plain_mean(stack, counts)
     far = torch.linalg.vector_norm(stack - mean, dim=2) * owners
     if distance == "squared":
         far = far.square()
     weights = torch.where(far.sum(dim=0) > 0, far, owners)
-    return _weighted(stack, weights)[0], present
-
-
-def ema(
-    previous: Tensor, new: Tensor, decay: float, previous_present: Tensor, present: Tensor
-) -> tuple[Tensor, Tensor]:
-    """decay * previous + (1 - decay) * new, class by class: I2PFL, Eq. 5 (decay 0.99).
-
-    previous, new (K, d); previous_present, present (K,). A class in only one of them is
-    taken from it: in the first round, all from the new. Returns prototypes and mask, as the means.
-    """
-    before, now = previous_present.bool(), present.bool()
-    both = decay * previous + (1 - decay) * new
-    values = torch.where(now[:, None], torch.where(before[:, None], both, new), previous)
-    return values, before | now
+    return count_weighted_mean(stack, weights)[0], present
 
 
 def finch_prototypes(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -157,8 +147,7 @@ def mix_other_class(z: Tensor, labels: Tensor, classes: int, lam: Tensor, draws:
     """
     n = len(labels)
     order = labels.argsort(stable=True)
-    hot = labels[:, None] == torch.arange(classes, device=labels.device)
-    counts = hot.sum(dim=0)
+    counts = one_hot(labels, classes).sum(dim=0)
     own, start = counts[labels], (counts.cumsum(dim=0) - counts)[labels]
     others = n - own
     chosen = torch.minimum((draws * others).floor().long(), (others - 1).clamp(min=0))
@@ -195,19 +184,9 @@ def fedpall_mix(
     return mixed * kept.to(z.device, z.dtype)
 
 
-# Parts of the functions above.
-
-
 def _nonzero(total: Tensor) -> Tensor:
     """The total as a divisor: 1 where it is 0."""
     return torch.where(total > 0, total, 1.0)
-
-
-def _weighted(stack: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (K, d) over clients with weights (N, K), and where any weight is not 0."""
-    total = weights.sum(dim=0)
-    mean = torch.einsum("nk,nkd->kd", weights, stack) / _nonzero(total)[:, None]
-    return mean, total > 0
 
 
 HELD = ("prototypes", "present")
@@ -221,7 +200,8 @@ class PrototypeMessages:
     first none; it sends both. A client sends ``prototypes``, one row per class it has (`sends_all`:
     of zeros for the others), and, by `tells`, the classes' (K,) numbers of images or a mask. Fields
     a method may have: whether the means' features are in training mode, and of images augmented as
-    in training; whether a class's means are weighted by "images", or equally by "clients".
+    in training; whether a class's means are weighted by "images", or equally by "clients"; the
+    share of the last round's prototypes in the next (I2PFL, Eq. 5), None if only the new are kept.
     """
 
     tells: ClassVar[Literal["counts", "present"]] = "present"
@@ -229,24 +209,28 @@ class PrototypeMessages:
     prototypes_in_training_mode: bool = False
     prototypes_of_augmented_images: bool = False
     prototype_weighting: str = "clients"
+    decay: float | None = None
 
     def sent_features(self, client: TrainedClient) -> Tensor:
         """Features (n, d) for the sent class means, in the order of the client's labels."""
         augmentation = client.augmentation if self.prototypes_of_augmented_images else None
         return client.features(self.prototypes_in_training_mode, augmentation)
 
-    def joined(self, server: Server, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        """The server's next prototypes and mask, from the clients' means (N, K, d), zeros where
-        there is none, and the counts or masks they sent (N, K)."""
+    def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
+        """New prototypes and their mask from the clients' means (N, K, d), zeros where there is
+        none, and the counts or masks they sent (N, K)."""
         mean = count_weighted_mean if self.prototype_weighting == "images" else plain_mean
         return mean(stack, told)
 
-    def renewed(
-        self, server: Server, new: Tensor, there: Tensor, decay: float = 0
-    ) -> tuple[Tensor, Tensor]:
-        """New prototypes (P, d) where present (P,), else the server's; `ema` of both."""
+    def renewed(self, server: Server, new: Tensor, there: Tensor) -> tuple[Tensor, Tensor]:
+        """The server's next prototypes (P, d) and mask (P,) from the new. With a decay, a class in
+        only one of the last and the new is taken from it: in the first round, all from the new."""
+        if self.decay is None:
+            return new, there
         before, known = (server.tensors[kind] for kind in HELD)
-        return ema(before, new, decay, known, there)
+        both = self.decay * before + (1 - self.decay) * new
+        values = torch.where(there[:, None], torch.where(known[:, None], both, new), before)
+        return values, known | there
 
     def init_server(self, server: Server) -> None:
         self.hold(server, *empty_table(server, server.classes))
@@ -269,7 +253,8 @@ class PrototypeMessages:
         return {"prototypes": means if self.sends_all else means[owned], self.tells: told}
 
     def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
-        self.hold(server, *self.joined(server, *self.stacked(server, uploads)))
+        new = self.joined(*self.stacked(server, uploads))
+        self.hold(server, *self.renewed(server, *new))
 
     def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
         """The uploads in the form of `joined`, one row per upload."""

@@ -11,11 +11,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
 from fedrepro.methods.networks import TwoEntrances
-from fedrepro.methods.prototypes import (
-    PrototypeMessages,
-    count_weighted_mean,
-    unit_mean,
-)
+from fedrepro.methods.prototypes import PrototypeMessages, count_weighted_mean, unit_mean
 
 
 @dataclass(frozen=True)
@@ -33,7 +29,7 @@ class RUCR(PrototypeMessages, fl.Method):
 
     name = "RUCR"
     reference = "huang2024rucr"
-    tells, sends_all = "counts", True
+    tells, sends_all, decay = "counts", True, 0.0
     equations = (
         r"\mathrm{CE} + \lambda_f \, \mathrm{CE}\big(\cos(z, G_k)/t + [k = y] \log \pi_k,\; y\big)",
         r"\lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ trains the classifier}",

@@ -116,19 +116,22 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
-        flat = {f"model/{k}": v for k, v in self.model.items()}
-        flat |= {f"tensors/{k}": v.clone() for k, v in self.tensors.items()}
-        for name, module in self.modules.items():
-            flat |= {f"modules/{name}/{k}": v.clone() for k, v in module.state_dict().items()}
-        return flat
+        parts = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
+        copies = {name: v.clone() for name, v in flat({"tensors": self.tensors, **parts}).items()}
+        return flat({"model": self.model}) | copies
 
-    def load_state(self, flat: Mapping[str, Tensor]) -> None:
+    def load_state(self, saved: Mapping[str, Tensor]) -> None:
         """Restore a checkpoint's tensors."""
-        self.model = under(flat, "model/")
-        self.tensors = under(flat, "tensors/")
+        self.model = under(saved, "model/")
+        self.tensors = under(saved, "tensors/")
         self._networks.clear()
         for name, module in self.modules.items():
-            module.load_state_dict(under(flat, f"modules/{name}/"))
+            module.load_state_dict(under(saved, f"modules/{name}/"))
+
+
+def flat(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors of several parts by flat names, ``part/name``."""
+    return {f"{part}/{name}": v for part, named in parts.items() for name, v in named.items()}
 
 
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

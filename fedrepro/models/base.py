@@ -67,7 +67,7 @@ class WrappedModel(FLModel):
     @torch.no_grad()
     def classes(self) -> int:
         """The number of classes of the predictor."""
-        predictor = copy.deepcopy(self.predictor).eval()
+        predictor = architecture(self.predictor, training=False)
         return int(predictor(torch.zeros(1, self.feature_size)).shape[1])
 
 
@@ -118,7 +118,7 @@ def layout(model: FLModel) -> dict[str, TensorInfo]:
             is_bn=is_bn,
             is_buffer=name not in parameters,
             is_counter=is_bn and leaf == "num_batches_tracked",
-            bytes=tensor.numel() * tensor.element_size(),
+            bytes=tensor.nbytes,
             is_fixed=owner in fixed,
         )
     return infos

@@ -2,7 +2,7 @@
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import cast
 
@@ -60,12 +60,12 @@ class ResNetDiscriminator(nn.Module):
 
 
 class Panel(nn.Module):
-    """The last `count` states of a discriminator, the newest first, evaluated together: features
-    (b, d) -> logits (count * b, outputs)."""
+    """Discriminators that are evaluated together, such as the last states of one, the newest first:
+    features (b, d) -> logits (members * b, outputs)."""
 
-    def __init__(self, make: Callable[[], nn.Module], count: int) -> None:
+    def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()
-        self.members = nn.ModuleList(make() for _ in range(count))
+        self.members = nn.ModuleList(members)
 
     def forward(self, z: Tensor) -> Tensor:
         return torch.cat([member(z) for member in self.members])

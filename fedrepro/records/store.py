@@ -80,8 +80,7 @@ class Tracked(Progress):
     def _tell(self) -> None:
         rows = self._training.log.rows
         if len(rows) > self._told:
-            columns = list(metrics.CURVE_COLUMNS)
-            tell(self._tracker, pd.DataFrame(rows[self._told :], columns=columns))
+            tell(self._tracker, metrics.framed(rows[self._told :]))
         self._told = len(rows)
 
 

@@ -66,8 +66,7 @@ def test_a_sources_loss_by_hand():
 def test_the_targets_loss_by_hand_and_without_labels():
     blind = torch.nn.Linear(2, 2, bias=False).double()
     torch.nn.init.zeros_(blind.weight)
-    made = iter([discriminator(), blind])
-    received = {"discriminators": Network(Panel(lambda: next(made), 2))}
+    received = {"discriminators": Network(Panel([discriminator(), blind]))}
     found = terms(received, labels=(99, -99), alignment=0.5)  # no classes
     assert found == pytest.approx({"fool": 0.5 * (math.log(4 / 3) + 3 * LOG2) / 4})
 
