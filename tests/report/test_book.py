@@ -13,7 +13,7 @@ from fedrepro.report import results
 from fedrepro.report.book import MODEL, listed, page, write_scripts
 from fedrepro.report.results import FOLDER, SHORT, STUDIES
 
-STUDY = "i2pfl-office10-reduced-seed0"
+STUDY = "i2pfl-digits4-standin-reduced-seed0"
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +68,10 @@ def test_every_packed_run_is_there_with_what_its_record_says(few, shown):
 
 
 def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(shown):
-    command = "fedrepro run i2pfl {} --dataset office10 --methods MOON --seed 0 --scale reduced"
     uses = [each for run in shown["runs"].values() for each in run["uses"]]
-    table, figure = "table-3-office10", "figure-3"
-    assert [f"I2PFL, {table}, MOON", command.format(table), True] in uses
-    assert [f"I2PFL, {figure}, MOON", command.format(figure), False] in uses
+    rest = "--dataset digits4-standin --methods MOON --seed 0 --scale reduced"
+    for one, of_today in (("table-3-digits", True), ("figure-3", False)):
+        assert [f"I2PFL, {one}, MOON", f"fedrepro run i2pfl {one} {rest}", of_today] in uses
     assert [run["uses"] for run in shown["runs"].values()].count([]) == 1
 
 
