@@ -195,10 +195,10 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(record: Record) -> pd.DataFrame:
-    """A run's curve without digits that say nothing: losses and seconds to three significant
-    digits. Exact: accuracies, bytes, and validation losses where a round is chosen by them."""
+    """A run's curve without digits that say nothing: losses, seconds and the server's log to three
+    significant digits. Exact: accuracies, bytes, validation losses where they choose a round."""
     curve = record.curve
-    losses = curve.measure.isin(["term", "loss", "seconds"])
+    losses = curve.measure.isin(["term", "loss", "seconds", "server"])
     if record.config["protocol"]["early_stop"] is not None:
         losses &= curve.split != "validation"
     scale = 10 ** (2 - np.floor(np.log10(curve.value.abs().where(curve.value != 0, 1.0))))
