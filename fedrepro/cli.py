@@ -105,7 +105,7 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
     commands.bench
 )
 
-OnlyPaper = Annotated[str | None, typer.Option(help="Only this paper's.")]
+OnlyPaper = Annotated[str | None, typer.Option(help="Only this paper's.", parser=str.lower)]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
     str | None,
@@ -185,7 +185,7 @@ def experiments(paper: OnlyPaper = None, as_json: Json = False) -> None:
 
 @app.command()
 def run(
-    paper: Annotated[str, typer.Argument(help="A paper's name, such as adcol.")],
+    paper: Annotated[str, typer.Argument(help="A paper's name, such as adcol.", parser=str.lower)],
     experiment: Part = "all",
     dataset: Datasets = None,
     methods: Methods = None,
@@ -233,7 +233,10 @@ def run(
 
 @app.command("sweep")
 def sweep_command(
-    names: Annotated[list[str], typer.Argument(metavar="PAPERS...", help="Papers by name.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="PAPERS...", help="Papers by name.", parser=str.lower),
+    ],
     seeds: Annotated[str, typer.Option(help="Seeds by commas; 0-2 means 0,1,2.")] = "0,1,2",
     scale: Scale = "smoke",
     changes: Set = None,
@@ -281,7 +284,7 @@ def sweep_command(
 def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     """Run a sweep, show its progress, and exit with its status."""
     from fedrepro.records.environment import pick_device
-    from fedrepro.report.printout import over_seeds
+    from fedrepro.report.printout import MEANS, over_seeds
     from fedrepro.sweep import sweep
 
     if how["on"] == "local":
@@ -297,7 +300,9 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
         raise typer.Exit(130) from None
     finally:
         report.close()
-    typer.echo(text.summary(ended) + over_seeds([job.path for job in ended if job.path]))
+    typer.echo(text.summary(ended))
+    if rows := over_seeds([job.path for job in ended if job.path]):
+        typer.echo(f"\n{text.aligned(MEANS, rows)}")
     if any(outcome.state == "failed" for outcome in ended):
         raise typer.Exit(1)
 

@@ -57,6 +57,7 @@ TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # the part of the table of contents that is filled at each build
 PATH_CHECK = "Your own runs (path check, not results)"
 OWN_RUNS = "Your own runs"
+OWN_MEANS = "Means over the seeds"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -238,8 +239,12 @@ def _execute(
 
 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
-    """Make pages from the user's executed notebooks, in a separate part at the end."""
-    chapters, scales = [], set()
+    """Make pages from the user's executed notebooks, in a separate part at the end, and one with
+    the means over seeds of those that are results."""
+    from fedrepro.report.printout import MEANS, over_seeds
+    from fedrepro.report.text import markdown
+
+    chapters, scales, results = [], set(), []
     for file, notebook in _finished(folder, say):
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
         scale = _parameters(notebook)["scale"]
@@ -248,6 +253,17 @@ def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None
         (copy / OWN).mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, copy / OWN / f"{name}.ipynb")
         chapters.append({"file": f"{OWN.as_posix()}/{name}", "title": name})
+        if scale != "smoke":
+            results.append(file)
+    rows = []
+    try:
+        rows = over_seeds(results)
+    except FedReproError as error:
+        say(f"no page of means over the seeds: {error}")
+    if rows:
+        means = f"# {OWN_MEANS}\n\nAccuracy in percent.\n\n{markdown(MEANS, rows)}"
+        (copy / OWN / "means.md").write_text(means, encoding="utf-8")
+        chapters.insert(0, {"file": f"{OWN.as_posix()}/means"})
     if chapters:
         caption = PATH_CHECK if scales == {"smoke"} else OWN_RUNS
         toc["parts"].append({"caption": caption, "chapters": chapters})

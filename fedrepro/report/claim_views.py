@@ -57,9 +57,10 @@ NOTES = (
     "the rise of a straight line through the last half, as the mean over seeds (since 2026-11-24; "
     "before, of the last five rounds alone, which chance moves by a point or more). A run that the "
     "protocol's own rule ended early is complete, so it does not count as rising.",
-    "An open claim that has runs says which lead such runs would show with 80 % probability, "
-    "beside the printed one. Where the curves are flat it says how many seeds a lead of the "
-    "printed size takes, in hours of one core; else it says what is missing.",
+    "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
+    "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
+    "many seeds a lead of the printed size takes, in hours of one core; else what is missing. "
+    "Outside is no answer to a claim: at scale reduced a lead may have another size.",
     "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
     "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
     "A test without runs names the command that makes them, of three seeds, and its hours: the "
@@ -128,11 +129,8 @@ def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
 
 
 def _said(part: Part, several: bool) -> str:
-    """HTML: what a part compared, the printed lead, and the part's own answer beside others."""
-    least, said = part.weakest, part.why
-    if least is not None and least.printed is not None and "printed" not in said:
-        said += f"; printed {least.printed:+.3g}"
-    return f"{badge(part.verdict)} " * several + escape(said)
+    """HTML: what a part compared, and the part's own answer beside others."""
+    return f"{badge(part.verdict)} " * several + escape(part.why)
 
 
 def _commands(one: Answer) -> str:
@@ -355,12 +353,14 @@ def totals() -> str:
     left = [one for one in every if one.verdict == "open"]
     ran = [one for one in left if any(part.differences for part in one.parts)]
     late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
+    beside = [part.outside for one in every for part in one.parts if part.outside is not None]
     return (
         f"**{len(every)} claims: holds {words.count('holds')}, contradicted "
         f"{words.count('contradicted')}, open {len(left)}.** Of the open ones, "
         f"{len(left) - len(ran)} have no run or cannot be tested, {len(late)} have runs that are "
         f"too short or of earlier settings, and for {len(ran) - len(late)} the runs are too few or "
-        "show no clear difference on every task."
+        "show no clear difference on every task. The printed lead is outside our 95 % interval in "
+        f"{sum(beside)} of the {len(beside)} comparisons with flat curves and a printed lead."
     )
 
 

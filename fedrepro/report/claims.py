@@ -46,17 +46,11 @@ class Part:
     def seeds(self) -> int:
         return min((len(one.gaps) for one in self.differences), default=0)
 
-    def row(self, name: str) -> Row:
-        """Where the runs of a compared row are."""
-        test = self.test
-        used = test.experiment if name == test.better else test.against or test.experiment
-        return used, self.dataset, self.scale, name
-
-    @property
-    def names(self) -> list[str]:
-        """The compared rows."""
-        others = [one.other for one in self.differences]
-        return list(dict.fromkeys([self.test.better, *others])) if others else []
+    def rows(self, *others: str) -> list[Row]:
+        """Where the runs of the compared rows are: of the better one, and of these others."""
+        theirs = self.test.against or self.test.experiment
+        places = [(self.test.experiment, self.test.better), *((theirs, name) for name in others)]
+        return [(used, self.dataset, self.scale, name) for used, name in places]
 
     @property
     def settled(self) -> bool:
@@ -87,6 +81,8 @@ class Part:
             return f"{said}; one seed has no interval; what is missing: more seeds{each}"
         low, high = weakest.interval
         said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}"
+        if weakest.printed is not None:
+            said += f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}
         said += "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
         if self.verdict == "open" and weakest.least_seen is not None:
@@ -94,22 +90,29 @@ class Part:
             said += f"(80 % power){self._cost(weakest)}"
         return said
 
+    @property
+    def outside(self) -> bool | None:
+        """Whether the printed lead lies outside our interval of the weakest one. None where no lead
+        is printed, or the runs are not settled."""
+        one = self.weakest
+        if one is None or one.interval is None or one.printed is None or not self.settled:
+            return None
+        return not one.interval[0] <= one.printed <= one.interval[1]
+
     def _cost(self, weakest: Difference) -> str:
-        """The printed lead, and what it takes to show one of its size."""
-        said, seeds = ", none is printed", weakest.seeds_needed
-        if weakest.printed is not None:
-            said = f", printed {weakest.printed:+.3g}"
+        """What it takes to show a lead of the printed size."""
+        seeds = weakest.seeds_needed
         if self.rising or self.past:
             missing = "longer runs" if self.rising else "runs of today's settings"
-            return f"{said}; what is missing: {missing}"
-        if weakest.printed is None:
-            return said
-        if seeds is None and weakest.printed > weakest.margin:
-            return f"{said}; no number of seeds can detect it, because of the few test images"
-        if seeds is None or seeds <= self.seeds:
-            return said
+            return f"; what is missing: {missing}"
+        if weakest.printed is None or weakest.printed <= weakest.margin:
+            return ""
+        if seeds is None:
+            return "; no number of seeds can detect the printed one, because of the few test images"
+        if seeds <= self.seeds:
+            return ""
         more = hours((seeds - self.seeds) * self.hours)
-        return f"{said}, which needs {seeds} seeds: {more} more hours of one core"
+        return f"; the printed one needs {seeds} seeds: {more} more hours of one core"
 
 
 @dataclass(frozen=True)
@@ -182,8 +185,8 @@ def of_recorded(name: str) -> list[Answer]:
         whole = get(found.paper.experiment(part.test.experiment).kind).whole
         if not whole:
             return 0.0
-        names = [part.test.better, *([] if part.test.above is not None else [one.other])]
-        return whole**2 * noise.variance([rows[part.row(n)] for n in names], one.column)
+        others = () if part.test.above is not None else (one.other,)
+        return whole**2 * noise.variance([rows[row] for row in part.rows(*others)], one.column)
 
     def spent(row: Row) -> float:
         took = [float(metrics.seconds(r.curve).sum()) / 3600 for r in rows.get(row, ())]
@@ -219,10 +222,11 @@ def answers(
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
         _estimate(paper, parts, images)
         for part in parts:
-            rows = {name: part.row(name) for name in part.names}
-            part.rising = tuple(name for name, row in rows.items() if row in rising)
-            part.past = tuple(name for name, row in rows.items() if row in old)
-            part.hours = sum(map(spent, rows.values()))
+            others = dict.fromkeys(one.other for one in part.differences)
+            rows = part.rows(*others) if others else []
+            part.rising = tuple(row[-1] for row in rows if row in rising)
+            part.past = tuple(row[-1] for row in rows if row in old)
+            part.hours = sum(map(spent, rows))
             part.needed = "" if rows else missing(part.test)
         _judge(parts)
         found.append(Answer(paper.name, claim, tuple(parts)))

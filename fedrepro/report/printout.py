@@ -32,26 +32,28 @@ def result(study: Study, experiment: str) -> str:
     return f"{title}\n{lines}\n"
 
 
-def over_seeds(notebooks: Sequence[Path]) -> str:
-    """Mean accuracies of executed notebooks: one row per method, with its number of seeds and the
-    95 % interval over them (Student's t). Empty if no method has two seeds."""
+MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy", "95 % interval")
+
+
+def over_seeds(notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
+    """Mean accuracies of executed notebooks, under the head `MEANS`: one row per method, with its
+    number of seeds and the 95 % interval over them (Student's t). Empty if no method has two."""
     stems, found = {path.stem for path in notebooks}, dict[tuple[str, ...], list[float]]()
     swept = [pair for f in {p.parent for p in notebooks} for pair in collect(f).studies]
     for study, names in (pair for pair in swept if getattr(pair[0], "name", "") in stems):
         methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
         for cell in (cell for name in methods for cell in study.cells(name)):
             if cell["column"] == "avg" and cell["value"] is not None:
-                key = (study.paper.name, cell["table"], study.dataset, cell["method"])
+                key = (study.paper.name, cell["table"], study.dataset, study.scale, cell["method"])
                 found.setdefault(key, []).append(cell["value"])
     if max(map(len, found.values()), default=0) < 2:
-        return ""
-    header = ("paper", "table", "dataset", "method", "seeds", "mean accuracy", "95 % interval")
+        return []
     lines = []
     for place, values in found.items():
         low, high = (number(end, "percent") for end in metrics.interval(values))
         mean = number(sum(values) / len(values), "percent")
         lines.append((*place, str(len(values)), mean, f"{low} to {high}"))
-    return f"\n\n{text.aligned(header, lines)}"
+    return lines
 
 
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:

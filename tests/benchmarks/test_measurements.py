@@ -77,9 +77,10 @@ def test_the_stored_accuracies_of_precisions_are_those_of_the_runs(tmp_path):
 
 def test_fedbn_is_its_authors_code_until_rounding_errors_grow():
     """What the page of the papers' own protocol says of the stored rounds."""
-    stored = pd.read_json(FOLDER.parent / "book" / "records" / "end-to-end-fedbn.json", dtype=False)
+    stored = pd.read_json(RECORDS / "end-to-end-fedbn.json", dtype=False)
     theirs, moved = (stored[f"{what} - ours"].astype(float) for what in ("theirs", "ours moved"))
     assert theirs[0] == 0 and theirs[1] < 1e-4 < 1 < moved[0]
+    assert pd.read_json(RECORDS / "fedbn-shortcuts.json").tail(5).mean().diff().iloc[-1] < 0
 
 
 # the stored counts, and the domains that are read: the stand-in takes minutes to generate
