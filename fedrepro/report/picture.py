@@ -82,7 +82,8 @@ class Picture(Figure):
         return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
-        """With a palette of 256 colours, a third of the size; of fewer, if it is above `MOST`."""
+        """With a palette of 64 colours, a quarter of the size; of 256 if it shows images, or of
+        fewer, if it is above `MOST`."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
         image, info = Image.open(full).convert("RGB"), PngInfo()
@@ -90,7 +91,7 @@ class Picture(Figure):
         if self.drawn_live:
             live = json.dumps(self.drawn_live | {"description": words}, separators=(",", ":"))
             info.add_itxt(LIVE, live, zip=True)
-        for colours in (256, 64, 32, 16):
+        for colours in (256, 64, 32, 16)[not any(ax.images for ax in self.axes) :]:
             small = io.BytesIO()
             image.quantize(colours).save(small, format="png", optimize=True, pnginfo=info)
             if small.tell() <= MOST:
