@@ -105,9 +105,11 @@ class Estimate:
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the values' mean (Student's t); NaN for fewer than two values."""
+    """The 95 % interval of the mean of accuracies in percent (Student's t), within 0 and 100; NaN
+    for fewer than two."""
     series = pd.Series(values, dtype=float)
-    return Estimate(series.mean(), series.sem(), len(series) - 1).between()
+    low, high = Estimate(series.mean(), series.sem(), len(series) - 1).between()
+    return np.clip(low, 0.0, 100.0), np.clip(high, 0.0, 100.0)
 
 
 def best_tested(mean: "pd.Series[float]") -> int:
