@@ -166,15 +166,16 @@ class Results:
         return [row for study in self.holding(experiment) for row in study.cells(experiment)]
 
     def runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
-        """The runs of some experiments (default: all), with their study and experiment."""
-        return [
-            (study, name, result)
-            for study, names in self.studies
-            for name in names
-            if not experiments or name in experiments
-            if study.paper.arm_specs(name)
-            for result in study.results(name)
-        ]
+        """The runs of some experiments (default: all), with their study and experiment. A run that
+        two studies have in the same row counts once."""
+        found: dict[tuple[str, ...], tuple[Study, str, Result]] = {}
+        for study, names in self.studies:
+            for name in names:
+                if (not experiments or name in experiments) and study.paper.arm_specs(name):
+                    for one in study.results(name):
+                        place = name, study.dataset, study.scale, one.label, one.record.run_id
+                        found.setdefault(place, (study, name, one))
+        return list(found.values())
 
     def late_gains(self, *experiments: str) -> dict[tuple[str, str, str, str], float]:
         """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
