@@ -180,7 +180,8 @@ def _train(
 def _diverged(folder: Path) -> Diverged:
     """The error of a diverged run. It is not trained again: the same seed diverges again."""
     said = files.read_json(folder / DIVERGED)
-    message = f"{said['message']} (delete {folder} to train it again)"
+    # by its name alone: notebooks keep the message, and a path is of one machine
+    message = f"{said['message']} (delete the folder {folder.name} to train it again)"
     return Diverged(message, said["seed"], said["round"])
 
 

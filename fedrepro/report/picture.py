@@ -91,7 +91,8 @@ class Picture(Figure):
         if self.drawn_live:
             live = json.dumps(self.drawn_live | {"description": words}, separators=(",", ":"))
             info.add_itxt(LIVE, live, zip=True)
-        for colours in (256, 64, 32, 16)[not any(ax.images for ax in self.axes) :]:
+        most = (256,) if any(ax.images for ax in self.axes) else ()
+        for colours in (*most, 64, 32, 16):
             small = io.BytesIO()
             image.quantize(colours).save(small, format="png", optimize=True, pnginfo=info)
             if small.tell() <= MOST:
