@@ -7,7 +7,7 @@ import fedrepro.methods.api as fl
 
 @dataclass(frozen=True)
 class SOLO(fl.Method):
-    """Local training without any communication. Every federated method should be better.
+    """Local training without any communication. The baseline of federated methods.
 
     The optimiser's momentum is kept between rounds. So rounds are only the points at which the
     networks are tested, and E rounds of e epochs equal one training of E x e epochs.

@@ -4,6 +4,7 @@
 import re
 import sys
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -67,6 +68,8 @@ NOTES = (
     "operations that `fedrepro campaign --list` estimates, with a tuned setting's trials, at the "
     "mean speed of the paper's recorded runs of that scale, or of all papers' if it has none. The "
     "speed of the network in question may be another.",
+    "Where a generated stand-in replaces a domain, a mean has it too, and so has the answer. The "
+    "evidence then gives the difference without it.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. What "
     "is counted from the paper's own networks and rounds, not trained, has no error.",
 )
@@ -349,14 +352,19 @@ def main_claims(page: str, pictures: str) -> str:
 def totals() -> str:
     """How many claims have which answer, and why the others are open, in one sentence."""
     every = [one for name in papers.list() for one in of_recorded(name)]
-    words = [one.verdict for one in every]
+
+    def answered(word: Word) -> str:
+        own = Counter(o.answer.removeprefix(word).lstrip(", ") for o in every if o.verdict == word)
+        how = ", ".join(f"{count} {scale}" for scale, count in own.items())
+        return f"{word} {own.total()}" + f" ({how})" * bool(how)
+
     left = [one for one in every if one.verdict == "open"]
     ran = [one for one in left if any(part.differences for part in one.parts)]
     late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
     beside = [part.outside for one in every for part in one.parts if part.outside is not None]
     return (
-        f"**{len(every)} claims: holds {words.count('holds')}, contradicted "
-        f"{words.count('contradicted')}, open {len(left)}.** Of the open ones, "
+        f"**{len(every)} claims: {answered('holds')}, {answered('contradicted')}, open "
+        f"{len(left)}.** Of the open ones, "
         f"{len(left) - len(ran)} have no run or cannot be tested, {len(late)} have runs that are "
         f"too short or of earlier settings, and for {len(ran) - len(late)} the runs are too few or "
         "show no clear difference on every task. The printed lead is outside our 95 % interval in "

@@ -83,6 +83,8 @@ class Part:
         said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}"
         if weakest.printed is not None:
             said += f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
+        if weakest.rest is not None:
+            said += f", without the stand-in {weakest.rest:+.3g}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}
         said += "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
         if self.verdict == "open" and weakest.least_seen is not None:
@@ -301,6 +303,8 @@ def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator
         return
     sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
     columns = [str(column) for column in better if column != "avg"]
+    standins = set(rows.column[rows.standin.eq(True)]) if "standin" in rows else set()
+    real = [column for column in columns if column not in standins]
     if test.by not in ("each", "only"):
         names = (test.by,) if isinstance(test.by, str) else test.by
         columns = [name for name in names if name in better][:1]
@@ -312,8 +316,11 @@ def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator
             own = sign * by_seed.dropna()
             unit = f"{whole:g}" if whole else column
             facts = name, column, unit, own, test.margin, _printed(paper, test, name, column)
+            rest = None
+            if column == "avg" and standins and test.above is None:
+                rest = sign * float((better[real] - others[name][real]).mean(axis=1).mean())
             if len(own):
-                yield Difference(float(own.mean()), 0.0, 0.0, *facts)
+                yield Difference(float(own.mean()), 0.0, 0.0, *facts, rest)
 
 
 def _others(paper: Paper, test: Comparison) -> Sequence[str]:

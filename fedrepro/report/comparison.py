@@ -111,7 +111,7 @@ def drawn(
 class Difference(Estimate):
     """A test's better row minus another, in one column: the mean over seeds. gaps: by seed; unit:
     differences of one unit have one spread; margin: the least that counts; printed: the same
-    difference of printed numbers."""
+    difference of printed numbers. rest: of an average with a stand-in, the mean without it."""
 
     other: str
     column: str
@@ -119,6 +119,7 @@ class Difference(Estimate):
     gaps: pd.Series = field(compare=False)
     margin: float
     printed: float | None
+    rest: float | None = None
     spread: float = 0.0  # variance of the paired differences over seeds,
     pairs: int = 1  # pooled over this many of them
     images: float = 0.0  # variance of the mean over test images

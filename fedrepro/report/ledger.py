@@ -1,18 +1,22 @@
 """A paper's settings and their sources, and the ledger: the points where its text, public code and
 our runs differ or may differ. Both only from its file, the methods' fields and the records."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from html import escape
 
 import pandas as pd
 
 from fedrepro import methods as registry
+from fedrepro import papers
+from fedrepro.base.protocol import Protocol
 from fedrepro.papers.paper import as_text
 from fedrepro.report.results import Results
 from fedrepro.report.tables import Html, prose, styled
 
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
+TRAINING = ("rounds", "local epochs", "learning rate")
 Row = tuple[str, str, str, str, str]
 Cells = tuple[str, str, str, str]  # of a row, without the setting
 
@@ -99,3 +103,32 @@ def fields(methods: Iterable[str]) -> dict[str, dict[str, str]]:
             own = {"value": as_text(field["default"]), "alternatives": others}
             found[f"{name}.{field['name']}"] = field | own
     return found
+
+
+def scales(paper: str, dataset: str) -> pd.DataFrame:
+    """The settings that differ between the scales of a protocol."""
+    one, names = papers.load(paper), ("paper", "reduced", "smoke")
+    found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in names}
+    whole = pd.DataFrame(found)
+    return whole[whole.nunique(axis=1) > 1]
+
+
+def own_training(paper: str, dataset: str) -> pd.DataFrame:
+    """The rows that train in another way at scale reduced than `scales` says."""
+    one, own = papers.load(paper), defaultdict(list)
+    tables = [e for e in one.experiments if e.arms and e.can_run]
+    for table in (e for e in tables if dataset in one.datasets_for(e.id)):
+        usual = _training(one.protocol(dataset, "reduced", table.id))
+        for arm in one.arms(table.id, dataset, "reduced"):
+            if (training := _training(arm.protocol)) != usual:
+                own[table.id, *training].append(arm.label)
+    every = {e.id: len(e.arms) for e in tables}
+    rows = [
+        (*key, "all" if len(labels) == every[key[0]] else ", ".join(labels))
+        for key, labels in own.items()
+    ]
+    return pd.DataFrame(rows, columns=["table", *TRAINING, "rows"]).set_index("table")
+
+
+def _training(protocol: Protocol) -> tuple[str, ...]:
+    return (*map(as_text, (protocol.rounds, protocol.local_epochs, protocol.optimizer.lr)),)

@@ -124,14 +124,18 @@ class Kept(Study):
         return record
 
 
+Studies = Iterable[tuple[Study, Sequence[str]]]
+
+
 class Results:
     """Studies of several seeds and data sets, each with its experiments. paper: the page's; None if
-    the studies define it."""
+    the studies define it. every: with those of other scales, whose spread a verdict may need."""
 
     def __init__(
-        self, studies: Iterable[tuple[Study, Sequence[str]]], paper: str | None = None
+        self, studies: Studies, paper: str | None = None, every: Studies | None = None
     ) -> None:
         self.studies, self._paper = list(studies), paper
+        self.every = self.studies if every is None else list(every)
 
     @property
     def paper(self) -> Paper:
@@ -143,10 +147,14 @@ class Results:
 
     def where(self, **facts: Any) -> Results:
         """The studies with the given values (dataset="office10", scale="paper", ...)."""
-        return self.those(lambda s: all(getattr(s, key) == v for key, v in facts.items()))
+        scale = facts.pop("scale", None)
+        found = self.those(lambda s: all(getattr(s, key) == v for key, v in facts.items()))
+        found.studies = [pair for pair in found.studies if scale in (None, pair[0].scale)]
+        return found
 
     def those(self, choose: Callable[[Study], bool]) -> Results:
-        return Results([pair for pair in self.studies if choose(pair[0])], self._paper)
+        chosen = [[pair for pair in had if choose(pair[0])] for had in (self.studies, self.every)]
+        return Results(chosen[0], self._paper, chosen[1])
 
     def holding(self, experiment: str) -> list[Study]:
         """The studies with an experiment."""
@@ -164,6 +172,11 @@ class Results:
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         """Rows as from `Study.cells`."""
         return [row for study in self.holding(experiment) for row in study.cells(experiment)]
+
+    @property
+    def whole(self) -> Results:
+        """With the studies of other scales."""
+        return Results(self.every, self._paper)
 
     def runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
         """The runs of some experiments (default: all), with their study and experiment. A run that

@@ -35,7 +35,8 @@ AXES = {
 }
 NOT_RUN = {
     **dict.fromkeys(("ours", "ours_std", "difference", "low", "high")),
-    **{"seeds": 0, "verdict": "not run", "why": "no run of ours", "standin": False, "caveats": ()},
+    **dict.fromkeys(("seeds", "valid"), 0),
+    **{"verdict": "not run", "why": "no run of ours", "standin": False, "caveats": ()},
 }
 _DECIMALS = {"percent": 1, "fraction": 3, "ratio": 2}
 _STATEMENTS = {
@@ -287,9 +288,10 @@ def _cell(
     if cell is None:
         return {"paper": "–", "ours": "–"} if html else {}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
-    seeds = f"(n={int(cell['seeds'])})"
+    valid, seeds = int(cell["valid"]), int(cell["seeds"])
+    of = f"(n={seeds})" if valid in (0, seeds) else f"(n={valid} of {seeds})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
-    ours = f"{ours} {seeds}" if cell["seeds"] else "not run"
+    ours = f"{ours} {of}" if seeds else "not run"
     note = f'<sup class="mark">{letters}</sup>' if html else f" {letters}"
     gap = number(cell["difference"], unit, signed=True)
     if pd.notna(cell["low"]):

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean, stdev, variance
 from typing import Any
 
@@ -22,7 +22,7 @@ LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score"
 BESIDE_STANDIN = "trained beside a stand-in client"
 ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0
 FOREIGN = "an average over other domains than the printed one"
-COLUMNS = (*CELL_KEYS, "unit", "caveats", "standin", "authors", "contradicted")
+COLUMNS = (*CELL_KEYS, "valid", "unit", "caveats", "standin", "authors", "contradicted")
 ORDER_COLUMNS = (
     *("paper", "table", "dataset", "scale", "column", "method"),
     *("rank_ours", "rank_published", "methods", "tau"),
@@ -83,41 +83,52 @@ def rules_markdown() -> str:
     return f"The first rule that applies gives the verdict.\n\n{table}\n{notes}"
 
 
-def build_table(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def build_table(
+    paper: Paper,
+    table: str,
+    rows: Iterable[Mapping[str, Any]],
+    scales: Collection[str | None] | None = None,
+) -> pd.DataFrame:
     """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
 
     rows: from `Study.cells`, one per (method, column, seed), the value in the column's unit, None
     or NaN if there is none; those whose ``table`` names another table are left out. For an
     experiment with ``relative_to`` values are ratios to that row, and so are the published ones.
+    scales: those to show; a verdict may need the spread of another one.
 
     Published cells without a run of ours come last; our rows without a printed cell keep their
     numbers. standin: the column is a stand-in, or an average that contains one. earlier: the word
     of the rules before today's.
     """
     cells = _collect(paper, table, rows)
-    covered = {(cell.method, cell.column) for cell in cells}
+    shown = [cell for cell in cells if scales is None or cell.scale in scales]
+    covered = {(cell.method, cell.column) for cell in shown}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
-    cells += [
+    missing = [
         _Cell(paper, table, (dataset, None, row.method, column), ())
         for row in paper.table(table).rows
         for column in paper.table(table).columns
         if (row.method, column) not in covered
     ]
-    _judge(paper, table, cells)
-    return pd.DataFrame([vars(cell) | cell.printed for cell in cells], columns=list(COLUMNS))
+    _judge(paper, table, cells + missing)
+    columns = list(COLUMNS)
+    return pd.DataFrame([vars(cell) | cell.printed for cell in shown + missing], columns=columns)
 
 
 def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
     """The printed table of an experiment with the numbers of one seed, or of several."""
     table = found.paper.experiment(experiment).table or experiment
-    rows = [{**row, "table": table} for row in found.cells(experiment)]
-    return build_table(found.paper, table, rows)
+    every = found.whole if isinstance(found, Results) else found
+    scales = {study.scale for study, _ in found.studies} if isinstance(found, Results) else None
+    rows = [{**row, "table": table} for row in every.cells(experiment)]
+    return build_table(found.paper, table, rows, scales)
 
 
 class _Cell:
     """A printed cell and ours: the attributes named in `COLUMNS`, and what they follow from. rows:
-    one per seed. name: our column's. refused: why it has no verdict. foreign: because it averages
-    other domains. one_image: what one image moves it by."""
+    one per seed. reached: the values of the seeds that have one. name: our column's. refused: why
+    it has no verdict. foreign: because it averages other domains. one_image: what one image moves
+    it by."""
 
     def __init__(
         self,
@@ -132,10 +143,10 @@ class _Cell:
         self.printed = _printed(paper, table, self.method, self.column)
         seeds = {row["seed"]: row["value"] for row in rows}.values()
         self.values = [math.nan if value is None else value for value in seeds]
-        self.valid = [value for value in self.values if not math.isnan(value)]
-        self.seeds = len(self.values)
-        self.ours = fmean(self.valid) if self.valid else None
-        self.ours_std = stdev(self.valid) if len(self.valid) > 1 else None
+        self.reached = [value for value in self.values if not math.isnan(value)]
+        self.seeds, self.valid = len(self.values), len(self.reached)
+        self.ours = fmean(self.reached) if self.reached else None
+        self.ours_std = stdev(self.reached) if len(self.reached) > 1 else None
         last: Mapping[str, Any] = rows[-1] if rows else {}
         self.name, self.one_image = last.get("column", ""), last.get("one_image", 0.0)
         self.counted = bool(last.get("counted") or last.get("given"))
@@ -221,7 +232,7 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
             cell.verdict, cell.why = settled
         elif both is None:
             cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
-        elif lost := cell.seeds - len(cell.valid):
+        elif lost := cell.seeds - cell.valid:
             cell.verdict, cell.why = "open", f"{lost} of {cell.seeds} seeds have no value"
         else:
             tests[cell.dataset, cell.scale].append((cell, both))
@@ -247,7 +258,7 @@ def _compared(
         printed["published"],
         printed["published_std"] if usable else None,
         paper.table(table).trials or _trials(paper) or 1,
-        cell.valid,
+        cell.reached,
         pooled=_pooled(cells, cell),
         images=images,
         theirs=theirs,
@@ -262,7 +273,7 @@ def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
     seen, freedom = [], 0
     for scale in dict.fromkeys((cell.scale, "reduced")):
         if freedom < ENOUGH:
-            seen += [c.valid for c in beside if c.scale == scale and len(c.valid) > 1]
+            seen += [c.reached for c in beside if c.scale == scale and c.valid > 1]
             freedom = sum(len(values) - 1 for values in seen)
     if not freedom:
         return None
@@ -284,7 +295,7 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
     if cell.refused:
         return "no verdict", cell.refused
     if cell.counted and cell.valid:
-        if abs(fmean(cell.valid) - printed["published"]) <= last_digit(printed["decimals"]):
+        if abs(fmean(cell.reached) - printed["published"]) <= last_digit(printed["decimals"]):
             return "counted equal", "the printed number to its last digit"
         return "counted unequal", "not the printed number"
     return None

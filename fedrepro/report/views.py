@@ -16,7 +16,7 @@ from fedrepro.quantities.base import wide
 from fedrepro.records.record import tsne
 from fedrepro.report import figures, images, score_rules, verdicts
 from fedrepro.report.picture import Picture
-from fedrepro.report.results import FOLDER, Kept, Results
+from fedrepro.report.results import FOLDER, Kept, Results, recorded
 from fedrepro.report.tables import Html, beside_table, folded, number, prose, sections
 from fedrepro.report.text import dataset_name
 
@@ -24,6 +24,7 @@ PRINTED = "The printed numbers"
 NOTHING = "No run is recorded yet for this."
 BEFORE = "discriminator_accuracy_before"  # in the server's log
 UNLOGGED = "No recorded run has the accuracy of the discriminator before its update."
+UNRUN = "It can run, but no run is recorded yet."
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
 
@@ -148,6 +149,8 @@ def place(
     here = found.of_one_scale(dataset, experiment)
     seeds = _values(found, experiment, dataset, column).astype({"value": float})
     ours = seeds.groupby("label", sort=False).value.mean().dropna()
+    seconds = {spec.label for spec in found.paper.arm_specs(experiment) if spec.alternative}
+    ours = ours.drop(seconds - {own, other}, errors="ignore")
     if own not in ours:
         return f"{own}: {NOTHING}"
     ours = ours.sort_values(ascending=False, kind="stable")
@@ -370,16 +373,8 @@ def measured(name: str, **how: Any) -> pd.DataFrame | Html:
     return pd.read_json(path, **how).round(1) if path.exists() else nothing()
 
 
-def scales(paper: str, dataset: str) -> pd.DataFrame:
-    """The settings that differ between the scales of a protocol."""
-    one, names = papers.load(paper), ("paper", "reduced", "smoke")
-    found = {scale: one.sources(dataset, scale).set_index("setting").value for scale in names}
-    whole = pd.DataFrame(found)
-    return whole[whole.nunique(axis=1) > 1]
-
-
 def blocked(paper: str) -> Html:
-    """The tables and figures that are not run, and why."""
-    found = papers.load(paper).experiments
-    rows = [(f"{e.id}: {e.caption}", e.reason) for e in found if e.state != "runs"]
+    """The tables and figures that cannot run or have no recorded run, and why."""
+    found, ran = papers.load(paper).experiments, recorded(paper).experiments
+    rows = [(f"{e.id}: {e.caption}", e.reason or UNRUN) for e in found if e.id not in ran]
     return prose(("table or figure", "why it is not run"), rows, "what is not run")
