@@ -21,9 +21,9 @@ from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html, styled
+from fedrepro.report.tables import Html, nothing, styled
 from fedrepro.report.text import dataset_name
-from fedrepro.report.views import nothing, show, undecided
+from fedrepro.report.views import show, undecided
 
 LEVEL = 0.95
 MEAN = "mean"

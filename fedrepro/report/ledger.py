@@ -1,5 +1,6 @@
-"""A paper's settings and their sources, and the ledger: the points where its text, public code and
-our runs differ or may differ. Both only from its file, the methods' fields and the records."""
+"""A paper's settings and their sources; the ledger: the points where its text, public code and our
+runs differ or may differ; the recorded runs, their date, machine and data; and what one setting,
+the score rule, changes. All only from its file, the methods' fields and the records."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -10,13 +11,24 @@ import pandas as pd
 from fedrepro import methods as registry
 from fedrepro import papers
 from fedrepro.base.protocol import Protocol
+from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
-from fedrepro.report.results import Results
-from fedrepro.report.tables import Html, prose, styled
+from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.records.environment import describe_build
+from fedrepro.report.results import Results, recorded, run_link
+from fedrepro.report.tables import Html, folded, nothing, prose, spread, styled
+from fedrepro.report.text import dataset_name
+from fedrepro.report.verdicts import beside
 
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
 TRAINING = ("rounds", "local epochs", "learning rate")
+RULES = {
+    "last": "last round",
+    "last5": "mean of the last five",
+    "validation": "chosen on validation images",
+    "best-test": "best on the test images (optimistic)",
+}
 Row = tuple[str, str, str, str, str]
 Cells = tuple[str, str, str, str]  # of a row, without the setting
 
@@ -132,3 +144,151 @@ def own_training(paper: str, dataset: str) -> pd.DataFrame:
 
 def _training(protocol: Protocol) -> tuple[str, ...]:
     return (*map(as_text, (protocol.rounds, protocol.local_epochs, protocol.optimizer.lr)),)
+
+
+# What was run.
+
+
+def whole_protocol() -> pd.DataFrame | Html:
+    """Runs under the papers' own protocols: rows and verdicts of each printed table and data set
+    with a run at scale paper."""
+    rows = []
+    for paper in papers.list():
+        found = recorded(paper).where(scale="paper")
+        for name in (n for n in found.experiments if found.runs(n)):
+            for dataset in found.datasets(name):
+                here = found.where(dataset=dataset)
+                ran = {result.label for *_, result in here.runs(name)}
+                cells = beside(here, name)
+                words = cells[cells.verdict != "not run"].verdict.value_counts()
+                asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
+                run = f"{len(ran.intersection(asked))} of {len(asked)}"
+                given = ", ".join(f"{count} {word}" for word, count in words.items())
+                rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
+    frame = pd.DataFrame(rows, columns=["table", "data set", "rows run", "verdicts"])
+    return frame.set_index("table") if rows else nothing()
+
+
+def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
+    return {(study.paper.name, r.record.run_id): (study, r) for study, _, r in found.runs()}
+
+
+def executions(found: Results) -> pd.DataFrame | Html:
+    """Date, machine, versions and commit: one row per group of runs that share them."""
+    rows = [
+        {
+            **{"paper": study.paper.name, "dataset": study.dataset, "scale": study.scale},
+            "date": facts["date"][:10],
+            "machine": f"{facts['device']}, {facts['threads']} thread",
+            "python": facts["python"],
+            **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
+            "commit": (facts["commit"] or "unknown")[:10]
+            + (" (changed files)" if facts["dirty"] else ""),
+        }
+        for study, facts in (
+            (study, result.record.environment) for study, result in _each_run(found).values()
+        )
+    ]
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame(rows).fillna("none")
+    return frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
+
+
+def hashes(found: Results) -> pd.DataFrame | Html:
+    """The hashes of the runs' data."""
+    rows = {
+        (study.dataset, study.scale, what): {"sha256": value[:16]}
+        for study, result in _each_run(found).values()
+        for what, value in result.record.data["hashes"].items()
+    }
+    if not rows:
+        return nothing()
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["dataset", "scale", "what"])
+
+
+def every_run(found: Results) -> Html:
+    """Id with a link, method, seed and mean accuracy under all score rules: one row per run."""
+    rows = {
+        result.record.run_id: {
+            "dataset": study.dataset,
+            "scale": study.scale,
+            "run": result.label,
+            "seed": study.seed,
+            "rounds": int((curve := result.record.curve)["round"].max()),
+            **{r: f"{score['avg']:.2f}" for r, score in metrics.all_scores(curve).items()},
+        }
+        for study, result in _each_run(found).values()
+    }
+    if not rows:
+        return nothing()
+    frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
+    frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
+    links = {run: f'<a href="{run_link(run)}">{run}</a>' for run in rows}
+    shown = frame.rename(index=links, columns=RULES)
+    return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
+
+
+def this_build() -> pd.DataFrame:
+    """Date, versions and commit of the machine that builds the pages."""
+    return pd.Series(describe_build(), name="").to_frame().rename_axis("fact")
+
+
+# The same runs under each score rule.
+
+
+def each_rule(found: Results, experiment: str) -> str:
+    """A printed table under each score rule, from the same curves: does the order of the methods
+    depend on the round in which a number is read? Folded HTML, for each data set and scale with
+    runs of an accuracy table. Second readings, and methods with a diverged seed, are left out."""
+    if found.paper.experiment(experiment).kind != "accuracy":
+        return ""
+    cells, shown = found.cells(experiment), ""
+    for dataset, scale in dict.fromkeys((row["dataset"], row["scale"]) for row in cells):
+        here = found.where(dataset=dataset, scale=scale)
+        own = [row for row in here.cells(experiment) if row["column"] == "avg"]
+        unfit = {row["method"] for row in own if row["value"] is None or row["alternative"]}
+        if fit := [m for m in dict.fromkeys(row["method"] for row in own) if m not in unfit]:
+            title = f"The same runs under each score rule ({experiment}, {dataset} {scale})"
+            shown += folded(title, _by_rule(here, experiment, fit, title))
+    return shown
+
+
+def _by_rule(found: Results, experiment: str, methods: list[str], title: str) -> str:
+    rows = [
+        (result.label, rule, score["avg"])
+        for *_, result in found.runs(experiment)
+        for rule, score in metrics.all_scores(result.record.curve).items()
+    ]
+    frame = pd.DataFrame(rows, columns=["method", "rule", "value"])
+    seeds = frame.groupby(["method", "rule"]).value
+    means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
+    means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs its images for every method
+    ranks, columns = means.round(9).rank(ascending=False), {}
+    for rule in means:
+        name = RULES[str(rule)] + ", as above" * (rule == found.paper.rule)
+        pairs = zip(means[rule], stds[rule], strict=True)
+        columns[name, "avg (%)"] = [spread(mean, std, "percent") for mean, std in pairs]
+        columns[name, "rank"] = [f"{rank:g}" for rank in ranks[rule]]
+    shown = pd.DataFrame(columns, index=[escape(method) for method in methods])
+    shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
+    caption = "Mean and deviation over the seeds, and rank (1 is best). Small gaps may be chance."
+    return f"<p>{escape(_moved(ranks))}</p>\n" + styled(shown, "dataframe rules", title, caption)
+
+
+def _moved(ranks: pd.DataFrame) -> str:
+    """A sentence on how the rules change the order. ranks: methods downwards, rules across."""
+    if len(ranks) < 2:
+        return "One method has no order."
+    firsts: dict[str, list[str]] = {}
+    for rule in ranks:
+        first = ranks.index[ranks[rule] == ranks[rule].min()]
+        firsts.setdefault(" and ".join(map(str, first)), []).append(RULES[str(rule)])
+    text = f"The rule does not change who is first: {next(iter(firsts))}."
+    if len(firsts) > 1:
+        each = "; ".join(f"{who} ({', '.join(rules)})" for who, rules in firsts.items())
+        text = f"Who is first depends on the rule: {each}."
+    moved = ranks.max(axis=1) - ranks.min(axis=1)
+    if not moved.any():
+        return f"{text} No rank changes."
+    return f"{text} {(moved > 0).sum()} of {len(ranks)} ranks change, by {moved.max():g} at most."

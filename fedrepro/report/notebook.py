@@ -26,7 +26,7 @@ from fedrepro.report import figures, images, views
 from fedrepro.report.ledger import protocol_table
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html
+from fedrepro.report.tables import Html, nothing
 
 OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
@@ -139,7 +139,7 @@ def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture |
         curve = result.record.curve
         rows = curve[(curve.measure == "server") & (curve.subject == term)]
         frames.append(rows.assign(label=result.label, seed=one.seed, avg=rows.value))
-    return figures.curves(pd.concat(frames), ylabel=ylabel) if frames else views.nothing()
+    return figures.curves(pd.concat(frames), ylabel=ylabel) if frames else nothing()
 
 
 def prototypes(found: Results, experiment: str) -> None:

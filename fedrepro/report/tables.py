@@ -15,6 +15,7 @@ from fedrepro.report.text import aligned
 from fedrepro.report.verdicts import order
 
 Links = Mapping[tuple[str, str, str, str], str]
+NOTHING = "No run is recorded yet for this."
 FILED = "authors’ file"
 PARTS = {  # what a column shows, by scale
     "paper": ("paper", "ours", "difference", "verdict"),
@@ -58,6 +59,11 @@ class Html:
 
     def __repr__(self) -> str:
         return f"<{self.summary}>"
+
+
+def nothing(said: str = NOTHING) -> Html:
+    """The line for missing records."""
+    return Html(f"<p><em>{said}</em></p>", said)
 
 
 def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str:

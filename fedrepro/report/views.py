@@ -14,24 +14,19 @@ from fedrepro.federated import metrics
 from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
 from fedrepro.records.record import tsne
-from fedrepro.report import figures, images, score_rules, verdicts
+from fedrepro.report import figures, images, ledger, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded
-from fedrepro.report.tables import Html, beside_table, folded, number, prose, sections
+from fedrepro.report.tables import NOTHING as NOTHING
+from fedrepro.report.tables import Html, beside_table, folded, nothing, number, prose, sections
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
-NOTHING = "No run is recorded yet for this."
 BEFORE = "discriminator_accuracy_before"  # in the server's log
 UNLOGGED = "No recorded run has the accuracy of the discriminator before its update."
 UNRUN = "It can run, but no run is recorded yet."
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
-
-
-def nothing(said: str = NOTHING) -> Html:
-    """The line for missing records."""
-    return Html(f"<p><em>{said}</em></p>", said)
 
 
 def show(things: Iterable[Any]) -> None:
@@ -91,7 +86,7 @@ def table(found: Results, experiment: str) -> Html:
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
         return replace(nothing(), html=first + nothing().html + folded(PRINTED, shown.html))
-    html = first + undecided(found, experiment) + shown.html + score_rules.each(found, experiment)
+    html = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
     if spec.table and all(section.bare for section in sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
         html += folded(PRINTED, beside_table(printed, caption).html)

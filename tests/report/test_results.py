@@ -18,7 +18,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import Store
-from fedrepro.report import execution, results, verdicts, views
+from fedrepro.report import ledger, results, verdicts, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
 from tests.report.made import Made
@@ -170,7 +170,7 @@ def test_without_records_pages_say_so():
     empty = Results([], "adcol")
     by_dataset = (views.curves, views.by_domain, views.traffic, views.numbers)
     shown = [
-        *(view(empty) for view in (views.overview, execution.executions)),
+        *(view(empty) for view in (views.overview, ledger.executions)),
         *(view(empty, "table-1") for view in (views.table, views.beside)),
         *(view(empty, "table-1", "digits5") for view in by_dataset),
         *(view(empty, "table-1", "digits5", "mu") for view in (views.sweep, views.in_and_out)),
@@ -236,9 +236,9 @@ def test_adaptation_in_and_out_of_domain(monkeypatch):
 
 def test_views_of_the_recorded_runs():
     found = recorded("fedapc").where(dataset="office10")
-    facts = execution.executions(found)
-    assert facts.runs.sum() == execution.every_run(found).html.count("run.html#run-") > 10
-    assert not execution.hashes(found).empty and "torch" in execution.this_build().index
+    facts = ledger.executions(found)
+    assert facts.runs.sum() == ledger.every_run(found).html.count("run.html#run-") > 10
+    assert not ledger.hashes(found).empty and "torch" in ledger.this_build().index
     sent = views.traffic(found, "table-1-office10", "office10")
     assert {"model up", "prototypes down"} <= set(words(sent))
     assert "webcam" in words(views.by_domain(found, "table-1-office10", "office10"))

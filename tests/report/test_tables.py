@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from fedrepro import papers
-from fedrepro.report import score_rules, tables, views
+from fedrepro.report import ledger, tables, views
 from fedrepro.report.ledger import protocol_table
 from fedrepro.report.results import Results, recorded
 from fedrepro.report.tables import number
@@ -176,7 +176,7 @@ def each(scale: str, **values: float | None) -> str:
     found = Results(
         [(Made("adcol", "office10", scale, 0, {"table-4": cells}, curves=CURVES), ["table-4"])]
     )
-    return score_rules.each(found, "table-4")
+    return ledger.each_rule(found, "table-4")
 
 
 def test_ranks_and_who_is_first_are_computed_under_each_rule():
