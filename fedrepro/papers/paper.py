@@ -88,7 +88,6 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
     venue: str
     year: int
     note: str = ""
-    statistic: str
     claims: tuple[Claim, ...]
     reporting: Settings
     columns: dict[str, tuple[str, ...]] = {}

@@ -49,9 +49,6 @@ class Table(_Spec):
     over trials can enter an interval. trials: of its numbers, if not the paper's."""
 
     id: str
-    caption: str
-    dataset: str
-    metric: str
     unit: str
     units: dict[str, str] = {}
     source: Literal["table", "figure", "prose"] = "table"
@@ -94,7 +91,6 @@ class Authors(_Spec):
     printed unit. test_sizes: images, by data set."""
 
     repository: str
-    formula: str
     test_sizes: dict[str, tuple[int, ...]]
     values: dict[str, dict[str, dict[str, float]]]
     domains: dict[str, Domains] = {}
