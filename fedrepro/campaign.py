@@ -154,7 +154,7 @@ def _alive(pid: int, born: float) -> bool:
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     """One line per run and one of totals. Hours come from the speed of the runs trained here."""
-    from fedrepro.quantities.work import pflop
+    from fedrepro.quantities.costs import pflop
     from fedrepro.report.text import aligned
 
     said = [status(run, folder) for run in runs]

@@ -16,7 +16,7 @@ from fedrepro.data.federation import Samples
 from fedrepro.federated.clients import Checkpoint
 from fedrepro.methods.mpft import MPFT
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
-from fedrepro.quantities.figure_arrays import Made, encoder_caveats, kept, likeness
+from fedrepro.quantities.counted import Made, encoder_caveats, kept, likeness
 from fedrepro.records import federation_of
 
 LEARNING_RATE = 0.01  # of Adam, on the [0, 1] scale of pixels; the paper gives neither

@@ -180,7 +180,7 @@ def _bare(ax: Any) -> None:
 def plane(points: pd.DataFrame) -> Picture:
     """t-SNE of embeddings and prototypes: a colour for each domain, a marker for each class.
     Prototypes are large with an edge; red stars are the means of prototypes over clients.
-    points: x, y, domain, cls, role, from `figure_arrays.with_prototypes`."""
+    points: x, y, domain, cls, role, from `counted.with_prototypes`."""
     star = "mean of prototypes"
     domains = list(dict.fromkeys(points[points.role != star].domain))
     classes = list(dict.fromkeys(points.cls))

@@ -6,7 +6,7 @@ from functools import cache
 from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.papers import Comparison, Paper
-from fedrepro.quantities import work
+from fedrepro.quantities.costs import pflop_done, pflop_unread
 from fedrepro.records import Record
 from fedrepro.report.results import recorded
 
@@ -42,7 +42,7 @@ def _size(
             tried = arm.trials(tuning) if tuning is not None else ()
             todo = [(arm.protocol, SEEDS), *((run.protocol, 1) for *_, run in tried)]
             for protocol, times in todo:
-                if (size := work.unread(protocol, runs)) is None:
+                if (size := pflop_unread(protocol, runs)) is None:
                     return None
                 total += size * times
     return total
@@ -54,7 +54,7 @@ def hours(count: float) -> str:
 
 def _speed(runs: Iterable[Record]) -> float | None:
     """PFLOP per hour; None if no run has images."""
-    sizes = {run.run_id: (run, size) for run in runs if (size := work.done(run)) is not None}
+    sizes = {run.run_id: (run, size) for run in runs if (size := pflop_done(run)) is not None}
     spent = sum(float(metrics.seconds(run.curve).sum()) for run, _ in sizes.values()) / 3600
     return sum(size for _, size in sizes.values()) / spent if spent else None
 

@@ -20,7 +20,7 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
-from fedrepro.quantities.figure_arrays import with_prototypes
+from fedrepro.quantities.counted import with_prototypes
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.report import figures, images, views
 from fedrepro.report.ledger import protocol_table

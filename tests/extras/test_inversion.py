@@ -11,7 +11,7 @@ from fedrepro.base.rng import torch_stream
 from fedrepro.data.embeddings import Embedder
 from fedrepro.extras import clip
 from fedrepro.extras.inversion import invert
-from fedrepro.quantities.figure_arrays import likeness
+from fedrepro.quantities.counted import likeness
 from fedrepro.records.checkpoint import FileCheckpoint
 from tests.data.test_embeddings import Made
 

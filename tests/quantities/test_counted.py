@@ -11,9 +11,9 @@ from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.quantities import base, costs, counted
 from fedrepro.quantities.base import Asked, cells
+from fedrepro.quantities.costs import pflop, pflop_done, pflop_unread
 from fedrepro.quantities.counted import frechet
 from fedrepro.quantities.paper_run import study
-from fedrepro.quantities.work import done, pflop, unread
 from fedrepro.records import Record, federation_of
 from fedrepro.report.results import recorded
 
@@ -162,7 +162,7 @@ def test_operations_are_three_passes_for_each_image_and_epoch():
     rounds = arm.protocol.rounds * arm.protocol.local_epochs
     found = pflop(arm.protocol, images, classes, size)
     assert found == pytest.approx(3 * adapter * images * rounds / 1e15)
-    assert unread(arm.protocol, []) is None  # embedded
+    assert pflop_unread(arm.protocol, []) is None  # embedded
 
 
 def _runs(paper: str, experiment: str) -> list[Record]:
@@ -180,10 +180,10 @@ def _runs(paper: str, experiment: str) -> list[Record]:
 def test_a_run_is_estimated_before_it_is_made(paper, experiment, known):
     others = _runs(paper, known) if known else []
     first, *_ = _runs(paper, experiment)
-    assert unread(first.protocol, others) == pytest.approx(done(first), rel=0.01)
-    assert (unread(first.protocol, []) is None) == bool(known)
+    assert pflop_unread(first.protocol, others) == pytest.approx(pflop_done(first), rel=0.01)
+    assert (pflop_unread(first.protocol, []) is None) == bool(known)
 
 
 def test_label_skew_divides_all_images_of_the_release():
     (arm,) = [a for a in papers.load("adcol").arms("table-12") if a.label == "FedAvg"]
-    assert unread(arm.protocol, []) == pflop(arm.protocol, 50_000, 10, 32)
+    assert pflop_unread(arm.protocol, []) == pflop(arm.protocol, 50_000, 10, 32)

@@ -14,7 +14,7 @@ from fedrepro.base.protocol import Scale
 from fedrepro.extras import inversion
 from fedrepro.methods.prototypes import class_means
 from fedrepro.quantities.base import Asked
-from fedrepro.quantities.figure_arrays import likeness, with_prototypes
+from fedrepro.quantities.counted import likeness, with_prototypes
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.records import federation_of
 from fedrepro.report import images

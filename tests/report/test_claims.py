@@ -11,7 +11,6 @@ from scipy import stats
 
 from fedrepro import papers
 from fedrepro.papers import Claim, Comparison, Paper
-from fedrepro.quantities import work
 from fedrepro.quantities.base import get
 from fedrepro.report import missing
 from fedrepro.report.claims import Answer, answers, of_recorded
@@ -181,7 +180,7 @@ def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
     ],
 )
 def test_hours_are_the_work_of_all_rows_seeds_and_trials(monkeypatch, paper, experiment, runs):
-    monkeypatch.setattr(work, "unread", lambda *_: 4.0)
+    monkeypatch.setattr(missing, "pflop_unread", lambda *_: 4.0)
     monkeypatch.setattr(missing, "_speed", lambda *_: 2.0)
     loaded = papers.load(paper)
     tests = [test for claim in loaded.claims for test in claim.tests]
