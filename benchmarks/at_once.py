@@ -26,7 +26,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.fedavg import FedAvg
-from fedrepro.records.environment import environment
+from fedrepro.records.record import environment
 
 # Images of a client, their side in pixels, and a batch: about a second a round on two cores.
 WORK = {

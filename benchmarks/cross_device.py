@@ -32,7 +32,7 @@ from rounds import made_samples
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.engine import ENGINES
-from fedrepro.records.environment import environment, pick_device
+from fedrepro.records.record import environment, pick_device
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

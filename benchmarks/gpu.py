@@ -40,7 +40,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol
 from fedrepro.federated.rounds import Training
 from fedrepro.records import RunSpec, Store, federation_of
-from fedrepro.records.environment import environment, pick_device
+from fedrepro.records.record import environment, pick_device
 
 HERE = Path(__file__).resolve().parent
 STEPS = ("checks", "timing", "runs")

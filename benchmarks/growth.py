@@ -37,7 +37,7 @@ from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation
 from fedrepro.federated.rounds import Training
 from fedrepro.models import build_model, parameter_count
-from fedrepro.records.environment import environment, pick_device
+from fedrepro.records.record import environment, pick_device
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS = ("FedAvg", "ADCOL")

@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.threads import one_thread
 from fedrepro.models import build_model
-from fedrepro.records.environment import device_name
+from fedrepro.records.record import device_name
 
 RESULT = Path(__file__).parent / "results" / "peak.md"
 NETWORKS = (("resnet10", 32, 32), ("adcol-resnet50", 64, 32), ("adcol-resnet50", 28, 64))

@@ -34,7 +34,7 @@ from fedrepro.engine import LoopEngine
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.methods.server import Server
-from fedrepro.records.environment import environment, pick_device
+from fedrepro.records.record import environment, pick_device
 
 RESULTS = Path(__file__).resolve().parent / "results"
 METHODS = ("FedAvg", "ADCOL")

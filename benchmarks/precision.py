@@ -21,7 +21,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
-from fedrepro.records.environment import environment, pick_device
+from fedrepro.records.record import environment, pick_device
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PAPER, RULE, BASE = "adcol", "last5", "float32"

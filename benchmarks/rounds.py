@@ -34,7 +34,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
-from fedrepro.records.environment import environment, pick_device
+from fedrepro.records.record import environment, pick_device
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"

@@ -219,7 +219,7 @@ def run(
     from fedrepro.base.progress import progress
     from fedrepro.quantities.paper_run import Study  # torch comes with it
     from fedrepro.records import Store
-    from fedrepro.records.environment import pick_device
+    from fedrepro.records.record import pick_device
     from fedrepro.report.printout import result
 
     pick_device(device)
@@ -283,7 +283,7 @@ def sweep_command(
 
 def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     """Run a sweep, show its progress, and exit with its status."""
-    from fedrepro.records.environment import pick_device
+    from fedrepro.records.record import pick_device
     from fedrepro.report.printout import MEANS, over_seeds
     from fedrepro.sweep import sweep
 

@@ -208,7 +208,7 @@ def check_place(on: str, scheduler: str | None) -> None:
 def usual_workers(jobs: Sequence[Job]) -> int:
     """The number of notebooks to execute at once: one per core if memory allows, because two
     processes with one thread are faster than one with two threads; on a GPU, one."""
-    from fedrepro.records.environment import pick_device
+    from fedrepro.records.record import pick_device
 
     devices = {pick_device(job.parameters.get("device", "auto")).type for job in jobs}
     if devices != {"cpu"}:

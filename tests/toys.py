@@ -16,8 +16,8 @@ from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.records import Record, Store
-from fedrepro.records.checkpoint import FileCheckpoint
 from fedrepro.records.packed import Pack
+from fedrepro.records.store import FileCheckpoint
 
 SIZE = 16
 CLASSES = 3

@@ -20,7 +20,7 @@ from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, LocalModel
 from fedrepro.methods.fedavg import FedAvg
-from fedrepro.records.environment import pick_device
+from fedrepro.records.record import pick_device
 
 
 class Counted(FedAvg):

@@ -29,9 +29,8 @@ from fedrepro.methods.messages import Message, Network, count_bytes, payload_byt
 from fedrepro.methods.prototypes import class_means, plain_mean
 from fedrepro.models import build_model, discriminator, parameter_count
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
-from fedrepro.records.checkpoint import FileCheckpoint
-from fedrepro.records.environment import environment
-from fedrepro.records.record import compact, short_hash, tsne
+from fedrepro.records.record import compact, environment, short_hash, tsne
+from fedrepro.records.store import FileCheckpoint
 
 Array = npt.NDArray[np.float64]
 # Encoder, and most images of a source, by scale.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 
 import pandas as pd
+import torch
 
 from fedrepro import methods as registry
 from fedrepro import papers
@@ -14,7 +15,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
 from fedrepro.quantities.paper_run import Result, Study
-from fedrepro.records.environment import describe_build
+from fedrepro.records.record import environment
 from fedrepro.report.results import Results, recorded, run_link
 from fedrepro.report.tables import Html, folded, nothing, prose, spread, styled
 from fedrepro.report.text import dataset_name
@@ -231,7 +232,11 @@ def every_run(found: Results) -> Html:
 
 def this_build() -> pd.DataFrame:
     """Date, versions and commit of the machine that builds the pages."""
-    return pd.Series(describe_build(), name="").to_frame().rename_axis("fact")
+    facts = environment(torch.device("cpu"))
+    packages = facts.pop("packages")
+    shown = {key: value for key, value in facts.items() if value is not None} | packages
+    texts = {key: str(value) for key, value in shown.items()}
+    return pd.Series(texts, name="").to_frame().rename_axis("fact")
 
 
 # The same runs under each score rule.

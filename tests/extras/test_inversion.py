@@ -12,7 +12,7 @@ from fedrepro.data.embeddings import Embedder
 from fedrepro.extras import clip
 from fedrepro.extras.inversion import invert
 from fedrepro.quantities.counted import likeness
-from fedrepro.records.checkpoint import FileCheckpoint
+from fedrepro.records.store import FileCheckpoint
 from tests.data.test_embeddings import Made
 
 

@@ -13,7 +13,7 @@ from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
 from fedrepro.federated.metrics import Curve
 from fedrepro.federated.server import participants, turns_of
-from fedrepro.records.checkpoint import FileCheckpoint
+from fedrepro.records.store import FileCheckpoint
 from tests import toys
 from tests.toys import numbers, start
 

@@ -12,9 +12,8 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.data import cache, embeddings
 from fedrepro.data.readers.common import Decoded
 from fedrepro.records import Record
-from fedrepro.records import checkpoint as checkpoints
 from fedrepro.records import store as store_module
-from fedrepro.records.checkpoint import FileCheckpoint
+from fedrepro.records.store import FileCheckpoint
 from tests import toys
 from tests.data.made import one_line
 from tests.records.conftest import obtain
@@ -75,8 +74,11 @@ def test_the_list_itself(record):
             pytest.fail(how)
 
 
+WHOLE = torch.arange(6.0).reshape(2, 3)
 TENSORS = {
-    "a": torch.arange(6.0).reshape(2, 3).T,
+    "a": WHOLE.T,
+    "alias": WHOLE[1:],
+    "bfloat": WHOLE.bfloat16(),
     "b": torch.tensor([True, False]),
     "c": torch.tensor(7),
     "empty": torch.zeros(0, 4, dtype=torch.float64),
@@ -93,7 +95,7 @@ def test_a_checkpoint_is_what_was_saved_or_refused(tmp_path, monkeypatch):
     for name, value in TENSORS.items():
         assert torch.equal(stored[name], value) and stored[name].dtype == value.dtype
     free = type("Usage", (), {"free": 10})
-    monkeypatch.setattr(checkpoints.shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda path: free)
     with pytest.warns(UserWarning, match="not saved; make room"):
         checkpoint.save({"a": torch.zeros(99)}, {"round": 3})
     assert checkpoint.load()[1] == FACTS
