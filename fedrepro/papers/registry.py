@@ -183,10 +183,4 @@ def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
         paper.arms(experiment)  # raises the line that says why
     if scale == "smoke":
         return [SMOKE_DATASET]
-    runs = paper.named(experiment, scale)
-    if not runs:
-        raise FedReproError(
-            f"nothing of {paper.short} runs yet; `fedrepro experiments --paper {paper.name}` says "
-            "what is missing"
-        )
-    return list(dict.fromkeys(name for e in runs for name in e.datasets))
+    return list(dict.fromkeys(name for e in paper.named(experiment, scale) for name in e.datasets))

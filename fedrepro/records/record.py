@@ -207,12 +207,7 @@ class Record:
 
     @cached_property
     def curve(self) -> pd.DataFrame:
-        try:
-            return pd.read_parquet(BytesIO(self.read("curve.parquet")))
-        except (OSError, ValueError) as error:
-            raise FedReproError(
-                f"{self.folder / 'curve.parquet'} cannot be read ({error}); {AGAIN}"
-            ) from None
+        return pd.read_parquet(BytesIO(self.read("curve.parquet")))
 
     @cached_property
     def features(self) -> dict[str, Array]:

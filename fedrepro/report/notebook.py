@@ -22,11 +22,11 @@ from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
 from fedrepro.quantities.counted import with_prototypes
 from fedrepro.quantities.paper_run import Study, study
-from fedrepro.report import figures, images, views
+from fedrepro.report import images, views
 from fedrepro.report.ledger import protocol_table
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html, nothing
+from fedrepro.report.tables import Html
 
 OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
@@ -130,16 +130,6 @@ def show(*things: Any) -> None:
         if caption := getattr(thing, "caption", ""):
             print(caption)
         views.show([thing])
-
-
-def logged(found: Results, experiment: str, term: str, ylabel: str) -> Picture | Html:
-    """The values that the servers of an experiment logged under a name, over rounds."""
-    frames = []
-    for one, _, result in found.runs(experiment):
-        curve = result.record.curve
-        rows = curve[(curve.measure == "server") & (curve.subject == term)]
-        frames.append(rows.assign(label=result.label, seed=one.seed, avg=rows.value))
-    return figures.curves(pd.concat(frames), ylabel=ylabel) if frames else nothing()
 
 
 def prototypes(found: Results, experiment: str) -> None:

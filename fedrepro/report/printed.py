@@ -23,11 +23,6 @@ def mean_fits(printed: str, images: int, evaluations: int) -> bool:
     return bool(_counts(printed, images * evaluations))
 
 
-def std_fits(mean: str, std: str, images: int, evaluations: int, ddof: int) -> bool:
-    """Whether some set of accuracies has both the printed mean and the printed deviation."""
-    return stds_fit(mean, [std], images, evaluations, ddof) == 1
-
-
 def stds_fit(mean: str, stds: Sequence[str], images: int, evaluations: int, ddof: int) -> float:
     """The share of some deviations, with as many digits each, that fit with the printed mean."""
     half = _half(stds[0])
@@ -77,7 +72,9 @@ def checked(paper: Paper) -> pd.DataFrame:
                     shares = [by_chance(mean, images, n) for mean in means]
                     row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
                 for what, d in zip(FITS["deviations"], (1, 0), strict=True):
-                    row[f"fit {what}"] = sum(std_fits(*p, images, trials, d) for p in pairs)
+                    row[f"fit {what}"] = sum(
+                        stds_fit(m, [s], images, trials, d) == 1 for m, s in pairs
+                    )
                     shares = [stds_fit(m, _near(s, 10), images, trials, d) for m, s in pairs]
                     row[f"by chance, {what}"] = round(float(np.mean(shares)), 2) if pairs else 0.0
                 rows.append(row)

@@ -22,8 +22,6 @@ from fedrepro.report.tables import Html, beside_table, folded, nothing, number, 
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
-BEFORE = "discriminator_accuracy_before"  # in the server's log
-UNLOGGED = "No recorded run has the accuracy of the discriminator before its update."
 UNRUN = "It can run, but no run is recorded yet."
 Shown = Picture | Html
 Draw = Callable[[Any], Picture]
@@ -272,20 +270,25 @@ def by_domain(
     return _drawn(found, experiment, dataset, rows, draw)
 
 
-def discriminator(found: Results, experiment: str, dataset: str) -> Shown:
-    """Accuracy of ADCOL's discriminator before its update, beside chance: one in the clients."""
-    logged = []
-    for study, _, result in found.of_one_scale(dataset, experiment).runs(experiment):
-        clients, curve = len(result.record.data["clients"]), result.record.curve
-        rows = curve[curve.subject == BEFORE].assign(label=result.label, seed=study.seed)
-        chance = rows.assign(label=f"chance, 1 in {clients}", value=100 / clients)
-        logged += [rows, chance]
-    frame = pd.concat(logged).rename(columns={"value": "avg"}) if logged else pd.DataFrame()
-    if not len(frame):
-        return nothing(UNLOGGED)
-    draw = partial(figures.curves, ylabel="accuracy of the discriminator (%)")
-    once = frame.drop_duplicates(["label", "seed", "round"])
-    return _drawn(found, experiment, dataset, once, draw)
+def logged(
+    found: Results, experiment: str, dataset: str, term: str, ylabel: str, chance: bool = False
+) -> Shown:
+    """The values that servers logged under a name, over rounds. chance: of a guess in percent which
+    client something is from, with a line for one that is right by chance: one in the clients."""
+    runs = found.of_one_scale(dataset, experiment).runs(experiment)
+    frames = []
+    for study, _, result in runs:
+        curve = result.record.curve
+        rows = curve[(curve.measure == "server") & (curve.subject == term)]
+        rows = rows.assign(label=result.label, seed=study.seed)
+        clients = len(result.record.data["clients"])
+        level = rows.assign(label=f"chance, 1 in {clients}", value=100 / clients)
+        frames += [rows, level] if chance else [rows]
+    if not any(len(rows) for rows in frames):
+        return nothing(f"No recorded run has logged {term}.") if runs else nothing()
+    once = pd.concat(frames).drop_duplicates(["label", "seed", "round"])
+    draw = partial(figures.curves, ylabel=ylabel)
+    return _drawn(found, experiment, dataset, once.rename(columns={"value": "avg"}), draw)
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:

@@ -254,11 +254,15 @@ class Logged(Made):
 def test_the_discriminator_is_beside_chance_where_a_record_has_its_accuracy(rows):
     values = {"table-4": {(row, "avg"): 50.0 for row in rows}}
     studies = [(Logged("adcol", "office10", "reduced", s, values), ["table-4"]) for s in (0, 2)]
-    shown = views.discriminator(results.Results(studies), "table-4", "office10")  # type: ignore[arg-type]
+    asked: Any = (results.Results(studies), "table-4", "office10")  # type: ignore[arg-type]
+    term = "discriminator_accuracy_before", "accuracy (%)"
+    shown: Any = views.logged(*asked, *term, chance=True)
     if "ADCOL" not in rows:
-        assert shown.summary == views.UNLOGGED and views.UNLOGGED in shown.html  # type: ignore[union-attr]
+        assert shown.summary == f"No recorded run has logged {term[0]}." and term[0] in shown.html
         return
-    found = data(shown)  # type: ignore[arg-type]
+    alone: Any = views.logged(*asked, *term)
+    assert set(data(alone).label) == {"ADCOL"}
+    found = data(shown)
     means = found.set_index(["label", "round"])["mean"].to_dict()
     chance = "chance, 1 in 4"
     assert means == {("ADCOL", 1): 11, ("ADCOL", 2): 40, (chance, 1): 25, (chance, 2): 25}

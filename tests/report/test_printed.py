@@ -13,7 +13,7 @@ from fedrepro.report.printed import (
     checked,
     mean_fits,
     shown,
-    std_fits,
+    stds_fit,
 )
 
 
@@ -34,10 +34,10 @@ def test_exactly_the_pairs_that_three_runs_can_give_fit():
             for run in [100 * np.array(counts) / images]
         }
         for mean, std in sorted(possible)[::7]:
-            assert std_fits(mean, std, images, trials, ddof)
+            assert stds_fit(mean, [std], images, trials, ddof) == 1
         printed = [f"{x / 10:.1f}" for x in range(0, 300, 13)]
         tried = list(product(["42.9", "47.6", "50.0"], printed))
-        found = {pair for pair in tried if std_fits(*pair, images, trials, ddof)}
+        found = {(m, std) for m, std in tried if stds_fit(m, [std], images, trials, ddof) == 1}
         assert found == possible & set(tried)
     assert by_chance("50.0", 1000, 1) == 1.0
     assert by_chance("50.00", 50, 1) == pytest.approx(3 / 401)  # 48, 50 and 52
