@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +57,6 @@ def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> N
     nbformat.write(notebook, folder / "adcol.ipynb")
 
 
-Sweep = Callable[..., Result]
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -24,11 +24,10 @@ def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table):
     kept, printed = FILED.domains[table], MPFT.table(table)
     sizes = dict(zip(kept.columns, FILED.test_sizes[SIZES[table]], strict=True))
     clients = [{"name": name, "domain": name} for name in kept.columns]
-    columns = ["round", "measure", "subject", "domain", "split", "value"]
     for row in ("FedAvg", "MOON", "MPFT (Average)", "MPFT (Cluster, rate=0.3)"):
         pairs = zip(kept.columns, kept.rows[row], strict=True)
         rows = [(1, "accuracy", "global", domain, "test", value) for domain, value in pairs]
-        curve = pd.DataFrame(rows, columns=columns)
+        curve = pd.DataFrame(rows, columns=list(metrics.CURVE_COLUMNS))
         found = metrics.in_and_out(curve, clients, sizes).loc[1] / 100
         for ours, column in (("ind", "ind_acc"), ("ood", "ood_acc")):
             cell = printed.cell(row, column)

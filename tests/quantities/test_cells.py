@@ -99,17 +99,14 @@ ACCURACY = {"photo": (10.0, 80.0, 99.0), "sketch": (20.0, 40.0, 99.0)}
 LOSS = {"photo": (3.0, 1.0, 2.0), "sketch": (3.0, 2.0, 2.0)}
 
 
-def mpft(label: str, sends: bool = True, best: int = 1, own: Any = None, **data: Any) -> Any:
-    """Each round sends 1 MiB down and 2 up and takes 10 seconds. own: cross-accuracies by client
-    and domain, where they keep networks of their own."""
+def mpft(label: str, sends: bool = True, best: int = 1, **data: Any) -> Any:
+    """Each round sends 1 MiB down and 2 up and takes 10 seconds."""
     rows: list[tuple[Any, ...]] = []
     for i in range(3):
         for domain in ACCURACY:
             loss = -1.0 if i == best else LOSS[domain][i]
             rows.append((i + 1, "accuracy", "global", domain, "test", ACCURACY[domain][i]))
             rows.append((i + 1, "loss", "global", domain, "validation", loss))
-        for (name, domain), value in (own or {}).items():
-            rows.append((i + 1, "cross-accuracy", name, domain, "test", value))
         for phase, spent in (("train", 10.0), ("evaluate", 99.0)):
             rows.append((i + 1, "seconds", phase, "", "", spent))
         for way, size in (("down/model", 1.0 * MIB), ("up/model", 2.0 * MIB)) if sends else ():
@@ -132,16 +129,10 @@ def test_one_network_in_and_out_of_domain_at_the_best_round():
     assert {column for _, column in rows} == {"out of domain", "in domain", "best round"}
 
 
-def test_own_networks_in_and_out_of_domain_where_nothing_travels():
-    own = {("of photo", "photo"): 90.0, ("of photo", "sketch"): 10.0}
-    own |= {("of sketch", "photo"): 30.0, ("of sketch", "sketch"): 50.0}
-    run = mpft("local", sends=False, own=own)
-    rows = found(MPFT, "table-1-pacs", run, dataset="pacs")
-    assert {row["column"]: row["value"] for row in rows if row["alone"]} == {
-        "ood_acc": pytest.approx((100 * 0.1 + 300 * 0.3) / 400),
-        "ind_acc": pytest.approx((100 * 0.9 + 300 * 0.5) / 400),
-        "rounds": 0.0,
-    }
+def test_a_run_that_sends_nothing_stands_alone_and_needs_no_round():
+    """In and out of domain of clients' own networks: `metrics.in_and_out`, tested there."""
+    rows = found(MPFT, "table-1-pacs", mpft("local", sends=False), dataset="pacs")
+    assert {row["column"]: row["value"] for row in rows if row["alone"]}["rounds"] == 0.0
 
 
 def test_traffic_and_seconds_end_at_the_best_round():

@@ -102,7 +102,6 @@ SIZES = {
     "table-1-subset50": ("domainnet-50", "Subset-50", 6, 50),
     "table-1-subset100": ("domainnet-100", "Subset-100", 6, 100),
     "table-1-subset150": ("domainnet-150", "Subset-150", 6, 150),
-    "table-1-pacs": ("pacs", "PACS", 4, 7),
 }
 ARMS = ("FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE", "MPFT (Average)")
 

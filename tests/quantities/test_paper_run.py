@@ -142,13 +142,12 @@ def test_what_is_tried_reaches_mpfts_server(tmp_path):
 
 
 def test_validated_is_the_mean_of_the_last_five_rounds_of_domains_with_validation_images():
-    columns = ["round", "measure", "subject", "domain", "split", "value"]
     rows = [
         (n, "accuracy", "global", d, s, v)
         for n in range(1, 8)
         for d, s, v in (("a", "validation", 10.0 * n), ("b", "validation", 0.0), ("c", "test", 9.0))
     ]
-    curve = pd.DataFrame(rows, columns=columns)
+    curve = pd.DataFrame(rows, columns=list(metrics.CURVE_COLUMNS))
     assert metrics.validated(curve) == pytest.approx(5.0 * (3 + 4 + 5 + 6 + 7) / 5)
     with pytest.raises(FedReproError, match="no validation images to tune by"):
         metrics.validated(curve[curve.split == "test"])

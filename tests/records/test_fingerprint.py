@@ -36,7 +36,6 @@ WAYS = {
     "class method": f"class Mine(Method):\n    @classmethod\n    def w(cls):\n        return 2.0\n{LOSS}0",
     "ClassVar": f"class Mine(Method):\n    W: ClassVar[float] = 2.0\n{LOSS}self.W",
     "field": f"@dataclass(frozen=True)\nclass Mine(Method):\n    w: float = hyper(2.0, source='', later=True)\n{LOSS}self.w",
-    "helper": f"def w():\n    return 2.0\nclass Mine(Method):\n{LOSS}w()",
     "helper's helper": f"def v():\n    return 2.0\ndef w():\n    return v()\nclass Mine(Method):\n{LOSS}w()",
     "global": f"W = 2.0\nclass Mine(Method):\n{LOSS}W",
     "global in a container": f"W = {{'a': [2.0]}}\nclass Mine(Method):\n{LOSS}W['a']",

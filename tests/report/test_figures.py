@@ -15,11 +15,11 @@ from PIL import Image
 from fedrepro import papers
 from fedrepro.data.federation import Samples
 from fedrepro.pages import VEGA_LITE
-from fedrepro.report import figures, images, results, verdicts, views
+from fedrepro.report import figures, images, results, views
 from fedrepro.report.picture import LIVE, Picture
 from tests import toys
 from tests.report.made import Made
-from tests.report.test_tables import rows as table_rows
+from tests.report.test_tables import table
 
 ADCOL = papers.load("adcol")
 
@@ -43,10 +43,6 @@ def seeded(values: dict[Any, list[float]], *keys: str) -> list[dict[str, Any]]:
         for key, seeds in values.items()
         for seed, value in enumerate(seeds)
     ]
-
-
-def built(table: str, values: dict[tuple[str, str], list[float]], **facts: Any) -> pd.DataFrame:
-    return verdicts.build_table(ADCOL, table, table_rows(values, **facts))
 
 
 def words(texts: Any) -> list[str]:
@@ -172,7 +168,7 @@ def test_counts_are_written_with_their_sums():
 
 def test_beside_draws_both_sides_of_every_cell():
     values = {("ADCOL", "mnist"): [94.0, 95, 96], ("ADCOL", "synthdigits-standin"): [70.0] * 3}
-    figure = figures.beside(built("table-1", values))
+    figure = figures.beside(table(values))
     ax, methods = figure.axes[0], list(ADCOL.table("table-1").methods)
     assert figure.axes[3].get_title() == "SynthDigit (stand-in)" and ticks(ax.yaxis) == methods
     printed, mine = ax.containers
@@ -210,9 +206,7 @@ def test_the_file_holds_the_figure_and_its_words_say_a_number():
 
 
 @pytest.mark.slow
-def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy(
-    monkeypatch,
-):
+def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy(monkeypatch):
     found = results.recorded("fedapc")
     asked = found.of_one_scale("digits4-standin", "table-1-digits")
     cells = pd.DataFrame(asked.cells("table-1-digits")).groupby(["method", "column"]).value.mean()
@@ -260,8 +254,7 @@ def test_the_discriminator_is_beside_chance_where_a_record_has_its_accuracy(rows
     if "ADCOL" not in rows:
         assert shown.summary == f"No recorded run has logged {term[0]}." and term[0] in shown.html
         return
-    alone: Any = views.logged(*asked, *term)
-    assert set(data(alone).label) == {"ADCOL"}
+    assert set(data(views.logged(*asked, *term)).label) == {"ADCOL"}  # type: ignore[arg-type]
     found = data(shown)
     means = found.set_index(["label", "round"])["mean"].to_dict()
     chance = "chance, 1 in 4"

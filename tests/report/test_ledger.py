@@ -10,7 +10,6 @@ from fedrepro.report.results import Results, recorded
 from tests.report.test_tables import rows_of
 
 WORDS = "paper, Sec. 5.1, not stated; FedPall code: 9; inferred: it fits; project decision"
-PAPERS = [name for name in papers.list() if name != "common"]
 
 
 def rows(found: Results) -> dict[str, list[str]]:
@@ -61,7 +60,7 @@ def test_text_code_and_runs_stand_side_by_side():
     assert found["scale reduced"][2] == papers.load("fedpall").scales["reduced"].reason
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@pytest.mark.parametrize("name", papers.list())
 def test_no_setting_that_the_text_leaves_open_is_missing(name):
     found = recorded(name)
     shown = {setting.partition(" (")[0] for setting in rows(found)}

@@ -15,7 +15,6 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
-from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import Store
 from fedrepro.report import ledger, results, verdicts, views
@@ -115,9 +114,8 @@ def test_past_runs_that_diverged_and_rows_that_are_gone_keep_their_place():
 
 
 def test_few_files_hold_all_recorded_runs():
-    store = Store(FOLDER)
     used = {run for one, _ in recorded().studies for run, *_ in one.scraps["runs"]}  # type: ignore[attr-defined]
-    assert len(used) > 500 and all(store.find(run) for run in used)
+    assert len(used) > 500 and all(map(Store(FOLDER).find, used))
     sizes = [path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()]
     assert len(sizes) < 60 and sum(sizes) < 15e6
 
@@ -245,12 +243,6 @@ def test_views_of_the_recorded_runs():
     assert isinstance(views.curves(found, "table-1-office10", "office10", "bytes"), Picture)
     assert views.counts(found, "office10").to_numpy().sum() > 1000
     assert "<img" in views.picture(found, "office10", "samples").html
-    runs = found.runs("table-1-office10")
-    (result,) = [r for s, _, r in runs if s.seed == 1 and r.label == "MOON"]
-    rule = str(found.paper.reporting["score_rule"].value)
-    value = metrics.scores(result.record.curve, rule)["avg"]
-    rows = found.where(seed=1).cells("table-1-office10")
-    assert [r["value"] for r in rows if (r["method"], r["column"]) == ("MOON", "avg")] == [value]
     adcol = recorded("adcol")  # a row of one seed takes the spread of other scales, shown or not
     judged = [verdicts.beside(one, "table-4") for one in (adcol, adcol.where(scale="paper"))]
     words_of = [one[one.scale == "paper"].verdict.tolist() for one in judged]
@@ -268,15 +260,13 @@ def test_rows_of_earlier_settings_are_named():
     labels = later.past("table-4")["office10"]
     assert labels[:3] == ["SOLO", "FedAvg", "FedBN"]
     assert all(row["past"] for row in later.cells("table-4") if row["method"] in labels)
-    said = views.table(later, "table-4").html.partition("<div")[0]
-    assert f"trained with earlier settings: {', '.join(labels)}" in said
 
 
-VIEWS = {"table", "beside", "rules", "curves", "sweep", "grid", "by_domain"}
+VIEWS = {"table", "beside", "curves", "sweep", "grid", "by_domain", "logged"}
 VIEWS |= {"in_and_out", "traffic", "numbers", "place"}
 
 
-@pytest.mark.parametrize("name", papers.list())
+@pytest.mark.parametrize("name", [*papers.list(), papers.COMMON])
 def test_pages_name_experiments_that_are_there(name):
     """A page that asks for a wrong one would only say that nothing is recorded."""
     known = {e.id for e in papers.load(name).experiments}
