@@ -198,7 +198,8 @@ class DataSpec(Augmentation):
 
     @pydantic.model_validator(mode="after")
     def _embedded(self) -> Self:
-        if self.encoder is not None and self.augmentation != Augmentation():
+        augmented = self.crop or self.flip or self.rotate or self.erase
+        if self.encoder is not None and augmented:
             raise ValueError("embeddings cannot be augmented; leave crop, flip, rotate, erase out")
         return self
 
@@ -207,11 +208,6 @@ class DataSpec(Augmentation):
         """Whether everybody who uses this split has the same test images."""
         drawn = self.split in ("pooled-stratified", "pooled-leaky", "random-fifth")
         return not drawn and self.test_limit is None
-
-    @property
-    def augmentation(self) -> Augmentation:
-        """The augmentation settings as a separate value."""
-        return Augmentation(crop=self.crop, flip=self.flip, rotate=self.rotate, erase=self.erase)
 
 
 class EarlyStop(_Spec):

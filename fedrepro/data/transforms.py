@@ -2,7 +2,6 @@
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,57 +47,26 @@ def slices(n: int, size: int) -> list[slice]:
     return [slice(a, b) for a, b in zip(starts, [*starts[1:], n], strict=True)]
 
 
-class Draws(NamedTuple):
-    """The random numbers for each image of a batch; None if the settings do not use them.
-    shifts: int64 (b, 2), pixels up and left. flips: bool (b,), whether it flips left-right.
-    degrees: float32 (b,), the rotation angle. patches: float32 (b, tries, 2), heights and widths
-    to erase as fractions of its side; the first that fits is used. corners: float32 (b, 2), the
-    position of that patch between the top left (0) and the bottom right (1)."""
-
-    shifts: Tensor | None = None
-    flips: Tensor | None = None
-    degrees: Tensor | None = None
-    patches: Tensor | None = None
-    corners: Tensor | None = None
-
-
-def draw(n: int, how: Augmentation, generator: torch.Generator) -> Draws:
-    """The draws of a batch of n images, on the generator's device (the CPU).
-    They depend only on the generator, n and the augmentation, not on the images' size."""
-    drawn: dict[str, Tensor] = {}
-    if how.crop:
-        drawn["shifts"] = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
-    if how.flip:
-        drawn["flips"] = torch.rand(n, generator=generator) < 0.5
-    if how.rotate:
-        drawn["degrees"] = (2 * torch.rand(n, generator=generator) - 1) * how.rotate
-    if how.erase:
-        spared, tries = torch.rand(n, generator=generator) >= how.erase, (n, _ERASING_TRIES)
-        area = torch.empty(tries).uniform_(*_ERASED_AREA, generator=generator)
-        low, high = (math.log(aspect) for aspect in _ERASED_ASPECT)
-        aspect = torch.empty(tries).uniform_(low, high, generator=generator).exp()
-        drawn["patches"] = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=2)
-        drawn["patches"][spared] = _NEVER_FITS
-        drawn["corners"] = torch.rand(n, 2, generator=generator)
-    return Draws(**drawn)
-
-
-def augment(images: Tensor, draws: Draws) -> Tensor:
-    """Images (b, C, H, H) cropped, flipped, rotated, then erased as drawn, in this order; float32
-    if rotated, else with unchanged type. As torchvision's RandomCrop (with padding),
+def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tensor:
+    """Images (b, C, H, H) cropped, flipped, rotated, then erased, in this order; float32 if
+    rotated, else with unchanged type. As torchvision's RandomCrop (with padding),
     RandomHorizontalFlip, RandomRotation (nearest pixel) and RandomErasing one after another, each
-    image with its own draws; empty pixels are black."""
-    x = images
-    if x.ndim == 2 and any(part is not None for part in draws):
+    image with its own draws; empty pixels are black. The draws are made on the generator's device
+    (the CPU) and depend only on the generator, b and the settings, not on the images' size."""
+    x, n = images, len(images)
+    if x.ndim == 2 and (how.crop or how.flip or how.rotate or how.erase):
         raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
-    if draws.shifts is not None:
-        x = shift(x, draws.shifts.to(x.device))
-    if draws.flips is not None:
-        x = torch.where(draws.flips.to(x.device)[:, None, None, None], x.flip(-1), x)
-    if draws.degrees is not None:
-        x = rotate(x.float(), draws.degrees.to(x.device))
-    if draws.patches is not None and draws.corners is not None:
-        x = erase(x, draws.patches.to(x.device), draws.corners.to(x.device))
+    if how.crop:
+        by = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
+        x = shift(x, by.to(x.device))
+    if how.flip:
+        flips = torch.rand(n, generator=generator) < 0.5
+        x = torch.where(flips.to(x.device)[:, None, None, None], x.flip(-1), x)
+    if how.rotate:
+        degrees = (2 * torch.rand(n, generator=generator) - 1) * how.rotate
+        x = rotate(x.float(), degrees.to(x.device))
+    if how.erase:
+        x = erase(x, *(drawn.to(x.device) for drawn in rectangles(n, how.erase, generator)))
     return x
 
 
@@ -114,9 +82,22 @@ def shift(images: Tensor, by: Tensor) -> Tensor:
     return x.masked_fill(~seen[:, None], 0)
 
 
+def rectangles(n: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """What to erase of each of n images; a share of them is erased at all. patches: float32 (n,
+    tries, 2), heights and widths as fractions of its side; the first that fits is used. corners:
+    float32 (n, 2), the position of that patch between the top left (0) and the bottom right (1)."""
+    spared, tries = torch.rand(n, generator=generator) >= share, (n, _ERASING_TRIES)
+    area = torch.empty(tries).uniform_(*_ERASED_AREA, generator=generator)
+    low, high = (math.log(aspect) for aspect in _ERASED_ASPECT)
+    aspect = torch.empty(tries).uniform_(low, high, generator=generator).exp()
+    patches = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=2)
+    patches[spared] = _NEVER_FITS
+    return patches, torch.rand(n, 2, generator=generator)
+
+
 def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
-    """Blacken one rectangle of each image (b, C, H, H); see Draws. A patch fits if both its sides,
-    in whole pixels, are smaller than the image's."""
+    """Blacken one rectangle of each image (b, C, H, H); see `rectangles`. A patch fits if both its
+    sides, in whole pixels, are smaller than the image's."""
     size = images.shape[-1]
     sides = (patches * size).round()
     fits = (sides < size).all(2)

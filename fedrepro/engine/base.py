@@ -19,7 +19,7 @@ from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
-from fedrepro.data.transforms import augment, draw, epoch_batches, normalise, slices
+from fedrepro.data.transforms import augment, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase, Shots
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output, TensorInfo, layout
@@ -199,7 +199,7 @@ class Engine(ABC):
         for part in slices(len(samples), size):
             images = samples.images[part]
             if augmentation is not None and generator is not None:
-                images = augment(images, draw(len(images), augmentation, generator))
+                images = augment(images, augmentation, generator)
             x = normalise(images, self.protocol.data.normalise, self.dtype)
             with self._multiplying(), self._autocast():
                 out = self.module(x.contiguous(memory_format=self.format))
@@ -224,8 +224,7 @@ class Engine(ABC):
             draws = draws.to(self.device, self.dtype)
         index = index.to(self.device)
         images, data = job.samples.images[index], self.protocol.data
-        images = augment(images, draw(len(images), data, streams.augmentation))
-        x = normalise(images, data.normalise, self.dtype)
+        x = normalise(augment(images, data, streams.augmentation), data.normalise, self.dtype)
         return Batch(x.contiguous(memory_format=self.format), job.samples.labels[index], draws)
 
     # Tensors in and out of the one network object.

@@ -226,7 +226,7 @@ class Training:
         self, client: Client, state: Mapping[str, Tensor], received: Message, number: int
     ) -> TrainedClient:
         """A client for its method's `upload` and `remember` in a round."""
-        samples, augmentation = client.data.train, self.protocol.data.augmentation
+        samples, augmentation = client.data.train, self.protocol.data
         generator = torch_stream(self.seed, "method", client.index, number)
         features = partial(self.engine.features, state, samples, generator=generator)
         own = samples.labels, samples.images, state, received, augmentation, generator

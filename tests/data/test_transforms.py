@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data import transforms
-from fedrepro.data.transforms import Augmentation, Draws, augment, draw, erase, rotate, shift
+from fedrepro.data.transforms import Augmentation, augment, erase, rectangles, rotate, shift
 
 
 def spec(**changes: Any) -> DataSpec:
@@ -64,12 +64,11 @@ def test_quarter_turns_are_exact_and_each_image_turns_by_its_own_angle():
 
 def test_flip_and_rotation_alone_draw_what_they_always_drew():
     """Runs recorded before crop and erase came must train on the very same images."""
-    generator, n = seeded(3), 50
-    flips = torch.rand(n, generator=generator) < 0.5
-    degrees = (2 * torch.rand(n, generator=generator) - 1) * 30.0
-    drawn = draw(n, spec(flip=True, rotate=30.0), seeded(3))
-    assert torch.equal(drawn.flips, flips) and torch.equal(drawn.degrees, degrees)
-    assert drawn.shifts is None and drawn.patches is None and drawn.corners is None
+    x, generator = images(50), seeded(3)
+    flips = torch.rand(50, generator=generator) < 0.5
+    degrees = (2 * torch.rand(50, generator=generator) - 1) * 30.0
+    expected = rotate(torch.where(flips[:, None, None, None], x.flip(-1), x).float(), degrees)
+    assert torch.equal(augment(x, spec(flip=True, rotate=30.0), seeded(3)), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
@@ -97,7 +96,7 @@ def box(image: torch.Tensor) -> tuple[int, int, int, int]:
 def test_erased_rectangles_are_distributed_as_torchvisions():
     n = 3_000
     white = torch.full((n, 3, 32, 32), 255, dtype=torch.uint8)
-    ours = [box(one) for one in augment(white, draw(n, Augmentation(erase=1.0), seeded(1)))]
+    ours = [box(one) for one in augment(white, Augmentation(erase=1.0), seeded(1))]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         erasing = load_torchvision().transforms.RandomErasing()
@@ -105,7 +104,7 @@ def test_erased_rectangles_are_distributed_as_torchvisions():
         theirs = [erasing.get_params(white[0], *settings)[:4] for _ in range(n)]
     for one, other in zip(np.array(ours).T, np.array(theirs).T, strict=True):
         assert ks_2samp(one, other).pvalue > 0.001
-    rate = draw(20_000, Augmentation(erase=0.25), seeded()).patches[:, 0, 0].lt(2).float().mean()
+    rate = rectangles(20_000, 0.25, seeded())[0][:, 0, 0].lt(2).float().mean()
     assert abs(float(rate) - 0.25) < 0.012  # four standard errors
 
 
@@ -124,13 +123,17 @@ def test_a_rectangle_that_fits_nowhere_erases_nothing_and_the_first_that_fits_co
 
 def test_the_order_is_crop_flip_rotate_erase():
     x, generator = images(40, 16), seeded()
-    drawn = draw(40, Augmentation(crop=4, flip=True, rotate=30.0, erase=0.5), generator)
-    step = shift(x, drawn.shifts)
-    step = torch.where(drawn.flips[:, None, None, None], step.flip(-1), step)
-    step = erase(rotate(step.float(), drawn.degrees), drawn.patches, drawn.corners)
-    assert torch.equal(augment(x, drawn), step)
-    other = shift(rotate(x.float(), drawn.degrees), drawn.shifts)
-    assert not torch.equal(augment(x, Draws(drawn.shifts, None, drawn.degrees)), other)
+    by = torch.randint(-4, 5, (40, 2), generator=generator)
+    flips = torch.rand(40, generator=generator) < 0.5
+    degrees = (2 * torch.rand(40, generator=generator) - 1) * 30.0
+    step = torch.where(flips[:, None, None, None], shift(x, by).flip(-1), shift(x, by))
+    step = erase(rotate(step.float(), degrees), *rectangles(40, 0.5, generator))
+    again, how = seeded(), Augmentation(crop=4, flip=True, rotate=30.0, erase=0.5)
+    assert torch.equal(augment(x, how, again), step)
+    assert not torch.equal(
+        rotate(shift(x, by).float(), degrees), shift(rotate(x.float(), degrees), by)
+    )
     state = generator.get_state()
-    assert draw(4, spec(), generator) == Draws() and torch.equal(generator.get_state(), state)
-    assert torch.equal(augment(x, Draws()), x)
+    assert torch.equal(again.get_state(), state)
+    assert torch.equal(augment(x, spec(), generator), x)
+    assert torch.equal(generator.get_state(), state)

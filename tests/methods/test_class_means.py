@@ -65,7 +65,7 @@ def test_fedpalls_uploads_are_masked_features_in_training_mode():
     run = fedpall(sent_as="masked")
     _, ups = record_messages(run)
     stream = torch_stream(0, "method", client=0, round=1)
-    samples, augmentation = run.clients[0].data.train, run.protocol.data.augmentation
+    samples, augmentation = run.clients[0].data.train, run.protocol.data
     z = run.engine.features(run.clients[0].trained, samples, True, augmentation, stream)
     found = ups[0].message["features"]
     gone = (found == 0).all(dim=0)
