@@ -20,6 +20,7 @@ from typing import Any
 import entry
 import report
 import torch
+from peers.shared import name_for_the_library
 from rounds import RESULTS, Settings, made_federation
 
 from fedrepro.base import files
@@ -76,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
+    name_for_the_library()
     base = Settings(clients=2 * given.threads, threads=given.threads, repeat=given.repeat, rounds=1)
     before, found = os.getloadavg()[0], []
     for model in given.model:

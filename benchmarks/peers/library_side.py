@@ -11,7 +11,7 @@ from itertools import count
 from typing import Any
 
 import torch
-from shared import CLASSES, Clock, Probe, Work, answer, stored
+from shared import CLASSES, Clock, Probe, Work, answer, name_for_the_library, stored
 from torch import Tensor, nn
 
 from fedrepro.base.progress import Silent
@@ -97,6 +97,7 @@ def main() -> None:
     """Train and answer as the peers do. Where clients are stacked, a call of the loss is not one
     client's step; steps are reckoned there from the users the curve names."""
     work, engine = Work.of(sys.argv[1]), sys.argv[2]
+    name_for_the_library()
     torch.set_num_threads(work.threads)
     device = pick_device(work.device)
     training = Training(Counted(), protocol(work), federation(work), work.seed, device, engine)

@@ -76,22 +76,42 @@ def user_data(work: Work) -> list[tuple[Tensor, Tensor]]:
 def network(work: Work) -> nn.Sequential:
     """The public set-up's two-convolution network without its dropout.
 
-    `public`: as published. `tuned`: as fedrepro has it, pooling before the second ReLU and the
+    `public`: as published. `tuned`: as the library has it, pooling before the second ReLU and the
     channels last; the values are the same.
     """
     torch.manual_seed(work.seed)
+    net = two_convolutions(CLASSES, work.size, work.network == "public")
+    if work.network == "tuned":
+        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return net.to(work.device)
+
+
+def two_convolutions(classes: int, size: int, as_published: bool) -> nn.Sequential:
+    """Weights are initialised Glorot-uniform, as in pfl-research's ``simple_cnn``. Its dropout is
+    left out, because its masks would use the global generator."""
     last = [nn.ReLU(), nn.MaxPool2d(2)]
     layers: list[nn.Module] = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3)]
-    layers += last if work.network == "public" else last[::-1]
-    flat = 64 * ((work.size - 4) // 2) ** 2
-    layers += [nn.Flatten(), nn.Linear(flat, 128), nn.ReLU(), nn.Linear(128, CLASSES)]
+    layers += last if as_published else last[::-1]
+    flat = 64 * ((size - 4) // 2) ** 2
+    layers += [nn.Flatten(), nn.Linear(flat, 128), nn.ReLU(), nn.Linear(128, classes)]
     net = nn.Sequential(*layers)
     for module in net:
         if isinstance(module, nn.Conv2d | nn.Linear):
             nn.init.xavier_uniform_(module.weight)
-    if work.network == "tuned":
-        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return net.to(work.device)
+    return net
+
+
+def name_for_the_library() -> None:
+    """Make the tuned network known to the library, which a peer's Python lacks, as `pfl-cnn`: z
+    (b, 128), without BatchNorm."""
+    from fedrepro.models import MODELS, FLModel
+
+    def pfl_cnn(classes: int, size: int) -> FLModel:
+        *encoder, predictor = two_convolutions(classes, size, as_published=False)
+        parts = nn.Sequential(*encoder), nn.Identity(), predictor
+        return FLModel(*parts, 128, torch.channels_last)
+
+    MODELS["pfl-cnn"] = pfl_cnn
 
 
 class Clock:

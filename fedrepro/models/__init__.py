@@ -16,7 +16,7 @@ __all__ = [
 
 _BUILDERS: tuple[Callable[..., FLModel], ...] = (
     *(cnn.adcol_resnet50, adapter, cnn.digit_cnn, cnn.fedpall_resnet50, cnn.narrow_resnet),
-    *(cnn.pfl_cnn, cnn.resnet10, cnn.resnet18, cnn.small_cnn, cnn.tiny_cnn),
+    *(cnn.resnet10, cnn.resnet18, cnn.small_cnn, cnn.tiny_cnn),
 )
 # Protocols, and so run ids, have a function's name: none of these may be renamed.
 MODELS = {build.__name__.replace("_", "-"): build for build in _BUILDERS}

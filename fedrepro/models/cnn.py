@@ -65,28 +65,6 @@ def small_cnn(classes: int, size: int, width: int = 16, representation: int = 12
     return FLModel(encoder, projection, predictor, d, FASTEST)
 
 
-def pfl_cnn(classes: int, size: int) -> FLModel:
-    """The network of pfl-research's CIFAR10 benchmark (its ``simple_cnn``), without BatchNorm: z
-    (b, 128). Weights are initialised Glorot-uniform, as there. Its dropout is left out, because its
-    masks would use the global generator. Pooling comes before the second ReLU, as in `_conv`."""
-    _at_least("pfl-cnn", size, 6)
-    encoder = nn.Sequential(
-        nn.Conv2d(3, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * ((size - 4) // 2) ** 2, 128),
-        nn.ReLU(),
-    )
-    model = FLModel(encoder, nn.Identity(), nn.Linear(128, classes), 128, FASTEST)
-    for layer in model.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            nn.init.xavier_uniform_(layer.weight)
-    return model
-
-
 def tiny_cnn(classes: int, size: int) -> FLModel:
     """The network of scale ``smoke`` tests the code; its accuracy means nothing. z (b, 16)."""
     _at_least("tiny-cnn", size, 8)

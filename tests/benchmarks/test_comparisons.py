@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedrepro.base.rng import seeded_modules
-from fedrepro.models import build_model
+from fedrepro.models import build_model, layout, parameter_count
 from tests.benchmarks.conftest import script
 from tests.data.made import one_line
 
@@ -28,8 +28,13 @@ def tiny(tmp_path):
 @pytest.mark.parametrize("form", ["public", "tuned"])
 def test_peers_network_gives_the_librarys_values(tiny, form):
     shared = importlib.import_module("peers.shared")
+    shared.name_for_the_library()
     with seeded_modules(0):
         ours = build_model("pfl-cnn", shared.CLASSES, 32)
+    assert parameter_count(ours) == 896 + 18_496 + 1_605_760 + 1_290
+    assert not any(info.is_bn or info.is_buffer for info in layout(ours).values())
+    bound = (6 / (12_544 + 128)) ** 0.5  # Glorot's, uniform
+    assert bound * 0.999 < float(ours.encoder[6].weight.detach().abs().max()) <= bound
     theirs = shared.network(replace(tiny, size=32, network=form))
     assert [p.shape for p in theirs.parameters()] == [p.shape for p in ours.parameters()]
     with torch.no_grad():
