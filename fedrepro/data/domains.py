@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, one_of
 from fedrepro.base.places import CHECKOUT
 from fedrepro.data import folders
 from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
@@ -76,10 +76,7 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     for name in names:
         if name.startswith(f"{folders.FOLDER}:"):
             raise FedReproError(f"{name} is read when a run needs it; nothing to fetch or prepare")
-        if name not in known:
-            near = choices(name, known)
-            raise FedReproError(f"unknown data set or domain {name!r}; choose from {near}")
-        found += known[name]
+        found += known[one_of(name, known, "data set or domain")]
     again = {domain for dataset in SUBSETS for domain in DATASETS[dataset]}
     return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
 
@@ -91,11 +88,7 @@ def load_dataset(
     Raises FedReproError (one line) for an unknown name, and as `load_domain`."""
     if (tree := folders.opened(dataset)) is not None:
         return {name: _of_folder(tree, name, size) for name in tree.hashes}
-    if dataset not in DATASETS:
-        raise FedReproError(
-            f"no data set is called {dataset!r}; choose from {choices(dataset, DATASETS)}, or "
-            "folder:PATH"
-        )
+    one_of(dataset, (*DATASETS, f"{folders.FOLDER}:PATH"), "data set")
     return {name: load_domain(name, size, root) for name in DATASETS[dataset]}
 
 
@@ -103,8 +96,7 @@ def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainA
     """A domain's arrays at size x size, prepared into the cache if they are not there yet.
     Raises FedReproError (one line) for an unknown name, a missing, truncated or changed file, a
     data root that is not a folder, or a cache that cannot be written."""
-    if name not in DOMAINS:
-        raise FedReproError(f"unknown domain {name!r}; choose from {choices(name, DOMAINS)}")
+    one_of(name, DOMAINS, "domain")
     if not 1 <= size <= MAX_SIZE:
         raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
     return _generated(name, size) if name in GENERATED else _official(name, size, root)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from fedrepro.base.errors import FedReproError, choices
+from fedrepro.base.errors import FedReproError, choices, one_of
 from fedrepro.models import cnn
 from fedrepro.models.base import FLModel, Output, TensorInfo, adapter, layout, parameter_count
 from fedrepro.models.discriminators import discriminator
@@ -28,9 +28,7 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
     Initial values come from torch's global generator; build inside ``rng.seeded_modules``.
     FedReproError: unknown name, unknown or wrong argument.
     """
-    if name not in MODELS:
-        raise FedReproError(f"no network is called {name!r}; choose from {choices(name, MODELS)}")
-    build = MODELS[name]
+    build = MODELS[one_of(name, MODELS, "network")]
     known = [p for p in inspect.signature(build).parameters if p not in ("classes", "size")]
     for key, value in args.items():
         if key not in known:
