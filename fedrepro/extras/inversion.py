@@ -1,8 +1,6 @@
 """The feature space hijacking attack, which searches an image whose embedding is a given prototype,
 and its results on MPFT's messages (its App. G)."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -105,10 +103,11 @@ def inversion(asked: Asked) -> Values:
 
 
 def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
-    data, targets = asked.protocol.data, _targets(asked)
+    data = asked.protocol.data
+    names, targets, behind, another = zip(*_targets(asked), strict=True)
     encoder = embedder(data.encoder or "", asked.root)
     size = encoder.side or data.size
-    prototypes = torch.stack([target.prototype for target in targets])
+    prototypes = torch.stack(targets)
     first = start(len(targets), size, torch_stream(asked.seed, "figure"))
     stream = torch_stream(asked.seed, "figure")
     found = invert(encoder, prototypes, size, steps, LEARNING_RATE, stream, checkpoint)
@@ -117,29 +116,20 @@ def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
         "prototypes": prototypes.numpy(),
         "start": to_uint8(first),
         "found": to_uint8(found),
-        "behind": _as_seen([target.behind for target in targets], size),
-        "another": _as_seen([target.another for target in targets], size),
+        "behind": _as_seen(behind, size),
+        "another": _as_seen(another, size),
         "mse": np.stack(ends, axis=1),
     }
-    return arrays, {"rows": [target.name for target in targets]}
+    return arrays, {"rows": list(names)}
 
 
-def _as_seen(images: list[Tensor], size: int) -> npt.NDArray[np.uint8]:
+def _as_seen(images: tuple[Tensor, ...], size: int) -> npt.NDArray[np.uint8]:
     return to_uint8(enlarged(torch.stack(images).float() / 255, size))
 
 
-@dataclass(frozen=True)
-class Target:
-    """A prototype (d,) to attack, an image behind it and another of the same class and client."""
-
-    name: str
-    prototype: Tensor
-    behind: Tensor
-    another: Tensor
-
-
-def _targets(asked: Asked) -> list[Target]:
-    """The embedding of one image of every client, as in the paper; and, for the first client's
+def _targets(asked: Asked) -> list[tuple[str, Tensor, Tensor, Tensor]]:
+    """Names, prototypes (d,) to attack, an image behind each and another of the same class and
+    client. The embedding of one image of every client, as in the paper; and, for the first client's
     class of it, a k-means centre and the mean, each with the nearest image."""
     plain = asked.protocol.data.model_copy(update={"encoder": None})
     pictures = federation_of(plain, asked.root).clients
@@ -149,7 +139,7 @@ def _targets(asked: Asked) -> list[Target]:
         generator = numpy_stream(asked.seed, "figure", client=index)
         one, other = _pair(client.train, generator, client.name)
         z = client.train.images
-        targets.append(Target(f"{client.name}, one image", z[one], images[one], images[other]))
+        targets.append((f"{client.name}, one image", z[one], images[one], images[other]))
         if index:
             continue
         own = (labels == labels[one]).nonzero()[:, 0]
@@ -159,7 +149,7 @@ def _targets(asked: Asked) -> list[Target]:
             sent = method.chosen(z[own], stream)[0]
             near = own[(z[own] - sent).norm(dim=1).argsort(stable=True)]
             pair = images[near[0]], images[near[int(generator.integers(1, len(near)))]]
-            targets.append(Target(f"{client.name}, {name}", sent, *pair))
+            targets.append((f"{client.name}, {name}", sent, *pair))
     return targets
 
 
