@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, one_of
-from fedrepro.base.places import CHECKOUT, LOAD, RECORDS, RUNS, TRACK, clone
+from fedrepro.base.places import CHECKOUT, CLONE, LOAD, RECORDS, RUNS, TRACK
 from fedrepro.base.progress import resolve
 from fedrepro.campaign import FOLDER, LIST, read, table, train
 from fedrepro.report import text
@@ -232,7 +232,7 @@ def campaign(
     from fedrepro.sweep import cores
 
     if file == LIST and not LIST.is_file():
-        raise FedReproError(f"no list {LIST}: {clone()}, or name one with --file")
+        raise FedReproError(f"no list {LIST}: {CLONE}, or name one with --file")
     todo, jobs = read(file), jobs or cores()
     files.check_runs(runs := runs.expanduser().resolve())
     if root is not None:
@@ -263,7 +263,7 @@ def bench(
     texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}
     scripts = sorted(stem for stem, code in texts.items() if "__main__" in code)
     if not scripts:
-        raise FedReproError(f"no benchmarks in {CHECKOUT}: {clone()}")
+        raise FedReproError(f"no benchmarks in {CHECKOUT}: {CLONE}")
     if name is None:
         docs = [ast.get_docstring(ast.parse(texts[stem])) or "-" for stem in scripts]
         lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)

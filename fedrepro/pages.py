@@ -21,7 +21,7 @@ import yaml
 from PIL import Image
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.places import CHECKOUT, clone
+from fedrepro.base.places import CHECKOUT, CLONE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.text import STANDIN, dataset_name
 from fedrepro.sweep import cores, papermill_complaint, pool
@@ -79,7 +79,7 @@ def build_book(
     FedReproError: missing sources, a notebook that fails, a build that fails."""
     source = source.resolve()
     if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
-        raise FedReproError(f"the book's sources are not in {source}: {clone()}")
+        raise FedReproError(f"the book's sources are not in {source}: {CLONE}")
     if runs is not None and not runs.is_dir():
         raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
     out = (out or source / "_build").resolve()

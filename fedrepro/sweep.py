@@ -25,7 +25,7 @@ import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import check_runs, make_folder
-from fedrepro.base.places import CHECKOUT, LOAD, RUNS, TRACK, clone
+from fedrepro.base.places import CHECKOUT, CLONE, LOAD, RUNS, TRACK
 from fedrepro.data import folders
 from fedrepro.data.cache import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
@@ -141,7 +141,7 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
     """FedReproError: no such notebook or parameter, for which papermill would only warn."""
     if not notebook.is_file():
-        raise FedReproError(f"no notebook {notebook}: {clone()}")
+        raise FedReproError(f"no notebook {notebook}: {CLONE}")
     import papermill  # costs a second
 
     try:

@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -12,17 +11,8 @@ RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
 # Environment variables: Python files with methods, joined like PATH; the tracker of runs.
 LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
-
-
-def clone() -> str:
-    """How to get a checkout, which a wheel lacks; with its address in [project.urls], if any."""
-    try:
-        known = (line.partition(", ") for line in metadata("fedrepro").get_all("Project-URL") or ())
-        urls = {name: address for name, _, address in known}
-    except PackageNotFoundError:
-        urls = {}
-    place = f" {urls['Repository']}" if "Repository" in urls else ""
-    return f"clone the repository{place} and install it with `pip install -e .`"
+# How to get a checkout, which a wheel lacks.
+CLONE = "clone the repository and install it with `pip install -e .`"
 
 
 def modules_of(*packages: str) -> list[ModuleType]:
