@@ -228,10 +228,6 @@ class Curve:
         losses = self._means("loss", "validation", self._watched)
         return not losses.empty and bool(round - losses.idxmin() >= self._stop.patience)
 
-    def frame(self) -> pd.DataFrame:
-        """All rows as a tidy frame."""
-        return framed(self.rows)
-
 
 def framed(rows: Sequence[Row]) -> pd.DataFrame:
     """Rows as a curve."""

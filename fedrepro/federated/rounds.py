@@ -20,7 +20,7 @@ from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
 from fedrepro.engine.base import Results
 from fedrepro.federated import evaluation
 from fedrepro.federated.clients import Checkpoint, Client, give_head
-from fedrepro.federated.metrics import LAST, Curve, Row, logged, term_rows
+from fedrepro.federated.metrics import LAST, Curve, Row, framed, logged, term_rows
 from fedrepro.federated.server import RunningAverage, participants
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
 from fedrepro.methods.messages import Message, count_bytes
@@ -324,7 +324,7 @@ class Training:
 
     def curve(self) -> pd.DataFrame:
         """Everything logged so far."""
-        return self.log.frame()
+        return framed(self.log.rows)
 
     # Checkpoints.
 

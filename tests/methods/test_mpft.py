@@ -50,7 +50,7 @@ def test_prototypes_go_up_and_the_adapter_down_and_learns():
     before = run.engine.evaluate(run.server.model, train)[1]
     downs, ups = record_messages(run)
     assert run.engine.evaluate(run.server.model, train)[1] < before
-    curve = run.log.frame()
+    curve = run.curve()
     sent = curve[curve.measure == "bytes"].set_index("subject").value.to_dict()
     adapter = 4 * 2 * embedded.VALUES * (embedded.VALUES // 4)
     rows = sum(len(up.message["prototypes"]) for up in ups)
