@@ -28,7 +28,7 @@ class FedProc(PrototypeMessages, fl.Method):
 
     name = "FedProc"
     reference = "mu2023fedproc"
-    tells, decay = "counts", 0.0
+    tells, decay, received_too = "counts", 0.0, ("schedule",)
     equations = (
         r"a_t \, \ell_{con} + (1 - a_t) \, \mathrm{CE}, \qquad a_t = 1 - t/T",
         r"\ell_{con} = -\log \frac{e^{s(z, g_y)}}{\sum_k e^{s(z, g_k)}}",
@@ -76,6 +76,3 @@ class FedProc(PrototypeMessages, fl.Method):
         super().hold(server, prototypes, present)
         weights = self.shares_of_terms(server.round, server.protocol.rounds)
         server.tensors["schedule"] = torch.tensor(weights, dtype=server.dtype, device=server.device)
-
-    def download(self, server: fl.Server, client: int) -> fl.Message:
-        return {**super().download(server, client), "schedule": server.tensors["schedule"]}

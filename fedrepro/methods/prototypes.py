@@ -197,15 +197,17 @@ class PrototypeMessages:
     prototypes. Write it before `Method` in a class's bases.
 
     The server keeps a table ``prototypes`` (P, d) and a mask ``present`` (P,) of the used rows, at
-    first none; it sends both. A client sends ``prototypes``, one row per class it has (`sends_all`:
-    of zeros for the others), and, by `tells`, the classes' (K,) numbers of images or a mask. Fields
-    a method may have: whether the means' features are in training mode, and of images augmented as
-    in training; whether a class's means are weighted by "images", or equally by "clients"; the
-    share of the last round's prototypes in the next (I2PFL, Eq. 5), None if only the new are kept.
+    first none; it sends both, and its tensors named in `received_too`. A client sends
+    ``prototypes``, one row per class it has (`sends_all`: of zeros for the others), and, by
+    `tells`, the classes' (K,) numbers of images or a mask. Fields a method may have: whether the
+    means' features are in training mode, and of images augmented as in training; whether a class's
+    means are weighted by "images", or equally by "clients"; the share of the last round's
+    prototypes in the next (I2PFL, Eq. 5), None if only the new are kept.
     """
 
     tells: ClassVar[Literal["counts", "present"]] = "present"
     sends_all: ClassVar[bool] = False
+    received_too: ClassVar[tuple[str, ...]] = ()
     prototypes_in_training_mode: bool = False
     prototypes_of_augmented_images: bool = False
     prototype_weighting: str = "clients"
@@ -240,7 +242,7 @@ class PrototypeMessages:
         server.tensors |= dict(zip(HELD, (prototypes, present), strict=True))
 
     def download(self, server: Server, client: int) -> Message:
-        return {kind: server.tensors[kind] for kind in HELD}
+        return {kind: server.tensors[kind] for kind in (*HELD, *self.received_too)}
 
     def upload(self, client: TrainedClient) -> Message:
         return self.means_of(client, self.sent_features(client))

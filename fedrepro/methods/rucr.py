@@ -29,7 +29,7 @@ class RUCR(PrototypeMessages, fl.Method):
 
     name = "RUCR"
     reference = "huang2024rucr"
-    tells, sends_all, decay = "counts", True, 0.0
+    tells, sends_all, received_too, decay = "counts", True, ("shares",), 0.0
     equations = (
         r"\mathrm{CE} + \lambda_f \, \mathrm{CE}\big(\cos(z, G_k)/t + [k = y] \log \pi_k,\; y\big)",
         r"\lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ trains the classifier}",
@@ -96,9 +96,6 @@ class RUCR(PrototypeMessages, fl.Method):
         super().init_server(server)
         zeros = server.tensors["anchors"] = server.tensors["prototypes"]
         server.tensors["shares"] = zeros.new_full((server.classes,), 1 / server.classes)
-
-    def download(self, server: fl.Server, client: int) -> fl.Message:
-        return {**super().download(server, client), "shares": server.tensors["shares"]}
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         stack, counts = self.stacked(server, uploads)
