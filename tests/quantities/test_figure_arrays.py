@@ -11,7 +11,7 @@ import torch
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Scale
-from fedrepro.extras import inversion
+from fedrepro.extras import leakage as inversion
 from fedrepro.methods.prototypes import class_means
 from fedrepro.quantities.base import Asked
 from fedrepro.quantities.counted import likeness, with_prototypes
