@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
-from fedrepro.data.readers.common import Decoded
+from fedrepro.data.readers import Decoded
 
 DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"

@@ -20,7 +20,7 @@ from fedrepro.base.threads import free_threads, side_by_side
 from fedrepro.data.cache import cache_path, data_root, hash_of, is_whole, write_signed
 from fedrepro.data.domains import ENCODERS, DomainArrays
 from fedrepro.data.manifest import locate, verify
-from fedrepro.data.readers.common import check, reading
+from fedrepro.data.readers import check, reading
 from fedrepro.data.transforms import normalise
 
 EMBEDDING_VERSION = 1  # raised whenever the embeddings of the same images change

@@ -10,9 +10,9 @@ from itertools import islice
 from pathlib import Path
 
 from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.data import readers
 from fedrepro.data.cache import hash_of
 from fedrepro.data.manifest import file_hash
-from fedrepro.data.readers import common
 
 VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
@@ -38,7 +38,7 @@ class Tree:
         counted = Counter(domain for domain, *name in _entries(self.root) if name)
         return dict(sorted(counted.items()))
 
-    def read(self, domain: str, size: int) -> common.Decoded:
+    def read(self, domain: str, size: int) -> readers.Decoded:
         """A domain's pictures by class, then file name; they have no official parts."""
         number = {name: label for label, name in enumerate(self.classes)}
 
@@ -47,10 +47,10 @@ class Tree:
             return None if hidden else number[parts[1]]
 
         with _own():
-            images, labels, _ = common.decode_pictures(
+            images, labels, _ = readers.decode_pictures(
                 self.root / domain, label_of, size, domain, upright=True
             )
-        return common.join([(images, labels, common.NO_PART)])
+        return readers.join([(images, labels, readers.NO_PART)])
 
 
 _looked_at: dict[str, Tree] = {}
@@ -129,11 +129,11 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
     """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files, and
     other files next to the class folders, are ignored; anything else is an error."""
     try:
-        paths = sorted(islice(root.rglob("*"), common.MAX_MEMBERS + 1))
+        paths = sorted(islice(root.rglob("*"), readers.MAX_MEMBERS + 1))
     except OSError as error:
         raise FedReproError(f"{root} cannot be read ({one_line(error)}); {HOW}") from None
-    few = len(paths) <= common.MAX_MEMBERS
-    _need(few, root, f"holds over {common.MAX_MEMBERS:,} files", "take fewer")
+    few = len(paths) <= readers.MAX_MEMBERS
+    _need(few, root, f"holds over {readers.MAX_MEMBERS:,} files", "take fewer")
     for path in paths:
         parts = path.relative_to(root).parts
         if any(part.startswith(".") for part in parts):
@@ -145,9 +145,9 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
         if path.is_dir():
             _need(len(parts) < 3, path, "is a folder inside a class", f"move it: {HOW}")
             yield parts[:1]
-        elif common.is_picture(path.name):
+        elif readers.is_picture(path.name):
             _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
             yield parts[:2]
         else:
-            said = f"is not a picture ({', '.join(common.PICTURES)})"
+            said = f"is not a picture ({', '.join(readers.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.data.cache import cache_root
-from fedrepro.data.readers.common import list_pictures, reading
+from fedrepro.data.readers import list_pictures, reading
 
 DIGITS = tuple("0123456789")
 Counts = tuple[int, int, int]

@@ -19,7 +19,7 @@ from fedrepro.data import domains, folders
 from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, SUBSETS, domain_names
 from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
-from fedrepro.data.readers.common import plain
+from fedrepro.data.readers import plain
 
 SIZES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),

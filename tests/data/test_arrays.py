@@ -99,7 +99,7 @@ def test_mnistm_npz(tmp_path, monkeypatch):
     pickled = np.empty(2, dtype=object)
     np.savez(path, train_x=pickled, train_y=pickled, test_x=pickled, test_y=pickled)
     refused("cannot be read", path, "mnistm-npz", {"npz": path})
-    monkeypatch.setattr("fedrepro.data.readers.arrays.MAX_NPZ", 100)
+    monkeypatch.setattr("fedrepro.data.readers.official.MAX_NPZ", 100)
     refused("bytes long", path, "mnistm-npz", {"npz": path})
     refused("cannot be read", put(path, path.read_bytes()[:200]), "mnistm-npz", {"npz": path})
 

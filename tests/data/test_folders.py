@@ -12,7 +12,7 @@ from PIL import Image
 from fedrepro import methods, papers
 from fedrepro.data import folders, prepare, status
 from fedrepro.data.domains import load_dataset
-from fedrepro.data.readers import common
+from fedrepro.data.readers import decode_image
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import RunSpec, run_id
 from tests.data.made import one_line, picture, put
@@ -65,7 +65,7 @@ def test_a_picture_stands_as_its_camera_says(mine):
     put(mine / "photo" / "cat" / "00.png", content.getvalue())
     red = load_dataset(folders.named(f"folder:{mine}"), 8)["photo"].images[0, 0]
     assert (red[:, 4:] == 255).all() and not red[:, :4].any()
-    plain = common.decode_image(content.getvalue(), "official", 8)[0]
+    plain = decode_image(content.getvalue(), "official", 8)[0]
     assert (plain[:4] == 255).all()
 
 
@@ -133,7 +133,7 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monke
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())
     refused(mine, r"cat/03\.png: has more than 8 bits per colour")
-    monkeypatch.setattr(folders.common, "MAX_MEMBERS", 5)
+    monkeypatch.setattr(folders.readers, "MAX_MEMBERS", 5)
     refused(mine, "mine holds over 5 files")
 
 

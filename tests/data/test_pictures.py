@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedrepro.data.manifest import COLLECTIONS
-from fedrepro.data.readers import Decoded
-from fedrepro.data.readers.common import files_in
+from fedrepro.data.readers import Decoded, files_in
 from tests.data.made import one_line, pack, picture, put, read, refused
 
 OFFICE = COLLECTIONS["office10"]
@@ -75,7 +74,7 @@ def test_hostile_names_links_devices_locked_and_huge_members_are_refused(tmp_pat
     content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of an encrypted member
     hostile(put(tmp_path / "locked.zip", bytes(content)), "or locked")
     for limit, value in (("MAX_ARCHIVE_BYTES", 10), ("MAX_MEMBERS", 0)):
-        monkeypatch.setattr(f"fedrepro.data.readers.common.{limit}", value)
+        monkeypatch.setattr(f"fedrepro.data.readers.{limit}", value)
         hostile(tmp_path / "x.zip", "members or over 16 GiB")
         monkeypatch.undo()
 
@@ -98,7 +97,7 @@ def test_cut_archives_and_broken_altered_or_huge_pictures(tmp_path, monkeypatch,
         altered = bytearray(path.read_bytes())
         altered[altered.index(b"IDAT") + 6] ^= 1
         bad(member, put(path, bytes(altered)))
-    monkeypatch.setattr("fedrepro.data.readers.common.MAX_PIXELS", 63)
+    monkeypatch.setattr("fedrepro.data.readers.MAX_PIXELS", 63)
     bad("too large a picture", pack(path, {member: picture(1)}))
 
 

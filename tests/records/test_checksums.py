@@ -10,7 +10,7 @@ import torch
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import cache, embeddings
-from fedrepro.data.readers.common import Decoded
+from fedrepro.data.readers import Decoded
 from fedrepro.records import Record
 from fedrepro.records import store as store_module
 from fedrepro.records.store import FileCheckpoint

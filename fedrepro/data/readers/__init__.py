@@ -1,13 +1,260 @@
 """Readers of the official files: ReadSpec -> Decoded (images, labels, parts), or one FedReproError
 that names the file. They check the content and do not trust a file's own header.
 
-Each module in this folder registers its readers by name. A new data set needs a new module."""
+Each module in this folder registers its readers by name. A new data set needs a new module. Here is
+what readers share: input, output and registry; files of a folder or an archive; pictures."""
 
+import re
+import stat
+import tarfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.places import modules_of
-from fedrepro.data.readers.common import READERS, Decoded, ReadSpec
 
 READER_VERSION = 1  # raised whenever the arrays read from the same files change
 
-modules_of(__name__)
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+Parts = npt.NDArray[np.int8]
+Opened = Callable[[], Any]  # a binary file, or None
 
-__all__ = ["READERS", "READER_VERSION", "Decoded", "ReadSpec"]
+TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
+PARTS = (("train", TRAIN), ("test", TEST))
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # theirs; no other is ever decoded
+MAX_PIXELS = 50_000_000  # a larger picture is not from a data set, but an attack or a mistake
+MAX_FILE_BYTES = 64 * 2**20
+MAX_ARCHIVE_BYTES = 16 * 2**30
+MAX_MEMBERS = 200_000
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """images uint8 (n, C, size, size), labels int64 (n,), part int8 (n,); see DomainArrays."""
+
+    images: Images
+    labels: Labels
+    part: Parts
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """A reader's input: files by role, the domain's folder names, classes (and their other
+    spellings), the image size, and, if the data set keeps only some of the release's classes,
+    all of them in the release's order."""
+
+    domain: str
+    files: Mapping[str, Path]
+    size: int
+    folders: tuple[str, ...]
+    classes: tuple[str, ...]
+    spellings: Mapping[str, tuple[str, ...]]
+    all_classes: tuple[str, ...] = ()
+
+
+Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
+READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
+
+
+def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
+    """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
+    The names are part of the data's hash, so they stay even after readers were merged."""
+
+    def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
+        READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
+        return blocks
+
+    return register
+
+
+@contextmanager
+def reading(path: Path | str) -> Iterator[None]:
+    """Turn any error of a parser on a broken file into one FedReproError that names the file."""
+    try:
+        yield
+    except FedReproError:
+        raise
+    except Exception as error:  # each parser has its own errors, from SyntaxError to struct.error
+        raise FedReproError(
+            f"{path}: cannot be read ({one_line(error)}); the file is incomplete, changed or "
+            "of another format: delete it and fetch it again"
+        ) from error
+
+
+def check(condition: bool, path: Path | str, problem: str) -> None:
+    """Raise a FedReproError that names the file unless the condition is true."""
+    if not condition:
+        raise FedReproError(f"{path}: {problem}; put the official file in its place")
+
+
+def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:
+    """Labels as int64 (n,). FedReproError unless n > 0 and all are whole, in 0..classes-1."""
+    check(raw.size > 0, path, "holds no images")
+    labels = raw.reshape(-1).astype(np.int64)
+    check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
+    low, high = labels.min(), labels.max()
+    fits = low >= 0 and high < classes
+    check(fits, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
+    return labels
+
+
+class TreeFile(NamedTuple):
+    """A file: the parts of its path, and its name in a message. Read it before the next one."""
+
+    parts: tuple[str, ...]
+    name: str
+    read: Callable[[], bytes]
+
+
+def list_pictures(folder: Path) -> list[Path]:
+    """Every picture file below a folder, sorted by its relative path."""
+    with reading(folder):
+        found = [p for p in folder.rglob("*") if is_picture(p.name) and not p.is_dir()]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())
+
+
+def is_picture(name: str) -> bool:
+    """Whether a name has a picture's suffix and is not hidden (macOS leaves ._x.png)."""
+    return not name.startswith(".") and name.lower().endswith(PICTURES)
+
+
+def files_in(
+    where: Path, wanted: Callable[[str], bool] = is_picture, limit: int | None = None
+) -> Iterator[TreeFile]:
+    """The files with a wanted name in a zip, a tar or a folder (its pictures; paths start with its
+    own name), in the archive's order. limit: of a file's bytes, else 64 MiB.
+    Nothing is extracted, and every member is checked before anything of it is read. (tarfile's
+    data filter protects extraction only, and allows some members that are refused here.)"""
+    limit, total = limit or MAX_FILE_BYTES, 0
+    above = where.parent if where.is_dir() else where
+    with reading(where):
+        for count, (name, size, ordinary, opened) in enumerate(_members(where)):
+            path, total = PurePosixPath(name), total + size
+            outside = path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name
+            check(not outside, where, f"member {name!r} leaves the archive")
+            check(ordinary, where, f"member {name!r} is a link or a device, or locked")
+            check(size <= limit, where, f"member {name!r} is {size} bytes long")
+            much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
+            check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
+            if wanted(path.name):
+                read = partial(_content, where, size, opened)
+                yield TreeFile(path.parts, f"{above}/{name}", read)
+
+
+def _content(where: Path, size: int, opened: Opened) -> bytes:
+    """All bytes of one member; neither library reads more than the member's stated size."""
+    with reading(where), opened() or BytesIO() as file:
+        content = file.read()
+    check(len(content) == size, where, f"a member is cut to {len(content)} of {size} bytes")
+    return content
+
+
+def _members(where: Path) -> Iterator[tuple[str, int, bool, Opened]]:
+    """Each file's name, size, whether it is a regular file, and a function that opens it."""
+    if where.is_dir():
+        for file in list_pictures(where):
+            name = f"{where.name}/{file.relative_to(where).as_posix()}"
+            yield name, file.stat().st_size, True, partial(file.open, "rb")
+    elif where.suffix in (".zip", ".npz"):
+        with zipfile.ZipFile(where) as packed:
+            for entry in (e for e in packed.infolist() if not e.is_dir()):
+                ordinary = not (stat.S_ISLNK(entry.external_attr >> 16) or entry.flag_bits & 1)
+                yield entry.filename, entry.file_size, ordinary, partial(packed.open, entry)
+    else:
+        with tarfile.open(where, "r:*") as tar:
+            for info in (m for m in tar if not m.isdir()):
+                yield info.name, info.size, info.isreg(), partial(tar.extractfile, info)
+
+
+def plain(name: str) -> str:
+    """A folder name without case, leading numbers and separators: 007.Back-Pack -> backpack."""
+    return re.sub(r"[^a-z0-9]", "", re.sub(r"^\d+\.", "", name.lower()))
+
+
+def resized(image: Image.Image, size: int) -> Images:
+    """Bilinear with antialiasing to uint8 (C, size, size), as torchvision's Resize of a picture."""
+    array = np.asarray(image.resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)
+    return array[None] if array.ndim == 2 else np.moveaxis(array, 2, 0)
+
+
+def decode_image(content: bytes, name: str, size: int, upright: bool = False) -> Images:
+    """One picture file's bytes -> (C, size, size) uint8; grey files keep C = 1. upright: turned as
+    its EXIF data say, which the readers of official files never did."""
+    large = f"is too large a picture, over {MAX_PIXELS // 10**6} megapixels"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(BytesIO(content), formats=FORMATS) as image:
+                check(image.width * image.height <= MAX_PIXELS, name, large)
+                check(image.mode[0] not in "IF", name, "has more than 8 bits per colour")
+                turned = ImageOps.exif_transpose(image) if upright else image
+                return resized(turned.convert("L" if image.mode in ("L", "1") else "RGB"), size)
+    except FedReproError:
+        raise
+    except Image.DecompressionBombError:
+        check(False, name, large)
+    except Exception:  # Pillow has many kinds, and words that name no file
+        check(False, name, f"cannot be read: it is cut, damaged or none of {', '.join(FORMATS)}")
+    raise AssertionError
+
+
+def decode_pictures(
+    where: Path,
+    label_of: Callable[[tuple[str, ...]], int | None],
+    size: int,
+    domain: str,
+    upright: bool = False,
+) -> tuple[Images, Labels, list[str]]:
+    """The pictures whose path has a label, sorted by label, then file name.
+    Returns images (n, C, size, size), labels (n,), and ``<label>/<file>`` keys."""
+    found: list[tuple[int, str, Images]] = []
+    for file in files_in(where):
+        label = label_of(file.parts)
+        if label is not None:
+            image = decode_image(file.read(), file.name, size, upright)
+            found.append((label, file.parts[-1], image))
+    check(len(found) > 0, where, f"holds no pictures of {domain}")
+    found.sort(key=lambda item: item[:2])
+    labels, names, images = zip(*found, strict=True)
+    keys = [f"{label}/{name}" for label, name in zip(labels, names, strict=True)]
+    return stack(images), np.array(labels, np.int64), keys
+
+
+def stack(pictures: Iterable[Images]) -> Images:
+    """(C, s, s) pictures -> (n, C, s, s); grey ones among coloured ones get equal channels."""
+    found = list(pictures)
+    channels = max(len(picture) for picture in found)
+    return np.stack([np.broadcast_to(p, (channels, *p.shape[1:])) for p in found])
+
+
+def resize_stack(arrays: Images, size: int) -> Images:
+    """(n, H, W) grey or (n, H, W, 3) colour -> (n, C, size, size) uint8."""
+    return stack(resized(Image.fromarray(one), size) for one in arrays)
+
+
+def join(blocks: Iterable[Block]) -> Decoded:
+    """Blocks in order -> one Decoded; channels as above."""
+    images, labels, parts = zip(*blocks, strict=True)
+    channels = max(block.shape[1] for block in images)
+    sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
+    return Decoded(
+        np.concatenate([np.repeat(block, channels // block.shape[1], 1) for block in images]),
+        np.concatenate(labels),
+        np.concatenate(sized).astype(np.int8),
+    )
+
+
+modules_of(__name__)

@@ -1,0 +1,270 @@
+"""Readers of MNIST idx, USPS LIBSVM, SVHN mat, MNIST-M npz and CIFAR binary files; and of data sets
+released as pictures in class folders, on disk or in an archive."""
+
+import bz2
+import gzip
+import math
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedrepro.data.readers import (
+    MAX_FILE_BYTES,
+    NO_PART,
+    PARTS,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Block,
+    Images,
+    Labels,
+    Parts,
+    ReadSpec,
+    check,
+    check_labels,
+    decode_image,
+    decode_pictures,
+    files_in,
+    plain,
+    reader,
+    reading,
+    resize_stack,
+    stack,
+)
+
+# Released as arrays. torchvision reads some of them too, but trusts the files' headers.
+
+USPS_PIXELS = 16 * 16
+NPZ_NAMES = {"train_x.npy", "train_y.npy", "test_x.npy", "test_y.npy"}
+MAX_NPZ = 2**28  # 60,000 images of 32 x 32 in colour are 184 MB
+CIFAR_PIXELS = 3 * 32 * 32
+FINE = "fine_label_names.txt"
+MAX_CIFAR = 160_000_000  # the longest member: 50,000 records of CIFAR-100
+
+
+def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
+    """The array of an idx or gzipped idx file of unsigned bytes; the content decides which."""
+    with reading(path):
+        with path.open("rb") as raw:
+            packed = raw.peek(2)[:2] == b"\x1f\x8b"
+            opened = gzip.GzipFile(fileobj=raw) if packed else raw
+            content = opened.read(MAX_FILE_BYTES + 1)
+        magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions  # 8: unsigned bytes
+        check(content[:4] == magic, path, f"starts with {content[:4].hex()}, not {magic.hex()}")
+        shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    full = len(content) - start == math.prod(shape)
+    check(full, path, f"its content does not fill the shape {shape} it claims")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+@reader("mnist")
+def mnist(spec: ReadSpec) -> Iterator[Block]:
+    """Four idx files; 28x28 grey, labels 0..9."""
+    for name, part in PARTS:
+        path, label_path = spec.files[f"{name}-images"], spec.files[f"{name}-labels"]
+        images = read_idx(path, 3)
+        labels = check_labels(read_idx(label_path, 1), 10, label_path)
+        check(images.shape[1:] == (28, 28), path, f"images are {images.shape[1:]}, not 28x28")
+        check(len(images) == len(labels), label_path, f"{len(labels)} labels, {len(images)} images")
+        yield resize_stack(images, spec.size), labels, part
+
+
+@reader("usps-libsvm")
+def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
+    """bzip2 LIBSVM texts: labels 1..10 are the digits 0..9, 256 values in [-1, 1] per line."""
+    from sklearn.datasets import load_svmlight_file  # costs a second to import
+
+    for name, part in PARTS:
+        path = spec.files[name]
+        with reading(path):
+            with bz2.open(path) as file:
+                text = file.read(MAX_FILE_BYTES + 1)
+            check(len(text) <= MAX_FILE_BYTES, path, "unpacks to more than 64 MiB")
+            check(text.endswith(b"\n"), path, "ends in the middle of a line")
+            matrix, target = load_svmlight_file(BytesIO(text), n_features=USPS_PIXELS)
+        labels = check_labels(target - 1, 10, path)
+        values = matrix.toarray().astype(np.float32).reshape(-1, 16, 16)
+        low, high = values.min(), values.max()
+        check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
+        images = ((values + 1) / 2 * 255).astype(np.uint8)  # truncated as torchvision does
+        yield resize_stack(images, spec.size), labels, part
+
+
+@reader("svhn")
+def svhn(spec: ReadSpec) -> Iterator[Block]:
+    """Cropped-digits .mat files, train and test or test alone: X uint8 (32, 32, 3, n), y (n, 1).
+    SVHN writes the digit 0 as 10; SynthDigits files have either. A file with both is refused."""
+    from scipy.io import loadmat
+
+    present = [(spec.files[name], part) for name, part in PARTS if name in spec.files]
+    for path, part in present:
+        with reading(path):
+            content = loadmat(str(path), variable_names=["X", "y"])
+            images, raw = np.asarray(content["X"]), np.asarray(content["y"])
+        fits = images.ndim == 4 and images.shape[:3] == (32, 32, 3) and images.dtype == np.uint8
+        check(fits, path, f"X is {images.dtype} {images.shape}, expected uint8 (32, 32, 3, n)")
+        count = images.shape[3]
+        fits = raw.size == count and raw.dtype.kind in "uif"
+        check(fits, path, f"y has {raw.size} labels for {count} images")
+        check(not ((raw == 10).any() and (raw == 0).any()), path, "labels hold both 0 and 10")
+        labels = check_labels(np.where(raw == 10, 0, raw), 10, path)
+        yield resize_stack(np.moveaxis(images, 3, 0), spec.size), labels, part
+
+
+@reader("mnistm-npz")
+def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
+    """train_x, train_y, test_x, test_y; 32x32 colour, labels 0..9."""
+    path = spec.files["npz"]
+    with reading(path):
+        files = files_in(path, NPZ_NAMES.__contains__, MAX_NPZ)
+        arrays = {f.parts[-1]: np.load(BytesIO(f.read()), allow_pickle=False) for f in files}
+        for name, part in PARTS:
+            images, raw = arrays[f"{name}_x.npy"], arrays[f"{name}_y.npy"]
+            fits = images.dtype == np.uint8 and images.shape == (raw.size, 32, 32, 3)
+            check(fits, path, f"{name}_x is {images.dtype} {images.shape} for {raw.size} labels")
+            labels = check_labels(raw, 10, path)
+            yield resize_stack(images, spec.size), labels, part
+
+
+@reader("cifar10-binary", "cifar100-binary")
+def cifar(spec: ReadSpec) -> Iterator[Block]:
+    """Records: a label (CIFAR-100 has a coarse one before it), then red, green and blue planes, row
+    by row. These are the official archives that cannot run code."""
+    archive, ten = spec.files["archive"], len(spec.classes) == 10
+    train = [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"]
+    test, names = ("test_batch.bin", "batches.meta.txt") if ten else ("test.bin", FINE)
+    start = 1 if ten else 2  # of the planes
+    wanted, length = {*train, test, names}, start + CIFAR_PIXELS
+    files = files_in(archive, wanted.__contains__, MAX_CIFAR)
+    members = {file.parts[-1]: file.read() for file in files}
+    missing = sorted(wanted - set(members))
+    check(not missing, archive, f"has no member {', '.join(missing)}")
+    told = tuple(members[names].decode("utf-8", "replace").split())
+    check(told == spec.classes, archive, f"{names} lists other classes than expected")
+    for name in (*train, test):
+        whole = len(members[name]) % length == 0
+        check(whole, archive, f"a member is not made of {length}-byte records")
+        rows = np.frombuffer(members[name], np.uint8).reshape(-1, length)
+        label = check_labels(rows[:, start - 1], len(spec.classes), archive)
+        planes = rows[:, start:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        yield resize_stack(planes, spec.size), label, int(name == test)
+
+
+# Released as pictures in class folders, on disk or in an archive.
+
+
+def read_list(path: Path) -> dict[str, int]:
+    """Lines of ``file label``, in order: file -> label."""
+    with reading(path):
+        lines = [line.strip().rpartition(" ") for line in path.read_text("utf-8").splitlines()]
+        rows = {name.strip(): int(label) for name, _, label in lines if name or label}
+    check(len(rows) == sum(any(line) for line in lines) > 0, path, "is empty or repeats a file")
+    return rows
+
+
+@reader("mnistm-folders")
+def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
+    """mnist_m_train/ and mnist_m_test/, ordered and labelled by their list files."""
+    for name, part in PARTS:
+        folder, listing = spec.files[name], spec.files[f"{name}-labels"]
+        rows = read_list(listing)
+        pictures = {file.parts[-1]: file for file in files_in(folder)}
+        odd = sorted(rows.keys() ^ pictures.keys())
+        check(not odd, folder, f"{len(odd)} pictures are only here or in {listing.name}: {odd[:1]}")
+        labels = check_labels(np.array([*rows.values()]), 10, listing)
+        decoded = (decode_image(pictures[f].read(), pictures[f].name, spec.size) for f in rows)
+        yield stack(decoded), labels, part
+
+
+def lookup(classes: Iterable[str], spec: ReadSpec) -> dict[str, int]:
+    """Every accepted spelling of a class folder (see `plain`) -> label."""
+    return {
+        plain(spelling): label
+        for label, name in enumerate(classes)
+        for spelling in (name, *spec.spellings.get(name, ()))
+    }
+
+
+def locate(parts: Sequence[str], folders: set[str], classes: dict[str, int]) -> int | None:
+    """The label of ``.../<domain>/[images/]<class>/<file>``; None for any other file."""
+    above = list(parts[:-1])
+    label = classes.get(plain(above.pop())) if above else None
+    if above and above[-1].lower() == "images":
+        above.pop()
+    return label if above and plain(above[-1]) in folders else None
+
+
+def collect(
+    spec: ReadSpec, where: Path, folders: Iterable[str]
+) -> tuple[Images, Labels, list[str]]:
+    """The pictures of one domain, as from `decode_pictures`; none twice."""
+    names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
+    if where.is_dir():
+        names = {plain(where.name)}
+    label_of = partial(locate, folders=names, classes=classes)
+    images, labels, keys = decode_pictures(where, label_of, spec.size, spec.domain)
+    check(len(set(keys)) == len(keys), where, f"holds {spec.domain} twice")
+    return images, labels, keys
+
+
+@reader("digit-folders", "cifar-jpeg-tar")
+def part_folders(spec: ReadSpec) -> Iterator[Block]:
+    """``<class>/<file>`` in a train and a test folder (SYN), or both in one archive (CIFAR-10)."""
+    for name, part in PARTS:
+        where = spec.files.get("archive") or spec.files[name]
+        yield *collect(spec, where, [name])[:2], part
+
+
+def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
+    """The keys of a list's pictures of the kept classes. Its labels number all classes."""
+    if role not in spec.files:
+        return set()
+    path, keys = spec.files[role], set()
+    folders, kept = {plain(folder) for folder in spec.folders}, lookup(spec.classes, spec)
+    numbers = lookup(spec.all_classes or spec.classes, spec)
+    for name, label in read_list(path).items():
+        parts = name.split("/")
+        fits = locate(parts, folders, numbers) == label - first
+        check(fits, path, f"label {label} does not fit {name}")
+        own = locate(parts, folders, kept)
+        if own is not None:
+            keys.add(f"{own}/{parts[-1]}")
+    return keys
+
+
+def _parts(keys: list[str], lists: dict[int, set[str]]) -> Parts:
+    number = {key: part for part, listed in lists.items() for key in listed}
+    return np.array([number.get(key, NO_PART) for key in keys], np.int8)
+
+
+@reader("class-folders", "class-tar")
+def class_folders(spec: ReadSpec) -> Iterator[Block]:
+    """Office-Caltech-10 and PACS, with parts from the official lists if they are present.
+    The test list of PACS names the whole domain. So train and crossval decide the part, and the
+    test list is only compared with them."""
+    images, labels, keys = collect(spec, spec.files["images"], spec.folders)
+    train, held, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
+    if both:
+        path = spec.files["test-list"]
+        check(not train & held, path, "the train and crossval lists share files")
+        check(train | held == both, path, "is not the train and crossval lists together")
+        check(both == set(keys), path, f"does not name the {len(keys)} pictures that are here")
+    yield images, labels, _parts(keys, {TRAIN: train, VALIDATION: held})
+
+
+@reader("domainnet-folders", "domainnet-zip")
+def domainnet(spec: ReadSpec) -> Iterator[Block]:
+    """DomainNet; a data set keeps some of its classes. Its archives have pictures that are in
+    neither list, mostly duplicates; those have no part."""
+    images, labels, keys = collect(spec, spec.files["images"], spec.folders)
+    train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
+    where = spec.files.get("test-list", spec.files["images"])
+    check(not train & test, where, "names pictures of the other list too")
+    missing = sorted((train | test) - set(keys))
+    check(not missing, spec.files["images"], f"lacks {len(missing)} listed pictures: {missing[:1]}")
+    yield images, labels, _parts(keys, {TRAIN: train, TEST: test})
