@@ -8,8 +8,8 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedproto import FedProto
-from fedrepro.methods.networks import NearestPrototype
 from fedrepro.methods.prototypes import HELD
+from fedrepro.models.base import NearestPrototype
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
-from fedrepro.methods.networks import TwoEntrances
 from fedrepro.methods.prototypes import PrototypeMessages, count_weighted_mean, unit_mean
+from fedrepro.models.base import TwoEntrances
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
-"""What networks share: three parts, their tensors by name and kind, fully connected layers;
-and how a network runs with other tensors than its own."""
+"""What networks share: three parts, their tensors by name and kind, fully connected layers; a
+protocol's networks with a method's own parts, as `Method.network` returns them; and how a network
+runs with other tensors than its own."""
 
 import copy
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedrepro.base.errors import FedReproError
 
 Module = TypeVar("Module", bound=nn.Module)
+NEVER = -1e30  # a logit whose exponential is zero; finite, so that no gradient becomes NaN
 Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors added by a method
 
 
@@ -69,6 +71,71 @@ class WrappedModel(FLModel):
         """The number of classes of the predictor."""
         predictor = architecture(self.predictor, training=False)
         return int(predictor(torch.zeros(1, self.feature_size)).shape[1])
+
+
+class Shifted(Output):
+    """Features z, logits of z + m, and the inputs of DBE's regulariser: the running mean (d,), with
+    this batch's gradient, and whether m is used yet, 0 or 1."""
+
+    running: Tensor
+    started: Tensor
+
+
+class ShiftedModel(WrappedModel):
+    """A network whose predictor reads z + m, where m is a client's own trained vector (DBE).
+
+    running_mean: r <- (1 - momentum) r + momentum mean(z) at every training batch.
+    """
+
+    running_mean: Tensor
+    started: Tensor
+
+    def __init__(self, module: FLModel, momentum: float) -> None:
+        super().__init__(module)
+        self.momentum = momentum
+        self.client_mean = nn.Parameter(torch.zeros(module.feature_size))
+        self.register_buffer("running_mean", torch.zeros(module.feature_size))
+        self.register_buffer("started", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Shifted:
+        z: Tensor = self.projection(self.encoder(x))
+        out = Shifted(z, self.predictor(z + self.started * self.client_mean))
+        batch_mean = z.to(self.running_mean.dtype).mean(dim=0)
+        out.running = (1 - self.momentum) * self.running_mean + self.momentum * batch_mean
+        out.started = self.started
+        if self.training:
+            self.running_mean.copy_(out.running.detach())
+        return out
+
+
+class NearestPrototype(WrappedModel):
+    """A network that classifies by its nearest prototype (FedProto).
+
+    Its scores are minus the squared distances. Its logits, and so all losses, also the validation
+    loss, are the predictor's. The predictor classifies while there are no prototypes (MPFT code).
+    """
+
+    prototypes: Tensor
+    present: Tensor
+
+    def __init__(self, module: FLModel) -> None:
+        super().__init__(module)
+        classes = self.classes()
+        self.register_buffer("prototypes", torch.zeros(classes, module.feature_size))
+        self.register_buffer("present", torch.zeros(classes, dtype=torch.bool))
+
+    def scores(self, out: Output) -> Tensor:
+        distance = torch.cdist(out.features, self.prototypes)
+        nearest = torch.where(self.present, -distance.square(), NEVER)
+        return torch.where(self.present.any(), nearest, out.logits)
+
+
+class TwoEntrances(WrappedModel):
+    """A network that takes images or, after its encoder, features (b, d) (RUCR)."""
+
+    def forward(self, x: Tensor) -> Output:
+        z = x if x.ndim == 2 else self.projection(self.encoder(x))
+        return Output(z, self.predictor(z))
 
 
 class FrozenHead(nn.Module):

@@ -18,9 +18,9 @@ from fedrepro.engine import Job, Trained
 from fedrepro.federated.rounds import Clock, Training
 from fedrepro.methods.base import Batch, LocalModel, Method, Upload
 from fedrepro.methods.messages import Message
-from fedrepro.methods.networks import NearestPrototype, ShiftedModel, TwoEntrances
 from fedrepro.methods.prototypes import PrototypeMessages, class_means
 from fedrepro.models import FLModel, Output
+from fedrepro.models.base import NearestPrototype, ShiftedModel, TwoEntrances
 
 from . import (
     Case,
