@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro.base.places import RUNS
+from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.base.progress import progress as default_progress
 from fedrepro.data.federation import Federation

@@ -23,7 +23,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, first_mistake, one_line, one_of
-from fedrepro.base.places import CHECKOUT
+from fedrepro.base.files import CHECKOUT
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
 

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, one_line, one_of
-from fedrepro.base.places import CHECKOUT, RUNS
+from fedrepro.base.files import CHECKOUT, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 

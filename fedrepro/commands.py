@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, one_of
-from fedrepro.base.places import CHECKOUT, CLONE, LOAD, RECORDS, RUNS, TRACK
+from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RECORDS, RUNS, TRACK
 from fedrepro.base.progress import resolve
 from fedrepro.campaign import FOLDER, LIST, read, table, train
 from fedrepro.report import text

@@ -21,7 +21,7 @@ import yaml
 from PIL import Image
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.places import CHECKOUT, CLONE
+from fedrepro.base.files import CHECKOUT, CLONE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.text import STANDIN, dataset_name
 from fedrepro.sweep import cores, papermill_complaint, pool

@@ -24,8 +24,7 @@ import nbformat
 import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.files import check_runs, make_folder
-from fedrepro.base.places import CHECKOUT, CLONE, LOAD, RUNS, TRACK
+from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RUNS, TRACK, check_runs, make_folder
 from fedrepro.data import folders
 from fedrepro.data.cache import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load

@@ -61,8 +61,8 @@ WRONG = (
 def test_a_mistake_is_one_line_before_anything_heavy_is_imported():
     """Seconds would flicker. Of a wheel without a checkout; help is as fast."""
     code = (
-        "import sys\nfrom pathlib import Path\nfrom fedrepro.base import places\n"
-        "places.CHECKOUT = Path('/wheel')\nfrom fedrepro import cli\n"
+        "import sys\nfrom pathlib import Path\nfrom fedrepro.base import files\n"
+        "files.CHECKOUT = Path('/wheel')\nfrom fedrepro import cli\n"
         f"for line in ['run --help', *{[line for line, _ in WRONG]!r}]:\n"
         "    try: cli.app(line.split())\n"
         "    except SystemExit as end: assert end.code == 2 * (line[-6:] != '--help'), line\n"

@@ -23,7 +23,7 @@ import pandas as pd
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.places import RECORDS
+from fedrepro.base.files import RECORDS
 from fedrepro.commands import pack
 from fedrepro.records.packed import INDEX, SHARED, SMALL, check
 from fedrepro.report.results import STUDIES

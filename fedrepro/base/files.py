@@ -1,18 +1,31 @@
-"""Files that are complete or absent, written under a temporary name; and their checksums."""
+"""Files that are complete or absent, written under a temporary name, and their checksums; paths:
+the checkout, if there is one, and the folder of runs; and the modules of a package."""
 
 import hashlib
+import importlib
 import json
 import mmap
 import os
+import pkgutil
 import re
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from safetensors import SafetensorError
 
 from fedrepro.base.errors import FedReproError, one_line
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
+# In the checkout, from any working directory; without a checkout, in the working directory.
+RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
+# Environment variables: Python files with methods, joined like PATH; the tracker of runs.
+LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
+# How to get a checkout, which a wheel lacks.
+CLONE = "clone the repository and install it with `pip install -e .`"
 
 # Checksums inside safetensors files: over all bytes, header included, except their own digits.
 # CRC-32 detects every change within 32 neighbouring bits, and misses one in 4 billion others. One
@@ -118,3 +131,12 @@ def list_sums(folder: Path, without: str = "") -> None:
     parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
     sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != without}
     write_json(folder / "done", sums)
+
+
+def modules_of(*packages: str) -> list[ModuleType]:
+    """Every module of some packages, imported, so that their methods and readers are registered."""
+    return [
+        importlib.import_module(f"{package}.{module.name}")
+        for package in packages
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]

@@ -14,7 +14,7 @@ from typing import Any
 from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_of
-from fedrepro.base.places import TRACK
+from fedrepro.base.files import TRACK
 
 
 class Tracker:

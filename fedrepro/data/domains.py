@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedrepro.base.errors import FedReproError, one_of
-from fedrepro.base.places import CHECKOUT
+from fedrepro.base.files import CHECKOUT
 from fedrepro.data import folders
 from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
 from fedrepro.data.manifest import DIGITS, Located, locate, verify

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import one_of
-from fedrepro.base.places import modules_of
+from fedrepro.base.files import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
 from fedrepro.data.cache import cache_path, data_root, hash_of, is_whole, write_signed

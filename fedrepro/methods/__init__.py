@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedrepro.base.errors import FedReproError, choices, first_mistake, one_line, one_of
-from fedrepro.base.places import LOAD, modules_of
+from fedrepro.base.files import LOAD, modules_of
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"

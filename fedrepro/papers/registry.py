@@ -16,7 +16,7 @@ import yaml
 from pydantic import ValidationError
 
 from fedrepro.base.errors import FedReproError, choices, first_mistake, one_of
-from fedrepro.base.places import LOAD
+from fedrepro.base.files import LOAD
 from fedrepro.base.protocol import Protocol, check_device, resolve_engine
 from fedrepro.data import folders
 from fedrepro.papers.paper import COMPARES, Arm, Paper

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedrepro.base.errors import Diverged, one_of
-from fedrepro.base.places import RUNS, modules_of
+from fedrepro.base.files import RUNS, modules_of
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics

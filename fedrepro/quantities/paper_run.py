@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedrepro import methods, papers
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.base.places import RUNS
+from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics

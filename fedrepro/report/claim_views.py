@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.transforms import blended_transform_factory
 
 from fedrepro import papers
-from fedrepro.base.places import CHECKOUT
+from fedrepro.base.files import CHECKOUT
 from fedrepro.papers import Paper
 from fedrepro.quantities.base import get
 from fedrepro.report import views

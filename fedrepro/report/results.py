@@ -18,7 +18,7 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.base.places import RECORDS
+from fedrepro.base.files import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.paper_run import Result, Study

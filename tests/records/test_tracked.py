@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fedrepro
 from fedrepro import cli
-from fedrepro.base.places import TRACK
+from fedrepro.base.files import TRACK
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.federated import metrics
 from tests.data.made import one_line

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.places import modules_of
+from fedrepro.base.files import modules_of
 
 READER_VERSION = 1  # raised whenever the arrays read from the same files change
 
