@@ -1,10 +1,9 @@
 """Scores by their rules, targets, the best round, in and out of domain, in closed form."""
 
-import pandas as pd
 import pytest
 
 from fedrepro.federated import metrics
-from fedrepro.federated.metrics import CURVE_COLUMNS
+from fedrepro.federated.metrics import framed
 from tests.data.made import one_line
 
 ACCURACY = {"a": [10, 50, 40, 60, 20, 30], "b": [20, 30, 80, 60, 40, 10]}
@@ -17,10 +16,6 @@ def rows(measure, split, by_domain):
         for domain, values in by_domain.items()
         for number, value in enumerate(values, 1)
     ]
-
-
-def framed(found):
-    return pd.DataFrame(found, columns=list(CURVE_COLUMNS))
 
 
 def curve(validation=True):
