@@ -18,6 +18,7 @@ from fedrepro.report.results import recorded
 
 ADCOL = papers.load("adcol")
 OTHERS = [spec.label for spec in ADCOL.arm_specs("table-4") if spec.label != "ADCOL"]
+NAMES = ("mnist", "usps", "made-up")
 NOISE = np.array([-1.0, 0.0, 1.0])
 
 
@@ -66,6 +67,21 @@ def test_the_draw_of_test_images_widens_the_interval():
         (difference,) = answer.parts[0].differences
         assert answer.verdict == word and difference.error == pytest.approx(error)
     assert difference.interval == pytest.approx((5 - 1.959964 * 4, 5 + 1.959964 * 4))
+
+
+def test_a_mean_with_a_stand_in_is_also_given_without_it():
+    ours, theirs = {"mnist": 90.0, "usps": 80.0, "made-up": 10.0}, dict.fromkeys(NAMES, 75.0)
+    rows = [
+        {"table": "table-4", "dataset": "office10", "scale": "paper", "method": method}
+        | {"column": column, "seed": seed, "value": value, "standin": column in ("made-up", "avg")}
+        for method, values in (("ADCOL", ours), ("SOLO", theirs))
+        for column, value in {**values, "avg": sum(values.values()) / 3}.items()
+        for seed in range(3)
+    ]
+    (part,) = _answer(pd.DataFrame(rows), SOLO, images=lambda *_: 1.0).parts
+    (difference,) = part.differences
+    assert (difference.mean, difference.rest) == (-15.0, 10.0)
+    assert part.why.endswith("printed +3.8, outside, without the stand-in +10")
 
 
 def test_an_open_claim_says_what_would_settle_it():

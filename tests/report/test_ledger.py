@@ -5,7 +5,7 @@ import pytest
 from fedrepro import papers
 from fedrepro.base.protocol import sides
 from fedrepro.papers.schema import Setting
-from fedrepro.report.ledger import HEAD, ledger
+from fedrepro.report.ledger import HEAD, ledger, own_training
 from fedrepro.report.results import Results, recorded
 from tests.report.test_tables import rows_of
 
@@ -73,3 +73,10 @@ def test_no_setting_that_the_text_leaves_open_is_missing(name):
         settings |= set(sources.setting)
         left_open |= set(sources.setting[code | (sources.status != "stated")])
     assert left_open <= shown and settings - left_open and not (settings - left_open) & shown
+
+
+def test_rows_that_train_in_another_way_are_listed():
+    listed = own_training("fedapc", "office10").loc["table-1-office10"]
+    assert listed.rounds.tolist() == ["100", "150"] and set(listed["local epochs"]) == {"10"}
+    assert listed.rows.tolist() == ["FedAvg, MOON", "FedProto, FedAPC"]
+    assert own_training("i2pfl", "office10").empty

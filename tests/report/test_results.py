@@ -19,6 +19,7 @@ from fedrepro.quantities.paper_run import study
 from fedrepro.records import Store
 from fedrepro.report import ledger, results, verdicts, views
 from fedrepro.report.picture import Picture
+from fedrepro.report.printout import over_seeds
 from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
 from tests.report.made import Made
 
@@ -277,3 +278,16 @@ def test_pages_name_experiments_that_are_there(name):
                 continue
             if len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
                 assert call.args[1].value in known, call.args[1].value
+
+
+def test_means_over_seeds_are_of_the_named_notebooks_alone():
+    place = results.FOLDER / "notebooks"
+    named = [place / f"common-office10-reduced-seed{seed}.ipynb" for seed in (0, 2)]
+    means = {row[4]: row for row in over_seeds(named) if row[1] == "methods"}
+    found = recorded("common").where(dataset="office10", scale="reduced")
+    cells = [c for s in found.holding("methods") for c in s.cells("methods") if s.seed in (0, 2)]
+    own = [c["value"] for c in cells if (c["method"], c["column"]) == ("FedBN", "avg")]
+    middle, half = sum(own) / 2, 12.706205 * abs(own[0] - own[1]) / 2
+    around = f"{middle - half:.1f} to {middle + half:.1f}"
+    assert means["FedBN"][5:] == ("2", f"{middle:.1f}", around)
+    assert over_seeds(named[:1]) == []

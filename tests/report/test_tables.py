@@ -134,10 +134,11 @@ def test_smoke_says_that_it_is_no_result():
 
 
 def test_a_target_that_no_seed_reached_is_no_number():
-    cells = rows({("FedAvg", "mnist"): [float("nan")] * 3, ("FedBN", "mnist"): [11.0, 12.0, 12.5]})
+    nan = float("nan")
+    cells = rows({("FedAvg", "mnist"): [nan] * 3, ("FedBN", "mnist"): [11.0, 12.0, nan]})
     _, html = parts(tables.beside_table(build_table(ADCOL, "table-2-rounds", cells)).html)
     assert row_of(html, "FedAvg")[1:5] == ["11", "none (n=3)", "–", "open"]
-    assert row_of(html, "FedBN")[2] == "11.8 ± 0.76 (n=3)"
+    assert row_of(html, "FedBN")[2] == "11.5 ± 0.71 (n=2 of 3)"
 
 
 def test_numbers_as_printed():
