@@ -159,6 +159,10 @@ class Augmentation(_Spec):
     rotate: float = Field(0.0, ge=0, le=180)
     erase: float = Field(0.0, ge=0, le=1)
 
+    @property
+    def changes_images(self) -> bool:
+        return bool(self.crop or self.flip or self.rotate or self.erase)
+
 
 class DataSpec(Augmentation):
     """Which images, their size, their split, and their augmentation.
@@ -198,8 +202,7 @@ class DataSpec(Augmentation):
 
     @pydantic.model_validator(mode="after")
     def _embedded(self) -> Self:
-        augmented = self.crop or self.flip or self.rotate or self.erase
-        if self.encoder is not None and augmented:
+        if self.encoder is not None and self.changes_images:
             raise ValueError("embeddings cannot be augmented; leave crop, flip, rotate, erase out")
         return self
 

@@ -54,7 +54,7 @@ def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Te
     image with its own draws; empty pixels are black. The draws are made on the generator's device
     (the CPU) and depend only on the generator, b and the settings, not on the images' size."""
     x, n = images, len(images)
-    if x.ndim == 2 and (how.crop or how.flip or how.rotate or how.erase):
+    if x.ndim == 2 and how.changes_images:
         raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
     if how.crop:
         by = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)

@@ -8,8 +8,9 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedproto import FedProto
+from fedrepro.methods.losses import NEVER
 from fedrepro.methods.prototypes import HELD
-from fedrepro.models.base import NearestPrototype
+from fedrepro.models.base import FLModel, Output, WrappedModel
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,25 @@ class FedProtoVariants(FedProto):
         if self.prototypes_of == "inputs":
             return client.inputs.to(next(iter(client.state.values())).dtype)
         return super().sent_features(client)
+
+
+class NearestPrototype(WrappedModel):
+    """A network that classifies by its nearest prototype (FedProto).
+
+    Its scores are minus the squared distances. Its logits, and so all losses, also the validation
+    loss, are the predictor's. The predictor classifies while there are no prototypes (MPFT code).
+    """
+
+    prototypes: Tensor
+    present: Tensor
+
+    def __init__(self, module: FLModel) -> None:
+        super().__init__(module)
+        classes = self.classes()
+        self.register_buffer("prototypes", torch.zeros(classes, module.feature_size))
+        self.register_buffer("present", torch.zeros(classes, dtype=torch.bool))
+
+    def scores(self, out: Output) -> Tensor:
+        distance = torch.cdist(out.features, self.prototypes)
+        nearest = torch.where(self.present, -distance.square(), NEVER)
+        return torch.where(self.present.any(), nearest, out.logits)

@@ -16,9 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedrepro.models.base import NEVER
-
 TINY = 1e-8  # a vector shorter than this has no direction
+NEVER = -1e30  # a logit whose exponential is zero; finite, so that no gradient becomes NaN
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
 from fedrepro.methods.prototypes import PrototypeMessages, count_weighted_mean, unit_mean
-from fedrepro.models.base import TwoEntrances
+from fedrepro.models.base import Output, WrappedModel
 
 
 @dataclass(frozen=True)
@@ -105,3 +105,11 @@ class RUCR(PrototypeMessages, fl.Method):
         # one sample if this round had none: the share's logarithm stays finite
         total = counts.sum(dim=0).clamp(min=1)
         server.tensors["shares"] = total / total.sum()
+
+
+class TwoEntrances(WrappedModel):
+    """A network that takes images or, after its encoder, features (b, d) (RUCR)."""
+
+    def forward(self, x: Tensor) -> Output:
+        z = x if x.ndim == 2 else self.projection(self.encoder(x))
+        return Output(z, self.predictor(z))

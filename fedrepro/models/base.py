@@ -1,6 +1,6 @@
-"""What networks share: three parts, their tensors by name and kind, fully connected layers; a
-protocol's networks with a method's own parts, as `Method.network` returns them; and how a network
-runs with other tensors than its own."""
+"""What networks share: three parts, their tensors by name and kind, fully connected layers;
+a network wrapped with a method's own parts; and how a network runs with other tensors than its
+own."""
 
 import copy
 from collections.abc import Mapping
@@ -15,7 +15,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedrepro.base.errors import FedReproError
 
 Module = TypeVar("Module", bound=nn.Module)
-NEVER = -1e30  # a logit whose exponential is zero; finite, so that no gradient becomes NaN
 Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors added by a method
 
 
@@ -106,36 +105,6 @@ class ShiftedModel(WrappedModel):
         if self.training:
             self.running_mean.copy_(out.running.detach())
         return out
-
-
-class NearestPrototype(WrappedModel):
-    """A network that classifies by its nearest prototype (FedProto).
-
-    Its scores are minus the squared distances. Its logits, and so all losses, also the validation
-    loss, are the predictor's. The predictor classifies while there are no prototypes (MPFT code).
-    """
-
-    prototypes: Tensor
-    present: Tensor
-
-    def __init__(self, module: FLModel) -> None:
-        super().__init__(module)
-        classes = self.classes()
-        self.register_buffer("prototypes", torch.zeros(classes, module.feature_size))
-        self.register_buffer("present", torch.zeros(classes, dtype=torch.bool))
-
-    def scores(self, out: Output) -> Tensor:
-        distance = torch.cdist(out.features, self.prototypes)
-        nearest = torch.where(self.present, -distance.square(), NEVER)
-        return torch.where(self.present.any(), nearest, out.logits)
-
-
-class TwoEntrances(WrappedModel):
-    """A network that takes images or, after its encoder, features (b, d) (RUCR)."""
-
-    def forward(self, x: Tensor) -> Output:
-        z = x if x.ndim == 2 else self.projection(self.encoder(x))
-        return Output(z, self.predictor(z))
 
 
 class FrozenHead(nn.Module):

@@ -318,7 +318,7 @@ def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator
             facts = name, column, unit, own, test.margin, _printed(paper, test, name, column)
             rest = None
             if column == "avg" and standins and test.above is None:
-                rest = sign * float((better[real] - others[name][real]).mean(axis=1).mean())
+                rest = sign * float((better - others[name])[real].mean(axis=1).mean())
             if len(own):
                 yield Difference(float(own.mean()), 0.0, 0.0, *facts, rest)
 

@@ -144,7 +144,8 @@ def own_training(paper: str, dataset: str) -> pd.DataFrame:
 
 
 def _training(protocol: Protocol) -> tuple[str, ...]:
-    return (*map(as_text, (protocol.rounds, protocol.local_epochs, protocol.optimizer.lr)),)
+    settings = protocol.rounds, protocol.local_epochs, protocol.optimizer.lr
+    return tuple(map(as_text, settings))
 
 
 # What was run.

@@ -17,10 +17,12 @@ from fedrepro.base.protocol import Augmentation
 from fedrepro.engine import Job, Trained
 from fedrepro.federated.rounds import Clock, Training
 from fedrepro.methods.base import Batch, LocalModel, Method, Upload
+from fedrepro.methods.fedproto_variants import NearestPrototype
 from fedrepro.methods.messages import Message
 from fedrepro.methods.prototypes import PrototypeMessages, class_means
+from fedrepro.methods.rucr import TwoEntrances
 from fedrepro.models import FLModel, Output
-from fedrepro.models.base import NearestPrototype, ShiftedModel, TwoEntrances
+from fedrepro.models.base import ShiftedModel
 
 from . import (
     Case,

@@ -13,7 +13,7 @@ from fedrepro.report import results
 from fedrepro.report.book import MODEL, listed, page, write_scripts
 from fedrepro.report.results import FOLDER, SHORT, STUDIES
 
-STUDY = "i2pfl-digits4-standin-reduced-seed0"
+STUDY = "fedpall-table-1-office10-office10-reduced-seed0"
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [json.loads(line) for line in (FOLDER / INDEX).read_text("utf-8").splitlines()]
     used = {run for run, *_ in study["runs"]}
     replaced, unused, *_ = (line["run"] for line in lines if line["run"] not in used)
-    study["runs"].append([replaced, "figure-3", "MOON"])
+    study["runs"].append([replaced, "table-1-office10", "MOON"])
     kept = {run for run, *_ in study["runs"]} | {unused}
     (root / STUDIES).write_text(json.dumps(study) + "\n", encoding="utf-8")
     text = "".join(json.dumps(line) + "\n" for line in lines if line["run"] in kept)
@@ -69,10 +69,9 @@ def test_every_packed_run_is_there_with_what_its_record_says(few, shown):
 
 def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(shown):
     uses = [each for run in shown["runs"].values() for each in run["uses"]]
-    rest = "--dataset digits4-standin --methods MOON --seed 0 --scale reduced"
-    past = results.recorded("i2pfl").past("table-3-digits").get("digits4-standin", ())
-    for one, of_today in (("table-3-digits", "MOON" not in past), ("figure-3", False)):
-        assert [f"I2PFL, {one}, MOON", f"fedrepro run i2pfl {one} {rest}", of_today] in uses
+    again = "fedrepro run fedpall table-1-office10 --dataset office10 --methods MOON --seed 0"
+    for of_today in (True, False):
+        assert ["FedPall, table-1-office10, MOON", f"{again} --scale reduced", of_today] in uses
     assert [run["uses"] for run in shown["runs"].values()].count([]) == 1
 
 

@@ -18,7 +18,6 @@ from fedrepro.report.results import recorded
 
 ADCOL = papers.load("adcol")
 OTHERS = [spec.label for spec in ADCOL.arm_specs("table-4") if spec.label != "ADCOL"]
-NAMES = ("mnist", "usps", "made-up")
 NOISE = np.array([-1.0, 0.0, 1.0])
 
 
@@ -70,7 +69,8 @@ def test_the_draw_of_test_images_widens_the_interval():
 
 
 def test_a_mean_with_a_stand_in_is_also_given_without_it():
-    ours, theirs = {"mnist": 90.0, "usps": 80.0, "made-up": 10.0}, dict.fromkeys(NAMES, 75.0)
+    ours = {"mnist": 90.0, "usps": 80.0, "made-up": 10.0}
+    theirs = dict.fromkeys(ours, 75.0)
     rows = [
         {"table": "table-4", "dataset": "office10", "scale": "paper", "method": method}
         | {"column": column, "seed": seed, "value": value, "standin": column in ("made-up", "avg")}
