@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import report
 import torch
 from peers.shared import MARK, Work
 from rounds import made_samples
+from rounds import ratios as paired
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.engine import ENGINES
@@ -168,15 +168,11 @@ def totals(side: Mapping[str, Any]) -> list[float]:
     return [sum(found["seconds"]) for found in side["repeats"]]
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
-
-
 def ratios(sides: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Peer over library, repeat by repeat: above 1 the library is faster."""
     library = totals(sides[LIBRARY])
     return {
-        name: summary([a / b for a, b in zip(totals(side), library, strict=True)])
+        name: paired(totals(side), library)
         for name, side in sides.items()
         if name != LIBRARY and "error" not in side
     }

@@ -25,7 +25,7 @@ from typing import Any
 import entry
 import torch
 from report_growth import slopes
-from rounds import CLASSES, Ticks, made_samples
+from rounds import CLASSES, Ticks, made, made_protocol, made_samples
 from timing import clear, peak_mib
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -33,7 +33,7 @@ from fedrepro import methods
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import Protocol, parse_protocol
+from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import ClientData, Federation
 from fedrepro.federated.rounds import Training
 from fedrepro.models import build_model, parameter_count
@@ -68,17 +68,9 @@ class Point:
     seed: int = 0
 
     def protocol(self) -> Protocol:
-        return parse_protocol(
-            {
-                "data": {"dataset": "made", "size": self.size, "normalise": "half"},
-                "model": self.model,
-                "model_args": self.model_args,
-                "rounds": 1 + self.rounds,
-                "local_epochs": 1,
-                "batch_size": self.batch,
-                "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            }
-        )
+        facts: dict[str, Any] = {"model": self.model, "model_args": self.model_args}
+        facts |= {"rounds": 1 + self.rounds, "local_epochs": 1, "batch_size": self.batch}
+        return made_protocol(self.size, **facts)
 
     def federation(self) -> Federation:
         """Equal clients, given to five domains in turn."""
@@ -96,17 +88,7 @@ class Point:
             name: made_samples(self.tests, self.size, 12.0 * i, 10**6 + i)
             for i, name in enumerate(domains)
         }
-        return Federation(
-            dataset="made",
-            size=self.size,
-            classes=tuple(str(k) for k in range(CLASSES)),
-            domains=domains,
-            clients=clients,
-            tests=tests,
-            hashes={},
-            standins=(),
-            deviations={},
-        )
+        return made(self.size, clients, tests)
 
 
 def at(axis: str, value: int, base: Point) -> Point:

@@ -19,7 +19,7 @@ from scipy.stats import t
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, legend_above, picture
-from fedrepro.report.tables import Html
+from fedrepro.report.tables import Html, nothing, styled
 from fedrepro.report.views import show
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -61,18 +61,13 @@ def rows_of(
 
 def table(rows: Iterable[Mapping[str, str]], caption: str = "") -> Html:
     """Rows of texts as an HTML table; the first column names a row. A line where there is none."""
-    rows = list(rows)
-    if not rows:
-        return Html(f"<p><em>{NOTHING}</em></p>", NOTHING)
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in rows[0])
-    body = ""
-    for row in rows:
-        first, *others = (escape(value) for value in row.values())
-        cells = "".join(f"<td>{value}</td>" for value in others)
-        body += f'<tr><th scope="row">{first}</th>{cells}</tr>\n'
+    texts = pd.DataFrame(rows).map(escape)
+    if texts.empty:
+        return nothing(NOTHING)
+    first, label = texts.columns[0], "a table of measurements"
+    shown = texts.set_index(first).rename_axis(index=None, columns=first)
     note = f"<p>{escape(caption)}</p>\n" if caption else ""
-    html = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody>"
-    return Html(f'{note}<table class="dataframe">\n{html}\n</table>', "a table of measurements")
+    return Html(note + styled(shown, "dataframe", caption or label), label)
 
 
 def protocol(text: str) -> Html:

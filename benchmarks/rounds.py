@@ -65,17 +65,16 @@ class Settings:
     precision: str = "float32"  # the library's; the field's loop is float32
 
     def protocol(self, rounds: int) -> Protocol:
-        return parse_protocol(
-            {
-                "data": {"dataset": "made", "size": self.size, "normalise": "half"},
-                "model": self.model,
-                "rounds": rounds,
-                "local_epochs": self.epochs,
-                "batch_size": self.batch,
-                "precision": self.precision,
-                "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            }
-        )
+        facts = {"model": self.model, "rounds": rounds, "local_epochs": self.epochs}
+        facts |= {"batch_size": self.batch, "precision": self.precision}
+        return made_protocol(self.size, **facts)
+
+
+def made_protocol(size: int, **facts: Any) -> Protocol:
+    """A protocol for made images, with the papers' optimiser."""
+    data = {"dataset": "made", "size": size, "normalise": "half"}
+    pace = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}
+    return parse_protocol({"data": data, "optimizer": pace, **facts})
 
 
 def made_samples(n: int, size: int, shift: float, seed: int) -> Samples:
@@ -102,17 +101,16 @@ def made_federation(settings: Settings) -> Federation:
         ClientData(name, name, made_samples(n, size, 12.0 * i, i), None)
         for i, name in enumerate(names)
     ]
-    return Federation(
-        dataset="made",
-        size=size,
-        classes=tuple(str(k) for k in range(CLASSES)),
-        domains=tuple(names),
-        clients=tuple(clients),
-        tests={c.name: Samples(c.train.images[:1], c.train.labels[:1]) for c in clients},
-        hashes={},
-        standins=(),
-        deviations={},
-    )
+    return made(size, clients, 1)
+
+
+def made(size: int, clients: Sequence[ClientData], tests: int | dict[str, Samples]) -> Federation:
+    """A federation of made images. tests: each domain's, or so many of each client's own."""
+    if isinstance(tests, int):
+        owned = ((c.name, c.train) for c in clients)
+        tests = {name: Samples(own.images[:tests], own.labels[:tests]) for name, own in owned}
+    classes = tuple(map(str, range(CLASSES)))
+    return Federation("made", size, classes, tuple(tests), tuple(clients), tests)
 
 
 # Both sides, behind one form: losses by round, seconds a round.

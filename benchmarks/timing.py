@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from rounds import CLASSES, MIB, made_samples, peak_resident
+from rounds import MIB, made, made_protocol, made_samples, peak_resident, synchronize
 
-from fedrepro.base.protocol import Protocol, parse_protocol
-from fedrepro.data.federation import ClientData, Federation, Samples
+from fedrepro.base.protocol import Protocol
+from fedrepro.data.federation import ClientData, Federation
 
 
 @dataclass(frozen=True)
@@ -29,35 +29,17 @@ class Shape:
 
     def protocol(self, rounds: int = 1, epochs: int | None = None) -> Protocol:
         """A protocol with the papers' optimiser."""
-        return parse_protocol(
-            {
-                "data": {"dataset": "made", "size": self.image, "normalise": "half"},
-                "model": self.model,
-                "rounds": rounds,
-                "local_epochs": epochs or self.epochs,
-                "batch_size": self.batch,
-                "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            }
-        )
+        facts = {"model": self.model, "rounds": rounds, "batch_size": self.batch}
+        return made_protocol(self.image, local_epochs=epochs or self.epochs, **facts)
 
     def federation(self) -> Federation:
         """Made images, a domain a client; tests of a few images, whose time is taken off."""
-        names = tuple(f"client{i}" for i in range(len(self.sizes)))
-        clients = tuple(
+        clients = [
             ClientData(name, name, made_samples(n, self.image, 12.0 * (i % 8), i), None)
-            for i, (name, n) in enumerate(zip(names, self.sizes, strict=True))
-        )
-        return Federation(
-            dataset="made",
-            size=self.image,
-            classes=tuple(str(k) for k in range(CLASSES)),
-            domains=names,
-            clients=clients,
-            tests={c.name: Samples(c.train.images[:4], c.train.labels[:4]) for c in clients},
-            hashes={},
-            standins=(),
-            deviations={},
-        )
+            for i, n in enumerate(self.sizes)
+            for name in [f"client{i}"]
+        ]
+        return made(self.image, clients, 4)
 
 
 SHAPES = {
@@ -71,12 +53,6 @@ SHAPES = {
     "i2pfl-office": Shape("resnet10", 32, (179,) * 3 + (153,) * 2 + (47,) + (25,) * 4, batch=32),
 }
 TINY = {name: Shape("tiny-cnn", 16, (21, 21, 13), batch=8, epochs=3) for name in SHAPES}
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the device."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def clear(device: torch.device) -> None:

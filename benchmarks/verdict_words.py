@@ -19,6 +19,7 @@ from entry import count, run
 from fedrepro.base.errors import FedReproError
 from fedrepro.quantities.noise import binomial
 from fedrepro.report.comparison import compared
+from fedrepro.report.text import markdown
 
 PLACE = Path(__file__).parent / "results" / "verdict-words.md"
 GAPS, SPREADS, SEEDS, IMAGES = (0, 2, 3, 5), (1, 2, 4), (1, 3, 5), (0, 400)
@@ -83,7 +84,7 @@ def main() -> None:
         text += f"\n<details><summary>{one.said}</summary>\n\n"
         text += f"One seed takes the spread of {one.rows} rows of three seeds. Without a gap, at "
         text += f"most {wrong} % of the draws of a setting are *higher* or *lower*.\n\n"
-        text += f"{found.to_markdown(index=False)}\n\n</details>\n"
+        text += f"{markdown(list(found), found.astype(str).values)}\n</details>\n"
     given.out.write_text(text, encoding="utf-8")
 
 

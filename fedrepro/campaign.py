@@ -271,7 +271,7 @@ def _ended(run: Run, runs: Path, code: int | None, say: Callable[[str], None]) -
         log = runs / FOLDER / f"{run.key}.log"
         said = {"state": "failed", "reason": f"its process ended with status {code}, see {log}"}
     say(f"{said['state']}: {run}: {said['reason']}")
-    return int(said["state"] != "skipped")
+    return int(said["state"] == "failed")
 
 
 # The worker.

@@ -134,7 +134,9 @@ Jobs = Annotated[
 Scheduler = Annotated[
     str | None, typer.Option(help="Address of a dask scheduler; default: start one.")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Skip notebooks that are complete already.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Skip complete notebooks that are newer than --load.")
+]
 
 
 @app.callback()

@@ -134,7 +134,8 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
         parts += ["only", *parameters["methods"]]
     parts += [f"{name}={value}" for name, value in (parameters.get("changes") or {}).items()]
     parts.append(f"seed{parameters['seed']}")
-    return re.sub(r"[^A-Za-z0-9.]+", "-", "-".join(parts)) + ".ipynb"
+    signed = "-".join(parts).replace("=-", "=minus")
+    return re.sub(r"[^A-Za-z0-9.]+", "-", signed) + ".ipynb"
 
 
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
@@ -287,7 +288,11 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
     from fedrepro.report.results import finished
 
     started = time.monotonic()
-    if resume and finished(job.output):
+    if _stopping[0].is_set():  # it waited behind an interrupted one
+        return Outcome(job, "failed", reason="interrupted")
+    loaded = [path for p in carried.get(LOAD, "").split(os.pathsep) if (path := Path(p)).is_file()]
+    since = max((path.stat().st_mtime for path in loaded), default=0.0)  # own code may have changed
+    if resume and finished(job.output) and job.output.stat().st_mtime > since:
         return Outcome(job, "kept", score=_score(job), path=job.output)
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
@@ -353,7 +358,9 @@ def _keep(job: Job, reason: str) -> Outcome:
         if "injected-parameters" in cell.metadata.get("tags", []):
             starts = tuple(f"{name} =" for name in PLACES)
             kept = [line for line in cell.source.splitlines() if not line.startswith(starts)]
-            cell.source = "\n".join(kept).replace(job.parameters["dataset"], job.dataset)
+            for given in (job.parameters["dataset"], ascii(job.parameters["dataset"])[1:-1]):
+                kept = [line.replace(given, job.dataset) for line in kept]
+            cell.source = "\n".join(kept)
     nbformat.write(notebook, job.running)
     os.replace(job.running, job.output)
     job.failed.unlink(missing_ok=True)
@@ -365,10 +372,9 @@ def _score(job: Job) -> str:
     from fedrepro.report.results import collect
 
     own = load(job.paper).short.lower()
-    for study, names in collect(job.output.parent, job.paper).studies:
-        if getattr(study, "name", "") == job.output.stem:
-            cells = [cell for name in names for cell in study.cells(name)]
-            means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
-            for cell in [c for c in means if c["method"].lower() == own] + means:
-                return f"{cell['method']} {cell['value']:.1f}"
+    found = collect(job.output.parent, only=[job.output])
+    cells = [cell for name in found.experiments for cell in found.cells(name)]
+    means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
+    for cell in [c for c in means if c["method"].lower() == own] + means:
+        return f"{cell['method']} {cell['value']:.1f}"
     return ""

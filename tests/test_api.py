@@ -1,5 +1,6 @@
 """The public names: one run, several compared, a federation."""
 
+import numpy as np
 import pytest
 
 import fedrepro
@@ -18,7 +19,7 @@ def test_a_run_has_its_accuracy_curve_and_plot(tmp_path):
 
 def test_methods_compared_are_rows_with_intervals(tmp_path, capsys):
     where = {"runs": tmp_path, "changes": {"rounds": 1}}
-    table = fedrepro.compare(["FedAvg", "SOLO"], seeds=[0, 1], **where)
+    table = fedrepro.compare(["FedAvg", "SOLO"], seeds=np.arange(2), **where)
     assert list(table.index) == ["FedAvg", "SOLO"]
     assert "row 4 of 4, SOLO seed 1  round 1/1" in capsys.readouterr().err
     assert (table.low <= table.avg).all() and (table.avg <= table.high).all()
@@ -31,3 +32,5 @@ def test_a_federation_and_a_wrong_name():
     assert repr(federation).startswith("<Federation minidigits: 4 clients with 160 images")
     with pytest.raises(FedReproError, match="no method 'FedAvgg'"):
         fedrepro.run("FedAvgg")
+    with pytest.raises(FedReproError, match="no method or row 'FedBm'"):
+        fedrepro.compare(["FedAvg", "FedBm"], progress=object())  # before anything is trained

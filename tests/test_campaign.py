@@ -125,17 +125,16 @@ def test_it_stops_when_the_minutes_are_over(tmp_path):
     assert 3 < time.monotonic() - begun < 40
 
 
-def test_what_fails_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):
+def test_what_diverges_or_lacks_data_is_one_line_and_the_rest_goes_on(tmp_path):
     diverging = {**SMOKE, "methods": ["FedAvg"], "changes": {"optimizer.lr": 1e30}}
     missing = {**SMOKE, "dataset": "digits5", "scale": "paper", "methods": ["FedAvg"]}
     write(tmp_path, missing, diverging, {**SMOKE, "methods": ["SOLO"]})
     (tmp_path / "empty").mkdir()
     result = call(tmp_path, "--jobs", "1", "--root", str(tmp_path / "empty"))
-    assert result.exit_code == 1
+    assert result.exit_code == 0  # a row that diverged is a result
     lines = result.output.splitlines()
-    assert [line.split(":")[0] for line in lines[1:4]] == ["skipped", "diverged", "done"], lines
+    assert [line.split(":")[0] for line in lines[1:]] == ["skipped", "diverged", "done"], lines
     assert "is missing under" in lines[1] and "training diverged" in lines[2]
-    assert lines[4:] == ["1 of 3 runs failed; the same command tries them again"]
     assert "1 skipped, 1 diverged, 1 done" in listed(tmp_path)
 
 

@@ -38,7 +38,7 @@ WRONG = (
     *((f"run adcol {words}", named) for words, named in (
         ("table-1 --dataset cifar", "cifar10, cifar100"), ("table-4 --dataset digits5", "office10"),
         ("--seed -1", "seed -1"), ("--seed one", "--seed"), ("--engine warp", "reference"),
-        ("--scale huge", "smoke, reduced, paper"), ("--device tpu", "auto, cpu, cuda"),
+        ("--scale huge", "smoke, reduced, paper"), ("--device tpu", "cpu"),
         ("--set rounds", "name=value"), ("--set rounds=many", "rounds = 'many'"),
         ("--set data.colour=red", "no such name"), ("--rounds 3", "run --help`"),
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),

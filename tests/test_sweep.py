@@ -80,7 +80,9 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_failures_are_kept_and_named_and_resume_redoes_only_them(notebooks, run, tmp_path):
+def test_failures_are_kept_and_named_and_resume_redoes_only_them(
+    notebooks, run, tmp_path, monkeypatch
+):
     """Seed 0 is fine, 1 raises, 2's kernel dies, 3 ends before its last cell."""
     facts = "import os\nglue('facts', [seed, methods, runs_dir, os.environ['OMP_NUM_THREADS']])"
     bad = (
@@ -120,6 +122,10 @@ def test_failures_are_kept_and_named_and_resume_redoes_only_them(notebooks, run,
     assert finished(folder / f"{names[1]}.ipynb")
     assert not (folder / f"{names[1]}.failed.ipynb").exists()
     assert [line.split()[3] for line in again.stdout.splitlines()[1:]] == ["kept", "done"]
+    monkeypatch.setenv(sweep.LOAD, "")
+    (own := tmp_path / "own.py").touch()  # changed after the notebook
+    job = Job("adcol", "minidigits", 0, notebooks / "adcol.ipynb", whole, {"dataset": "x"})
+    assert sweep.execute(job, {sweep.LOAD: str(own)}, True, 1).state == "done"
 
 
 LAUNCH = (
@@ -131,7 +137,7 @@ LAUNCH = (
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, notebooks, run):
-    """Seed 0 ends, seed 1 is in the middle when the sweep is killed or interrupted."""
+    """Seed 0 ends, seed 1 is in the middle and 2 waits when the sweep is killed or interrupted."""
     mark = tmp_path / "kernel"
     wait = (
         "import os, time\nfrom pathlib import Path\n"
@@ -143,7 +149,7 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
     write_notebook(notebooks, GLUE, wait, END)
     folder = tmp_path / "runs" / "notebooks"
     names = [f"adcol-minidigits-smoke-seed{seed}.ipynb" for seed in (0, 1)]
-    words = ["sweep", "adcol", "--seeds", "0,1", "--jobs", "1", "--runs", str(tmp_path / "runs")]
+    words = ["sweep", "adcol", "--seeds", "0-2", "--jobs", "1", "--runs", str(tmp_path / "runs")]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     line = [sys.executable, "-c", LAUNCH, str(notebooks), *words]
@@ -154,7 +160,7 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
     if number == signal.SIGTERM:  # as after ctrl-C
         assert child.returncode == 130
         last = errors.strip().splitlines()[-1]
-        assert last.startswith("interrupted: 1 of 2 notebooks") and "--resume" in last
+        assert last.startswith("interrupted: 1 of 3 notebooks") and "--resume" in last
         assert "Traceback" not in errors
     kernel = int(mark.read_text())
     wait_for(lambda: gone(kernel))
@@ -174,6 +180,9 @@ def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
     assert path.name == "adcol-minidigits-smoke-rounds-1-data.allocation.per-client-0.5-seed0.ipynb"
     shown = read(path).cells[-2].outputs[0]["text"]
     assert shown == "{'rounds': 1, 'data.allocation.per_client': 0.5}\n"
+    given = {"experiment": "all", "dataset": "digits5", "scale": "reduced", "seed": 0}
+    rows = ["FADA, target=1"], ["FADA, target=-1"]
+    assert len({sweep.file_name("adcol", {**given, "methods": row}) for row in rows}) == 2
 
 
 def test_what_cannot_begin_is_one_line(notebooks, run, tmp_path):

@@ -59,22 +59,20 @@ def join(root: Path, unused: set[str]) -> int:
     """Join packed files by data set and scale, without runs that are neither used nor in `unused`.
     Of a run that is a trial alone, accuracy and bytes are kept. Returns the number of runs."""
     used, trials = unused | used_in(root), used_as(root, "trials") - used_as(root, "runs")
-    lines = [line for line in files.read_lines(root / INDEX) if line["run"] in used]
-    groups: dict[str, set[str]] = {}
+    every = {line["run"]: line for line in files.read_lines(root / INDEX) if line["run"] in used}
+    lines, where = list(every.values()), {run: line["file"] for run, line in every.items()}
     for line in lines:
-        stem = re.sub(r"-\d+$", "", line["file"])
-        groups.setdefault(stem, set()).add(line["file"])
-        line["file"] = stem
-    joined = {}
-    for stem, names in groups.items():
-        for kind in KINDS:
-            paths = [path for n in sorted(names) if (path := root / f"{n}{kind}.parquet").exists()]
-            if paths:
-                frame = pd.concat(map(pd.read_parquet, paths), ignore_index=True)
-                read = frame.run.isin(used) & ~frame.run.isin(trials)
-                if not kind:
-                    read |= frame.run.isin(trials) & frame.measure.isin(["accuracy", "bytes"])
-                joined[f"{stem}{kind}.parquet"] = frame[read].reset_index(drop=True)
+        line["file"] = re.sub(r"-\d+$", "", line["file"])
+    groups: dict[str, list[pd.DataFrame]] = {}
+    for name in sorted(set(where.values())):
+        for kind in (kind for kind in KINDS if (root / f"{name}{kind}.parquet").exists()):
+            frame = pd.read_parquet(root / f"{name}{kind}.parquet")
+            read = ~frame.run.isin(trials)
+            if not kind:
+                read |= frame.measure.isin(["accuracy", "bytes"])
+            own = frame[read & (frame.run.map(where) == name)]  # packed twice: in its last file
+            groups.setdefault(re.sub(r"-\d+$", "", name) + kind, []).append(own)
+    joined = {f"{n}.parquet": pd.concat(parts, ignore_index=True) for n, parts in groups.items()}
     for path in root.glob("*.parquet"):
         path.unlink()
     sums = {}

@@ -75,9 +75,6 @@ def federation(work: Work) -> Federation:
         domains=("made",),
         clients=tuple(clients),
         tests={"made": Samples(images[0, :1], labels[0, :1])},
-        hashes={},
-        standins=(),
-        deviations={},
     )
 
 

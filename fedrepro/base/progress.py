@@ -60,6 +60,8 @@ def resolve(track: str | type[Tracker]) -> type[Tracker] | None:
     FedReproError: it is not known, or not installed."""
     track = track or os.environ.get(TRACK, "")
     if not isinstance(track, str):
+        if not track.name:  # its folder in a run's
+            raise FedReproError(f"{track.__name__} has no name; add `name = ...` to the class")
         return track
     if not track:
         return None

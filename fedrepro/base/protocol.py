@@ -34,12 +34,6 @@ ENGINES = {
 }
 
 
-def check_device(name: str) -> None:
-    """FedReproError where there is no such word."""
-    if name not in DEVICES:
-        raise FedReproError(f"no device {name!r}; choose from {', '.join(DEVICES)}")
-
-
 def resolve_engine(name: str) -> str:
     """The run ids' word of an engine."""
     return ENGINES[one_of(name, ENGINES, "engine")]

@@ -17,7 +17,8 @@ from fedrepro.data.manifest import file_hash
 VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
 HOW = "a folder has domain/class/image"
-TAKEN = {"avg", "bytes", "dataset", "label", "pooled", "round", "seed"}  # columns beside domains
+# Columns of tables beside the domains.
+TAKEN = {"avg", "bytes", "dataset", "high", "label", "low", "pooled", "round", "seed", "seeds"}
 
 
 @dataclass(frozen=True)

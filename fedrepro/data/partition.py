@@ -93,13 +93,13 @@ def make_partition(
     labels: per domain, of all its images. validation: as in DataSpec. shared: for ``disjoint``, by
     domain the number of each image's original (`federation.originals`).
     FedReproError: an impossible specification; the message names what is available."""
+    if spec.disjoint:
+        splits = {name: _untested(split, splits, shared or {}) for name, split in splits.items()}
     partitioner = _Partitioner(splits, labels, spec, seed, validation)
     if spec.cut_tests:
         return partitioner.cut()
     clients: list[ClientShare] = getattr(partitioner, spec.rule)()
     tests = {name: split.test for name, split in splits.items()}
-    if spec.disjoint:
-        clients = [_untested(client, tests, shared or {}) for client in clients]
     for client in clients:
         _need(
             len(client) >= _SMALLEST_CLIENT,
@@ -116,17 +116,12 @@ def make_partition(
     return Partition(tuple(clients), *after, spec.model_dump_json())
 
 
-def _untested(
-    client: ClientShare, tests: Mapping[str, Indices], shared: Mapping[str, Indices]
-) -> ClientShare:
-    """A client without the training images whose original a test image has too."""
-    kept = []
-    for domain, indices in client.train:
-        if domain in shared:
-            tested = [shared[other][tests[other]] for other in shared]
-            indices = indices[~np.isin(shared[domain][indices], np.concatenate(tested))]
-        kept.append((domain, indices))
-    return replace(client, train=tuple(kept))
+def _untested(split: Split, splits: Mapping[str, Split], shared: Mapping[str, Indices]) -> Split:
+    """A split without the training images whose original a test image has too."""
+    if split.domain not in shared:
+        return split
+    tested = np.concatenate([numbers[splits[name].test] for name, numbers in shared.items()])
+    return replace(split, train=split.train[~np.isin(shared[split.domain][split.train], tested)])
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ def _folder_status(name: str) -> list[DomainStatus]:
         assert tree is not None
         counts = tree.counts()
     except FedReproError as error:
-        path = Path(name.partition(":")[2])
+        path = Path(name.partition(":")[2]).expanduser()
         state: HashState = "bad" if path.exists() else "missing"
         return [DomainStatus(name, path.is_dir(), None, "", state, None, licence, str(error))]
     classes = ", ".join(tree.classes[:10]) + ", ..." * (len(tree.classes) > 10)

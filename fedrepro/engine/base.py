@@ -232,6 +232,9 @@ class Engine(ABC):
     def _load(self, state: Mapping[str, Tensor]) -> None:
         own = self.module.state_dict()
         for name, value in state.items():
+            if own[name].shape != value.shape:
+                shapes = tuple(value.shape), tuple(own[name].shape)
+                raise FedReproError("{} has shape {}, not the network's {}".format(name, *shapes))
             own[name].copy_(value)
 
     def _snapshot(self) -> dict[str, Tensor]:

@@ -32,13 +32,13 @@ class LoopEngine(Engine):
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         """Train each job's network; results in the jobs' order."""
+        self._stopped.clear()
         size = sum(value.nbytes for value in self.module.state_dict().values())
         count = min(self.lanes or lanes(size), len(jobs))
         if count <= 1:
             for position, job in enumerate(jobs):
                 yield position, self._train_one(job, method)
             return
-        self._stopped.clear()
         free = [copy.copy(self) for _ in range(count)]
         for engine in free:
             engine.module, engine._others = copy.deepcopy((self.module, self._others))

@@ -1,7 +1,6 @@
 """CLIP encoders through open_clip, with the user's weights."""
 
 import importlib
-import pickle
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +38,7 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     model = package.create_model(architecture, pretrained=None)
     try:
         model.load_state_dict(_tensors(path))
-    except (RuntimeError, ValueError, pickle.UnpicklingError) as error:
+    except Exception as error:  # each format of weights has its own
         raise FedReproError(
             f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
         ) from None

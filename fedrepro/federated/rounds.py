@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from fedrepro.base.errors import Diverged
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
@@ -117,10 +118,9 @@ class Training:
         """Run one round: clients are drawn, receive, train and send; the server averages and
         learns; all networks are tested."""
         method, server, clock = self.method, self.server, Clock(self.device)
-        stop = self.protocol.early_stop
         number = server.round = self.round + 1
         with self._undone_if_broken_off():
-            untrained = number == 1 and stop is not None and stop.untrained
+            untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
             rows, predicted = self._evaluate(0, clock) if untrained else ([], {})
             chosen = self._participants(number)
             with clock("messages"):
@@ -155,6 +155,7 @@ class Training:
                     average.weight_tensors(counts, self.protocol.batch_size)
                 server.model |= average.tensors
                 method.server_step(server, [uploads[i] for i in sorted(uploads)])
+                self._must_be_finite()
 
             tested, found = self._evaluate(number, clock)
             rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
@@ -163,6 +164,14 @@ class Training:
             named, scored = self.predicted | predicted | found, self.log.scored()
             self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
             self.round = number
+
+    def _must_be_finite(self) -> None:
+        for name, value in self.server.model.items():
+            if value.is_floating_point() and not value.isfinite().all():
+                where = self.seed, self.server.round
+                said = f"{self.method.name}, seed {{}}: {name} of the server in round {{}} is not "
+                said += "finite; correct what server_step or weights compute"
+                raise Diverged(said.format(*where), *where)
 
     @contextmanager
     def _undone_if_broken_off(self) -> Iterator[None]:
@@ -349,7 +358,7 @@ class Training:
         self.server.load_state(under(here, "server/"))
         for client in self.clients:
             client.load_state(under(here, f"client/{client.index}/"))
-        self.round = int(facts["round"])
+        self.round = self.server.round = int(facts["round"])
         self.log.rows += [tuple(row) for row in facts["rows"]]
 
 

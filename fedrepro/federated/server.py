@@ -34,8 +34,8 @@ def turns_of(protocol: Protocol, clients: int) -> int:
     count = max(1, round(protocol.participation * clients))
     if not protocol.turns or count == clients:
         return protocol.rounds
-    draws = -(-protocol.rounds // protocol.stay)
-    return protocol.stay * -(-draws // (clients // count))
+    passes, rest = divmod(protocol.rounds, protocol.stay * (clients // count))
+    return passes * protocol.stay + min(rest, protocol.stay)
 
 
 class RunningAverage:

@@ -4,7 +4,7 @@ Others are added with `register` or through the entry-point group `fedrepro.meth
 import importlib.util
 import os
 import sys
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -27,7 +27,7 @@ _adapter: Any = cache(TypeAdapter)
 
 def register(method: type[Method]) -> type[Method]:
     """Make a method known by its `name`; usable as a class decorator. FedReproError: the class
-    does not meet the requirements of `Method`, or its name is taken."""
+    does not meet the requirements of `Method`, a default is wrong, or its name is taken."""
     _discover()
     _check(method)
     held = _registry.get(method.name)
@@ -36,6 +36,12 @@ def register(method: type[Method]) -> type[Method]:
         where = f"{held.__module__}.{held.__qualname__}"
         raise FedReproError(f"method name {method.name!r} is taken by {where}; choose another")
     _registry[method.name] = method
+    own = {f.name: f.default for f in fields(method) if f.default is not MISSING}
+    try:
+        create(method.name, **own)  # defaults are checked as given values are
+    except FedReproError:
+        del _registry[method.name]
+        raise
     return method
 
 
@@ -80,11 +86,12 @@ def _discover() -> None:
         load(Path(file))
 
 
-def load(file: Path) -> list[type[Method]]:
+def load(file: Path | str) -> list[type[Method]]:
     """Register the methods that a Python file defines, and return them.
 
     FedReproError: the file cannot be run, or defines no method.
     """
+    file = Path(file)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
         raise FedReproError(f"{file} is not a Python file; name one that ends in .py")

@@ -2,6 +2,7 @@
 data set, at which scale, for which seed.
 All words are checked here, and without torch, so that a mistyped one is answered at once."""
 
+import operator
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from pydantic import ValidationError
 
 from fedrepro.base.errors import FedReproError, choices, first_mistake, one_of
 from fedrepro.base.files import LOAD
-from fedrepro.base.protocol import Protocol, check_device, resolve_engine
+from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.data import folders
 from fedrepro.papers.paper import COMPARES, Arm, Paper
 
@@ -112,12 +113,14 @@ class Question:
             raise FedReproError(
                 "scale paper is the paper's own protocol; change settings at reduced"
             )
-        check_device(self.device)
+        one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)
         self.protocol()
         self.dataset = folders.named(self.dataset)
-        if self.seed < 0:
-            raise FedReproError(f"seed {self.seed}: give 0 or a positive whole number")
+        whole = hasattr(self.seed, "__index__") and not isinstance(self.seed, bool)
+        if not whole or self.seed < 0:
+            raise FedReproError(f"seed {self.seed!r}: give 0 or a positive whole number")
+        self.seed = operator.index(self.seed)  # numpy's have no JSON
         self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels
         for label in self.only or ():

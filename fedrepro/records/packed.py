@@ -138,12 +138,14 @@ class PackedRecord(Record):
 def pack(root: Path, drawn: Collection[str] = ()) -> int:
     """Move the finished runs of a folder into its packed files. Returns their number.
     drawn: ids of the runs for which t-SNE points of test features are kept. A folder is deleted
-    only after its packed data were read back."""
+    only after its packed data were read back. A packed run that was trained again for another
+    measurement is packed again."""
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
     for done in sorted(root.glob("*/done")):
         record = Record(done.parent)
-        if record.run_id not in before.runs:
+        known = before.runs.get(record.run_id)
+        if known is None or set(record.probes) - known["measured"].keys():
             data = record.config["protocol"]["data"]
             encoder = f"-{data['encoder']}" if data.get("encoder") else ""
             scale = record.config["protocol"]["scale"]
@@ -163,6 +165,7 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
     """Write new files with some records, and add their lines."""
     curves, predicted, points, lines = [], [], [], []
     shared: dict[str, Any] = {}
+    before = Pack(root)
     for record in records:
         run, config = record.run_id, dict(record.config)
         facts = {"environment": dict(record.environment), "data": record.data}
@@ -170,7 +173,8 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
         shared |= {short_hash(content): content for content in (protocol, *facts.values())}
         config["protocol"] = short_hash(protocol)
         hashed = {kind: short_hash(content) for kind, content in facts.items()}
-        measured = {p: record.measured(p) for p in record.probes}
+        measured = before.runs.get(run, {}).get("measured", {})
+        measured = measured | {p: record.measured(p) for p in record.probes}
         line = {"run": run, "file": name, "config": config, "date": date}
         lines.append({**line, **hashed, "measured": measured})
         curves.append(light(record).assign(run=run))
@@ -188,8 +192,7 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
             path = root / f"{name}{kind}.parquet"
             files.write(path, partial(frame.to_parquet, **SMALL))
             shared[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    known = Pack(root).shared
-    new = [{"key": k, "content": content} for k, content in shared.items() if k not in known]
+    new = [{"key": k, "content": one} for k, one in shared.items() if k not in before.shared]
     _append(root / SHARED, new)
     _append(root / INDEX, lines)
 

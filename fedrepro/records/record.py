@@ -22,8 +22,8 @@ from safetensors.numpy import load
 
 from fedrepro import engine as engines
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import Protocol, check_device
+from fedrepro.base.errors import FedReproError, one_of
+from fedrepro.base.protocol import DEVICES, Protocol
 from fedrepro.base.rng import stream_seed
 from fedrepro.base.threads import free_threads
 from fedrepro.data import folders
@@ -118,6 +118,8 @@ def _driver() -> str | None:
 @cache
 def commit() -> dict[str, Any]:
     """The library's git commit, and whether files differ from it; None outside a checkout."""
+    if not (files.CHECKOUT / ".git").exists():  # git would find a repository around it
+        return {"commit": None, "dirty": False}
     here = str(Path(__file__).resolve().parent.parent)
     return {
         "commit": _command("git", "-C", here, "rev-parse", "HEAD"),
@@ -135,7 +137,7 @@ def _command(*words: str) -> str | None:
 
 def pick_device(name: str) -> torch.device:
     """The device for auto, cpu or cuda; cuda is made deterministic."""
-    check_device(name)
+    one_of(name, DEVICES, "device")
     available = torch.cuda.is_available()
     if name == "cuda" and not available:
         raise FedReproError("no CUDA device is available; use --device cpu")
@@ -166,9 +168,11 @@ class Record:
         return listed
 
     def read(self, name: str) -> bytes:
-        """The bytes of a file of the record; FedReproError if it was changed."""
+        """The bytes of a file of the record; FedReproError if it has none, or it was changed."""
+        if name not in self._listed:
+            raise FedReproError(f"{self.folder} has no {name}; {AGAIN}")
         content = (self.folder / name).read_bytes()
-        if self._listed.get(name) != hashlib.sha256(content).hexdigest():
+        if self._listed[name] != hashlib.sha256(content).hexdigest():
             raise FedReproError(
                 f"{self.folder / name} cannot be read (it was changed: its checksum "
                 f"differs); {AGAIN}"
@@ -222,8 +226,9 @@ class Record:
         ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
         ``labels/domain`` (m,); ``images/domain/source`` (m,): the images' indices in that source,
         source by source in the order of the test set (absent where domains are pooled);
-        ``sample/domain``: the tested positions, if not all are tested."""
-        return load(self.read("predictions.safetensors"))
+        ``sample/domain``: the tested positions, if not all are tested. Empty in old records."""
+        name = "predictions.safetensors"
+        return load(self.read(name)) if name in self._listed else {}
 
     @property
     def points(self) -> pd.DataFrame:

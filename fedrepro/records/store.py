@@ -175,7 +175,7 @@ class Store:
     """A folder of runs, each in its own folder or all packed together."""
 
     def __init__(self, root: Path | str) -> None:
-        self.root = Path(root)
+        self.root = Path(root).expanduser()
         files.check_runs(self.root)
         self._pack = Pack(self.root)
 
@@ -224,7 +224,10 @@ class Store:
                     if tracker is not None:
                         shown = Tracked(shown, training, folder, tracker)
                     _train(folder, spec.config(), training, shown, probe)
-        return Record(folder)
+        found = Record(folder)
+        if tracker is not None:
+            replay(folder, tracker, found.curve)
+        return found
 
 
 def _train(

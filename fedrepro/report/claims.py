@@ -59,7 +59,7 @@ class Part:
 
     @property
     def weakest(self) -> Difference | None:
-        return max(self.differences, key=lambda d: d.p, default=None)
+        return max(self.differences, key=lambda d: d.weakness, default=None)
 
     @property
     def why(self) -> str:
@@ -133,22 +133,28 @@ class Answer:
         return "holds" if words == {"holds"} else "open"
 
     @property
+    def deciding(self) -> list[Part]:
+        """The parts with runs that give the answer; all with runs where it is open."""
+        ran = [part for part in self.parts if part.differences]
+        return [part for part in ran if self.verdict in ("open", part.verdict)]
+
+    @property
     def scale(self) -> str:
-        return ", ".join(dict.fromkeys(part.scale for part in self.parts if part.differences))
+        return ", ".join(dict.fromkeys(part.scale for part in self.deciding))
 
     @property
     def answer(self) -> str:
         """The verdict; if it is not open, with its scale, or that it was counted."""
         if self.verdict == "open":
             return self.verdict
-        counted = all(d.exact for part in self.parts for d in part.differences)
+        counted = all(d.exact for part in self.deciding for d in part.differences)
         return f"{self.verdict}, counted" if counted else f"{self.verdict} at scale {self.scale}"
 
     def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect and what follows of the weakest part."""
-        ran = [part for part in self.parts if part.weakest is not None]
-        parts = [part for part in ran if part.verdict == self.verdict] or ran
-        weakest = max((p.weakest for p in parts if p.weakest), key=lambda d: d.p, default=None)
+        parts = [part for part in self.deciding if part.verdict == self.verdict] or self.deciding
+        of = (part.weakest for part in parts if part.weakest)
+        weakest = max(of, key=lambda d: d.weakness, default=None)
         return {
             "paper": self.paper,
             "id": self.claim.id,
@@ -263,7 +269,7 @@ def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
         pool = pools[part.dataset, part.scale, one.unit]
         freedom = pooled_freedom([len(gaps) for gaps in pool])
         if get(paper.experiment(part.test.experiment).kind).counted:
-            return replace(one, freedom=math.inf)
+            return replace(one, freedom=math.inf, exact=True)
         if not freedom:
             return one
         squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from statistics import fmean, stdev, variance
+from statistics import fmean, variance
 from typing import Any, Literal
 
 import pandas as pd
@@ -123,10 +123,12 @@ class Difference(Estimate):
     spread: float = 0.0  # variance of the paired differences over seeds,
     pairs: int = 1  # pooled over this many of them
     images: float = 0.0  # variance of the mean over test images
+    exact: bool = False  # whether it is counted
 
     @property
     def p(self) -> float:
-        """One-sided p: the probability of a difference this large if the truth is at the margin."""
+        """One-sided p: the probability of a difference this large if the truth is at the margin; 1
+        with one seed."""
         return self.below(-self._t) if self.freedom else 1.0
 
     @property
@@ -139,9 +141,9 @@ class Difference(Estimate):
         return gap / self.error if self.error else math.copysign(math.inf, gap) if gap else 0.0
 
     @property
-    def exact(self) -> bool:
-        """Whether it is counted."""
-        return math.isinf(self.freedom) and not self.error
+    def weakness(self) -> tuple[float, float]:
+        """Its place among differences, from the one that supports a claim most."""
+        return self.p, self.margin - self.mean
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -209,10 +211,9 @@ def earlier(
 
 def _half_width(published_std: float | None, trials: int | None, ours: Sequence[float]) -> float:
     """Of the 95 % interval: Welch's if the paper gives std and trials, else of a prediction."""
-    count, own = len(ours), stdev(ours) ** 2
-    if published_std is None or trials is None or trials < 2:
-        return float(stdtrit(count - 1, 0.975)) * math.sqrt(own * (1 + 1 / count))
-    mine, theirs = own / count, published_std**2 / trials
-    below = mine**2 / (count - 1) + theirs**2 / (trials - 1)
-    freedom = (mine + theirs) ** 2 / below if below > 0 else math.inf
-    return float(stdtrit(freedom, 0.975)) * math.sqrt(mine + theirs)
+    own, n = variance(ours), len(ours)
+    parts = [(own * (1 + 1 / n), float(n - 1))]
+    if published_std is not None and trials is not None and trials > 1:
+        parts = [(own / n, float(n - 1)), (published_std**2 / trials, float(trials - 1))]
+    error, freedom = combined(*parts)
+    return float(stdtrit(freedom, 0.975)) * error

@@ -180,7 +180,7 @@ def _by_mean_rank(found: Results, experiment: str) -> pd.DataFrame:
     frame = pd.DataFrame(
         {dataset_name(d): ranks(scores(found, experiment, d)[0])["rank"] for d in names}
     )
-    frame.insert(0, "mean rank", frame.mean(axis=1).round(2))
+    frame.insert(0, "mean rank", frame.mean(axis=1, skipna=False).round(2))
     return frame.sort_values("mean rank", kind="stable").rename_axis("method")
 
 
@@ -189,7 +189,7 @@ def in_short(found: Results, experiment: str, page: str) -> str:
     and FedAvg. Nothing without runs. page: the address of the common protocol's page."""
     if not (names := datasets(found, experiment)):
         return ""
-    place = _by_mean_rank(found, experiment)["mean rank"]
+    place = _by_mean_rank(found, experiment)["mean rank"].dropna()
     own = [*(papers.load(name).short for name in papers.list()), "FedAvg"]
     scale = "` and `".join({study.scale for study in found.holding(experiment)})
     first, rest = (

@@ -157,7 +157,8 @@ def whole_protocol() -> pd.DataFrame | Html:
     rows = []
     for paper in papers.list():
         found = recorded(paper).where(scale="paper")
-        for name in (n for n in found.experiments if found.runs(n)):
+        tables = [n for n in found.experiments if found.paper.experiment(n).table]
+        for name in (n for n in tables if found.runs(n)):
             for dataset in found.datasets(name):
                 here = found.where(dataset=dataset)
                 ran = {result.label for *_, result in here.runs(name)}
@@ -198,15 +199,18 @@ def executions(found: Results) -> pd.DataFrame | Html:
 
 
 def hashes(found: Results) -> pd.DataFrame | Html:
-    """The hashes of the runs' data."""
-    rows = {
-        (study.dataset, study.scale, what): {"sha256": value[:16]}
+    """The hashes of the runs' data, each with the papers whose runs have it."""
+    rows = [
+        (study.dataset, study.scale, what, value[:16], study.paper.short)
         for study, result in _each_run(found).values()
         for what, value in result.record.data["hashes"].items()
-    }
+    ]
     if not rows:
         return nothing()
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis(["dataset", "scale", "what"])
+    names = ["dataset", "scale", "what", "sha256"]
+    frame = pd.DataFrame(rows, columns=[*names, "papers"]).drop_duplicates()
+    papers = frame.groupby(names, sort=False).papers.agg(", ".join)
+    return papers.reset_index("sha256")
 
 
 def every_run(found: Results) -> Html:

@@ -1,6 +1,6 @@
 """Numbers for the command line: one experiment, and every published cell."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,8 @@ def result(study: Study, experiment: str) -> str:
     unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
     ours = wide(rows).map(number, unit=unit)
     lines = text.aligned(("method", *map(str, ours)), ours.itertuples(name=None))
-    return f"{title}\n{lines}\n"
+    lost = "".join(f"{label}: {end}\n" for label, end in study.diverged(experiment).items())
+    return f"{title}\n{lines}\n{lost}"
 
 
 MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy", "95 % interval")
@@ -38,18 +39,19 @@ MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy
 def over_seeds(notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
     """Mean accuracies of executed notebooks, under the head `MEANS`: one row per method, with its
     number of seeds and the 95 % interval over them (Student's t). Empty if no method has two."""
-    stems, found = {path.stem for path in notebooks}, dict[tuple[str, ...], list[float]]()
-    swept = [pair for f in {p.parent for p in notebooks} for pair in collect(f).studies]
-    for study, names in (pair for pair in swept if getattr(pair[0], "name", "") in stems):
+    found: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
+    for study, names in (pair for p in notebooks for pair in collect(p.parent, only=[p]).studies):
+        scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
         methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
         for cell in (cell for name in methods for cell in study.cells(name)):
             if cell["column"] == "avg" and cell["value"] is not None:
-                key = (study.paper.name, cell["table"], study.dataset, study.scale, cell["method"])
-                found.setdefault(key, []).append(cell["value"])
+                key = (study.paper.name, cell["table"], study.dataset, scale, cell["method"])
+                found[key][study.seed] = cell["value"]
     if max(map(len, found.values()), default=0) < 2:
         return []
     lines = []
-    for place, values in found.items():
+    for place, seeds in found.items():
+        values = list(seeds.values())
         low, high = (number(end, "percent") for end in metrics.interval(values))
         mean = number(sum(values) / len(values), "percent")
         lines.append((*place, str(len(values)), mean, f"{low} to {high}"))

@@ -271,13 +271,14 @@ def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     )
 
 
-def collect(folder: Path, paper: str | None = None) -> Results:
-    """The glued results of the finished notebooks in a folder, also of those that were deleted;
-    their records are beside the folder."""
-    place = folder.parent
-    glued = {line["name"]: line for line in files.read_lines(place / STUDIES)}
+def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None = None) -> Results:
+    """The glued results of the finished notebooks in a folder, also of those that were deleted, or
+    only of some notebooks there; their records are beside the folder."""
+    place, names = folder.parent, None if only is None else [path.stem for path in only]
+    lines = files.read_lines(place / STUDIES)
+    glued = {line["name"]: line for line in lines if names is None or line["name"] in names}
     shown: dict[str, dict[str, str]] = {}
-    for path in sorted(folder.rglob("*.ipynb")):
+    for path in sorted(folder.rglob("*.ipynb")) if only is None else filter(Path.exists, only):
         scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
         if _whole(scraps):
             glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}

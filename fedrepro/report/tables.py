@@ -279,7 +279,7 @@ def _texts(
             key = (escape(heading) if html else heading, part)
             columns[key] = [texts[m].get(part, "") for m in section.methods]
         if column in ranks.index:
-            taus[key[0], parts[-1]] = number(ranks.tau[column].iloc[0], "ratio")
+            taus[key[0], "rank, ours"] = number(ranks.tau[column].iloc[0], "ratio")
     frame = pd.DataFrame(columns, index=[escape(m) if html else m for m in section.methods])
     frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
     if taus:  # in a browser the row in italics stays last when others are sorted

@@ -141,8 +141,7 @@ class _Cell:
         self.dataset, self.scale, self.method, self.column = place
         self.row = place[:3]
         self.printed = _printed(paper, table, self.method, self.column)
-        seeds = {row["seed"]: row["value"] for row in rows}.values()
-        self.values = [math.nan if value is None else value for value in seeds]
+        self.values = [math.nan if row["value"] is None else row["value"] for row in rows]
         self.reached = [value for value in self.values if not math.isnan(value)]
         self.seeds, self.valid = len(self.values), len(self.reached)
         self.ours = fmean(self.reached) if self.reached else None
@@ -172,12 +171,13 @@ class _Cell:
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
     """Our cells. With a stand-in column, the row's average is a stand-in too, and the others are
     marked; with a subset or a column that the paper does not print, the average has no verdict."""
-    given: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = defaultdict(list)
+    given: dict[tuple[str, str, str, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for one in rows:
         if one.get("table", table) == table:
             column = paper.column(table, one["column"]) or one["column"]
-            given[one["dataset"], one["scale"], one["method"], column].append(one)
-    found = [_Cell(paper, table, place, seeds) for place, seeds in given.items()]
+            place = one["dataset"], one["scale"], one["method"], column
+            given[place][one["seed"]] = one  # the last one, where a run was repeated
+    found = [_Cell(paper, table, place, [*seeds.values()]) for place, seeds in given.items()]
     for row in {cell.row for cell in found}:
         cells = [cell for cell in found if cell.row == row]
         beside = any(cell.standin for cell in cells)
@@ -230,10 +230,10 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
         cell.earlier = earlier(cell.printed, _trials(paper), cell.values, **facts)
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
-        elif both is None:
-            cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
         elif lost := cell.seeds - cell.valid:
             cell.verdict, cell.why = "open", f"{lost} of {cell.seeds} seeds have no value"
+        elif both is None:
+            cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
         else:
             tests[cell.dataset, cell.scale].append((cell, both))
     for group in tests.values():

@@ -141,11 +141,13 @@ def place(
     that decide nothing), the rank in the paper, and another row's value."""
     here = found.of_one_scale(dataset, experiment)
     seeds = _values(found, experiment, dataset, column).astype({"value": float})
-    ours = seeds.groupby("label", sort=False).value.mean().dropna()
+    lost = set(seeds.label[seeds.value.isna()])
+    seeds = seeds[~seeds.label.isin(lost)]
+    ours = seeds.groupby("label", sort=False).value.mean()
     seconds = {spec.label for spec in found.paper.arm_specs(experiment) if spec.alternative}
     ours = ours.drop(seconds - {own, other}, errors="ignore")
     if own not in ours:
-        return f"{own}: {NOTHING}"
+        return f"{own}: " + ("a seed diverged: no rank." if own in lost else NOTHING)
     ours = ours.sort_values(ascending=False, kind="stable")
     named = found.paper.experiment(experiment).table
     printed = pd.Series(_printed(found, experiment, column), dtype=float)
@@ -162,7 +164,7 @@ def place(
     clear = "" if unready & {ours.index[0], second} else _clear(seeds, ours.index[0], second)
     parts = [f"{own} is {stands(ours)}" + clear * (not first)]
     parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
-    if other and other not in first:
+    if other in ours and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed)}")
@@ -365,10 +367,13 @@ def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     return table.rename_axis(columns=None)
 
 
-def measured(name: str, **how: Any) -> pd.DataFrame | Html:
-    """A table that a benchmark stored with the records."""
+def measured(name: str, index: str = "", **how: Any) -> pd.DataFrame | Html:
+    """A table that a benchmark stored with the records. index: the column that names the rows."""
     path = FOLDER / f"{name}.json"
-    return pd.read_json(path, **how).round(1) if path.exists() else nothing()
+    if not path.exists():
+        return nothing()
+    frame = pd.read_json(path, **how).round(1)
+    return frame.set_index(index) if index else frame
 
 
 def blocked(paper: str) -> Html:

@@ -112,27 +112,3 @@ def test_a_wrong_loss_stops_the_measurement(monkeypatch):
         monkeypatch.setattr(rounds, "field_rounds", lambda *_, rows=rows, **__: (rows, [1.0]))
         with one_line(message):
             rounds.check("FedAvg", TINY, federation)
-
-
-def test_what_is_stored_is_what_the_page_shows(tmp_path, monkeypatch, capsys):
-    peak = {"library": iter((90, 90, 100, 100)), "field": iter((200, 200, 150, 150))}
-
-    def measured(side: str, *_: Any) -> dict[str, Any]:
-        memory = {"before": 1.0, "peak": next(peak[side]), "device_peak": None}
-        return {"seconds": [1.0, 3.0] if side == "library" else [4.0], "memory_mib": memory}
-
-    monkeypatch.setattr(rounds, "measured_apart", measured)
-    words = "--model tiny-cnn --clients 2 --images 30 --size 16 --batch 8 --repeat 2 --threads 1"
-    path = tmp_path / "results" / "rounds-one.json"
-    rounds.main([*words.split(), "--json", str(path)])
-    stored = json.loads(path.read_text())
-    assert stored["command"].startswith(f"python benchmarks/rounds.py {words}")
-    facts = {"date", "device", "cores", "threads", "packages", "commit"}
-    assert facts <= set(stored["environment"])
-    for found in stored["results"].values():
-        assert found["seconds"] == {"library": [2.0, 2.0], "field": [4.0, 4.0]}
-        assert found["seconds_ratio"] == {"median": 0.5, "min": 0.5, "max": 0.5}
-        assert found["memory_ratio"] == 0.5
-    page, shown = script("report").rounds(path.parent).html, capsys.readouterr().out
-    for part in ("2.00", "4.00", "0.50", "100", "200", "30 images", "tiny-cnn, float32", "ADCOL"):
-        assert part in page and part in shown

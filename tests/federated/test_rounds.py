@@ -68,6 +68,10 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
     assert training.round == 1
     toys.assert_equal(training.server.state(), before)
     assert FileCheckpoint(tmp_path).load()[1]["round"] == 1
+    broken = lambda server, _: next(iter(server.model.values())).fill_(np.nan)  # noqa: E731
+    object.__setattr__((training := start(engine=engine)).method, "server_step", broken)
+    with pytest.raises(Diverged, match="of the server in round 1 is not finite"):
+        training.one_round()
 
 
 def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():
@@ -150,6 +154,9 @@ def drawn(rounds: int, clients: int, **settings: object) -> list[list[int]]:
     return [participants(protocol, 0, number, clients) for number in range(1, rounds + 1)]
 
 
+STAYS = (10, 2, 2), (3, 5, 3), (27, 5, 7)  # rounds, how long a client stays, most of one client
+
+
 def test_who_takes_part_is_drawn_afresh_or_in_turns():
     rounds = drawn(40, 10, participation=0.3)
     assert all(len(set(r)) == 3 and r == sorted(r) for r in rounds)
@@ -161,6 +168,7 @@ def test_who_takes_part_is_drawn_afresh_or_in_turns():
     assert all(sorted(cycle) == [0, 1, 2, 3, 4] for cycle in cycles)
     assert len({tuple(cycle) for cycle in cycles}) > 1
     turns = {"participation": 0.2, "turns": True}
-    most = (100, {}, 100), (101, turns, 21), (10, {**turns, "stay": 2}, 2)
+    stays = [(number, {**turns, "stay": stay}, most) for number, stay, most in STAYS]
+    most = (100, {}, 100), (101, turns, 21), *stays
     for number, settings, rounds_of_one in most:
         assert turns_of(toys.protocol(rounds=number, **settings), 5) == rounds_of_one

@@ -44,12 +44,6 @@ def only(run, job, method=None):
     return dict(run.engine.train(method or run.method, [job]))[0]
 
 
-@pytest.mark.parametrize("name", methods.names())
-def test_every_field_has_a_source(name):
-    for row in methods.get(name).describe():
-        assert row["source"] not in ("", "base class"), row["name"]
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_a_round_learns_and_is_logged(name):
     run = training(name)

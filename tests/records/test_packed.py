@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedrepro import cli, commands
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
 from fedrepro.records.packed import Pack, PackedRecord, check, light, pack, unpack
@@ -76,6 +77,26 @@ def test_unpacked_runs_are_as_before_packing(tmp_path):
     assert type(Store(packed).find(found.run_id)) is PackedRecord
     unpack(packed, packed)  # a folder comes before what is packed
     assert type(Store(packed).find(found.run_id)) is Record
+
+
+def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(tmp_path):
+    name = run(tmp_path, 0).run_id
+    pack(tmp_path)
+    run(tmp_path, 0, PROBE)
+    assert pack(tmp_path) == 1 and pack(tmp_path) == 0 and check(tmp_path) == []
+    found = Store(tmp_path).find(name, PROBE)
+    assert type(found) is PackedRecord and found.measured("size") == {"clients": 3}
+
+
+def test_a_record_without_predictions_or_features_can_be_read(tmp_path):
+    folder = run(tmp_path, 0).folder
+    for name in ("predictions", "features"):
+        (folder / f"{name}.safetensors").unlink()
+    files.list_sums(folder)
+    assert Record(folder).predictions == {} and len(Record(folder).curve)
+    with pytest.raises(FedReproError, match="has no features"):
+        _ = Record(folder).features
+    assert pack(tmp_path) == 1
 
 
 def test_every_damage_is_named(tmp_path):

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import fedrepro
 from fedrepro import cli
+from fedrepro.base.errors import FedReproError
 from fedrepro.base.files import TRACK
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.federated import metrics
@@ -76,6 +77,9 @@ def test_a_resumed_run_has_no_step_twice(tmp_path, monkeypatch):
     check(fedrepro.run("ADCOL", **where), cut)
     fedrepro.run("ADCOL", **{**where, "track": Mine})  # one's own
     assert told == [1, 2, 3]
+    Mine.name = ""  # its folder would be the run's own
+    with pytest.raises(FedReproError, match="Mine has no name"):
+        fedrepro.run("ADCOL", **{**where, "track": Mine})
 
 
 def test_the_command_line_tracks_and_says_what_it_does_not_know(tmp_path, monkeypatch):

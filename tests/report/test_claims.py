@@ -129,6 +129,9 @@ def test_differences_that_cannot_answer_are_not_in_holms_family():
 def test_one_seed_or_no_run_is_open_and_says_so():
     one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), SOLO)
     assert one.verdict == "open" and "one seed has no interval" in one.parts[0].why
+    values = {"ADCOL": [60.0], "SOLO": [50.0], "FedBN": [70.0]}
+    two = _answer(_cells(values), _than("SOLO", "FedBN"))
+    assert two.row()["effect"] == -10  # of the rival that is best
     none = _answer(_cells({"SOLO": [10.0, 11.0]}), SOLO)
     assert none.verdict == "open" and "not run; what is missing: runs" in none.parts[0].why
     assert _answer(pd.DataFrame(), SOLO).row()["p"] is None
@@ -148,6 +151,16 @@ def test_curves_that_still_rise_answer_nothing_at_reduced():
     assert f"can detect a lead of {row['least_seen']:.3g} or more (80 % power)" in why
     assert "printed +3.8; still rising: ADCOL" in why and "what is missing: longer runs" in why
     assert (answer.verdict, answer.parts[0].outside) == ("open", None)
+
+
+def test_the_scale_is_of_the_comparisons_that_give_the_answer():
+    values = {"ADCOL": [1.0, 1.1, 0.9], "SOLO": [9.0, 9.0, 9.1], "FedBN": [1.0, 1.2, 0.9]}
+    paper = _cells({n: v for n, v in values.items() if n != "SOLO"})
+    reduced = _cells({n: v for n, v in values.items() if n != "FedBN"}, scale="reduced")
+    answer = _answer(pd.concat([paper, reduced]), _than("FedBN"), SOLO)
+    assert answer.answer == "contradicted at scale reduced"
+    equal = _answer(_cells({"ADCOL": [5.0] * 3, "SOLO": [5.0] * 3}), _than("SOLO", margin=-1))
+    assert equal.answer == "holds at scale paper"  # it was trained, not counted
 
 
 def test_less_may_be_better_and_a_threshold_stands_for_a_row():

@@ -92,9 +92,16 @@ def test_what_is_put_in_cut_or_of_another_scale_has_no_verdict(fact, why):
     assert cell.verdict == "no verdict" and why in cell.why
 
 
-def test_a_seed_without_a_value_leaves_the_cell_open():
-    cell = cell_of(ADCOL, "table-2-rounds", rows("FedAvg", {"mnist": [11.0, 12.0, math.nan]}))
-    assert cell.verdict == "open" and "1 of 3" in cell.why
+def test_seeds_without_a_value_leave_the_cell_open():
+    for lost in (1, 3):
+        seeds = {"mnist": [11.0] * (3 - lost) + [math.nan] * lost}
+        cell = cell_of(ADCOL, "table-2-rounds", rows("FedAvg", seeds))
+        assert cell.verdict == "open" and f"{lost} of 3" in cell.why
+
+
+def test_a_run_that_was_repeated_replaces_the_older_one():
+    old, new = (rows("ADCOL", {"mnist": [95.0] * 3}, past=past) for past in (True, False))
+    assert cell_of(ADCOL, "table-1", [*old, *new]) == cell_of(ADCOL, "table-1", new)
 
 
 def test_table_follows_the_contract_and_lists_what_was_not_run():

@@ -249,9 +249,10 @@ def join(blocks: Iterable[Block]) -> Decoded:
     """Blocks in order -> one Decoded; channels as above."""
     images, labels, parts = zip(*blocks, strict=True)
     channels = max(block.shape[1] for block in images)
+    whole = [np.broadcast_to(block, (len(block), channels, *block.shape[2:])) for block in images]
     sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
     return Decoded(
-        np.concatenate([np.repeat(block, channels // block.shape[1], 1) for block in images]),
+        np.concatenate(whole),
         np.concatenate(labels),
         np.concatenate(sized).astype(np.int8),
     )
