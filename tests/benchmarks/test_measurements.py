@@ -81,8 +81,6 @@ def test_fedbn_is_its_authors_code_until_rounding_errors_grow():
     theirs, moved = (stored[f"{what} - ours"].astype(float) for what in ("theirs", "ours moved"))
     assert theirs[0] == 0 and theirs[1] < 1e-4 < 1 < moved[0]
     assert pd.read_json(RECORDS / "fedbn-shortcuts.json").tail(5).mean().diff().iloc[-1] < 0
-    *ours, printed = pd.read_json(RECORDS / "fedapc-fedavg.json")["mean"]
-    assert ours == sorted(ours) and ours[-1] < printed
 
 
 # the stored counts, and the domains that are read: the stand-in takes minutes to generate

@@ -5,11 +5,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
 from fedrepro import papers
@@ -74,15 +72,6 @@ def filed(picture: Picture) -> dict[str, Any]:
     assert compiler.vegalite_to_vega(text, vl_version=VEGA_LITE)["marks"]
     found: dict[str, Any] = json.loads(text)
     return found
-
-
-def test_a_picture_is_shown_once_and_fits_a_phone():
-    figure = figures.curves(curve_frame())
-    data, _ = DisplayFormatter().format(figure)
-    assert set(data) == {"text/plain", "image/png"}
-    image = Image.open(io.BytesIO(data["image/png"]))
-    assert image.width == 600 and len(data["image/png"]) < 60_000
-    assert plt.get_fignums() == []
 
 
 def test_curves_are_means_in_a_band_over_seeds():
