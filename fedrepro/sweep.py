@@ -24,7 +24,7 @@ import nbformat
 import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RUNS, TRACK, check_runs, make_folder
+from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RUNS, TRACK, check_runs, loaded, make_folder
 from fedrepro.data import folders
 from fedrepro.data.cache import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
@@ -290,13 +290,13 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
     started = time.monotonic()
     if _stopping[0].is_set():  # it waited behind an interrupted one
         return Outcome(job, "failed", reason="interrupted")
-    loaded = [path for p in carried.get(LOAD, "").split(os.pathsep) if (path := Path(p)).is_file()]
-    since = max((path.stat().st_mtime for path in loaded), default=0.0)  # own code may have changed
-    if resume and finished(job.output) and job.output.stat().st_mtime > since:
-        return Outcome(job, "kept", score=_score(job), path=job.output)
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
+    # The code of one's own methods may have changed since.
+    code = max((file.stat().st_mtime for file in loaded() if file.is_file()), default=0.0)
+    if resume and finished(job.output) and job.output.stat().st_mtime > code:
+        return Outcome(job, "kept", score=_score(job), path=job.output)
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)

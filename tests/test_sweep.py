@@ -80,9 +80,7 @@ def run(tmp_path):
 
 
 @pytest.mark.slow
-def test_failures_are_kept_and_named_and_resume_redoes_only_them(
-    notebooks, run, tmp_path, monkeypatch
-):
+def test_failures_are_kept_and_resume_redoes_only_them(notebooks, run, tmp_path, monkeypatch):
     """Seed 0 is fine, 1 raises, 2's kernel dies, 3 ends before its last cell."""
     facts = "import os\nglue('facts', [seed, methods, runs_dir, os.environ['OMP_NUM_THREADS']])"
     bad = (

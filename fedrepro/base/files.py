@@ -24,6 +24,8 @@ RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
 # Environment variables: Python files with methods, joined like PATH; the tracker of runs.
 LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
+
+
 # How to get a checkout, which a wheel lacks.
 CLONE = "clone the repository and install it with `pip install -e .`"
 
@@ -32,6 +34,11 @@ CLONE = "clone the repository and install it with `pip install -e .`"
 # core checks 3.2 GB per second, with SHA-256 1.0. It does not protect against deliberate changes.
 UNSIGNED = {"checksum": "0" * 8}  # what a header says until its file is signed
 MARK = re.compile(rb"checksum\W{1,8}([0-9a-f]{8})\W")  # the quotes are escaped inside JSON's own
+
+
+def loaded() -> list[Path]:
+    """The files with the user's own methods, as `--load` named them."""
+    return [Path(name) for name in os.environ.get(LOAD, "").split(os.pathsep) if name]
 
 
 def sign(path: Path) -> None:

@@ -166,12 +166,16 @@ class Training:
             self.round = number
 
     def _must_be_finite(self) -> None:
-        for name, value in self.server.model.items():
-            if value.is_floating_point() and not value.isfinite().all():
-                where = self.seed, self.server.round
-                said = f"{self.method.name}, seed {{}}: {name} of the server in round {{}} is not "
-                said += "finite; correct what server_step or weights compute"
-                raise Diverged(said.format(*where), *where)
+        """Raise Diverged if the server's network is not, as `must_be_finite` does for a loss."""
+        number, name = self.server.round, self.method.name
+        broken = [n for n, value in self.server.model.items() if not value.isfinite().all()]
+        if broken:
+            raise Diverged(
+                f"{name}, seed {self.seed}: {broken[0]} of the server in round {number} "
+                "is not finite; correct what server_step or weights compute",
+                self.seed,
+                number,
+            )
 
     @contextmanager
     def _undone_if_broken_off(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 Others are added with `register` or through the entry-point group `fedrepro.methods`."""
 
 import importlib.util
-import os
 import sys
 from dataclasses import MISSING, fields
 from functools import cache
@@ -13,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedrepro.base.errors import FedReproError, choices, first_mistake, one_line, one_of
-from fedrepro.base.files import LOAD, modules_of
+from fedrepro.base.files import loaded, modules_of
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"
@@ -82,8 +81,8 @@ def _discover() -> None:
             why = f"{type(error).__name__}: {one_line(error)}"
             said = f"warning: the method of {place} is left out: {why}"
             print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
-    for file in filter(None, os.environ.get(LOAD, "").split(os.pathsep)):
-        load(Path(file))
+    for file in loaded():
+        load(file)
 
 
 def load(file: Path | str) -> list[type[Method]]:

@@ -134,9 +134,9 @@ class Answer:
 
     @property
     def deciding(self) -> list[Part]:
-        """The parts with runs that give the answer; all with runs where it is open."""
+        """The parts with runs that have the claim's answer, or else all with runs."""
         ran = [part for part in self.parts if part.differences]
-        return [part for part in ran if self.verdict in ("open", part.verdict)]
+        return [part for part in ran if part.verdict == self.verdict] or ran
 
     @property
     def scale(self) -> str:
@@ -152,9 +152,8 @@ class Answer:
 
     def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect and what follows of the weakest part."""
-        parts = [part for part in self.deciding if part.verdict == self.verdict] or self.deciding
-        of = (part.weakest for part in parts if part.weakest)
-        weakest = max(of, key=lambda d: d.weakness, default=None)
+        least = (part.weakest for part in self.deciding if part.weakest)
+        weakest = max(least, key=lambda d: d.weakness, default=None)
         return {
             "paper": self.paper,
             "id": self.claim.id,

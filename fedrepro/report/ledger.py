@@ -209,8 +209,7 @@ def hashes(found: Results) -> pd.DataFrame | Html:
         return nothing()
     names = ["dataset", "scale", "what", "sha256"]
     frame = pd.DataFrame(rows, columns=[*names, "papers"]).drop_duplicates()
-    papers = frame.groupby(names, sort=False).papers.agg(", ".join)
-    return papers.reset_index("sha256")
+    return frame.groupby(names, sort=False).papers.agg(", ".join).reset_index("sha256")
 
 
 def every_run(found: Results) -> Html:

@@ -1,7 +1,8 @@
-"""The comparisons of speed: all sides train alike, and what is stored is shown."""
+"""The comparisons of speed: all sides train alike, what is stored is shown; the GPU's script."""
 
 import importlib
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 import torch
 
 from fedrepro.base.rng import seeded_modules
+from fedrepro.engine import StackedEngine
 from fedrepro.models import build_model, layout, parameter_count
+from tests import toys
 from tests.benchmarks.conftest import script
 from tests.data.made import one_line
 
-cross, rounds = script("cross_device"), script("rounds")
+cross, rounds, gpu = map(script, ("cross_device", "rounds", "gpu"))
 
 
 @pytest.fixture
@@ -101,3 +104,70 @@ def test_both_sides_train_alike(method):
         assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-6)
     other, _ = rounds.field_rounds(method, settings, federation, 1)
     assert other[0]["ce"] != pytest.approx(field[0]["ce"], rel=1e-6)  # shuffled for itself
+
+
+def test_a_wrong_loss_stops_the_measurement(monkeypatch):
+    federation = rounds.made_federation(TINY)
+    found = rounds.check("FedAvg", TINY, federation)
+    assert found["largest_gap"] <= found["tolerance"]
+    wrong = [{name: 1.02 * value for name, value in row.items()} for row in found["field"]]
+    for rows, message in ((wrong, "differ"), (wrong[::-1], "does not fall")):
+        monkeypatch.setattr(rounds, "field_rounds", lambda *_, rows=rows, **__: (rows, [1.0]))
+        with one_line(message):
+            rounds.check("FedAvg", TINY, federation)
+
+
+def test_a_table_of_measurements_has_its_rows_and_no_code():
+    page = script("report").table([{"side": "<b>", "seconds": "2.00"}], "two & three").html
+    cells = re.findall("<t[hd][^>]*>(.*?)</t[hd]>", page)
+    assert cells == ["side", "seconds", "&lt;b&gt;", "2.00"] and "<p>two &amp; three</p>" in page
+
+
+@pytest.mark.slow
+def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(gpu, "AT_ONCE", 1)
+    monkeypatch.setattr(gpu, "apart", lambda case, _: json.loads(json.dumps(gpu.work(case))))
+    path, runs = tmp_path / "gpu.json", tmp_path / "runs"
+    words = ["--dry-run", "--json", str(path), "--runs", str(runs)]
+    gpu.main(words)
+    stored = json.loads(path.read_text())
+    assert [a["error"] for s in gpu.STEPS for a in stored[s].values() if "error" in a] == []
+    assert all(answer["ok"] for answer in stored["checks"].values())
+    assert {*gpu.TIMED, "augmentation", "small-cnn"} == set(stored["checks"])
+    timed = {f"adcol-digits/FedAvg/{e}" for e in ("reference", "fused", "field")}
+    assert timed <= set(stored["timing"])
+    records = {record.run_id: record for record in toys.records(runs)}
+    assert len(records) == len(stored["runs"]) == 3
+    for answer in stored["runs"].values():
+        assert answer["state"] == "done"
+        config = records[answer["run_id"]].config
+        proven = config["method"]["name"] in gpu.TIMED  # the others were not checked here
+        assert config["engine"] == answer["engine"] == ("fused" if proven else "reference")
+    assert "wrong: none" in capsys.readouterr().out
+    # a second call goes on with what the first has proven: nothing is done again
+    gpu.main([*words, "--only", "timing"])
+    again = json.loads(path.read_text())
+    assert len(again["calls"]) == 2 and again["timing"] == stored["timing"]
+
+
+def test_a_wrong_engine_is_found_and_not_used(monkeypatch):
+    train = StackedEngine.train
+
+    def nearly(self: Any, method: Any, jobs: Any) -> Any:
+        for position, trained in train(self, method, jobs):
+            if position == 0:
+                trained.state["predictor.bias"] += 1e-6
+            yield position, trained
+
+    good = gpu.check("FedAvg", "cpu", "method")
+    assert good["ok"] and good["same_bits"] and good["gap"] < 1e-12
+    monkeypatch.setattr(StackedEngine, "train", nearly)
+    bad = gpu.check("FedAvg", "cpu", "method")
+    assert not bad["ok"] and 1e-8 < bad["gap"] < 1e-3 and bad["same_bits"]
+    stored: dict[str, Any] = {"checks": {"FedAvg": bad}, "timing": {}}
+    protocol = gpu.SHAPES["digit-cnn"].protocol()
+    assert gpu.engine_for(stored, "FedAvg", protocol) == "reference"
+    stored["checks"]["FedAvg"] = good
+    assert gpu.engine_for(stored, "FedAvg", protocol) == "fused"
+    turned = protocol.changed(**{"data.rotate": 30.0})  # was never compared
+    assert gpu.engine_for(stored, "FedAvg", turned) == "reference"

@@ -13,6 +13,7 @@ from fedrepro.data import DATASETS
 from fedrepro.data.manifest import locate
 from fedrepro.federated import metrics
 from fedrepro.report.results import FOLDER as RECORDS
+from fedrepro.report.results import recorded
 from tests import toys
 from tests.benchmarks.conftest import FOLDER, script
 
@@ -81,6 +82,13 @@ def test_fedbn_is_its_authors_code_until_rounding_errors_grow():
     theirs, moved = (stored[f"{what} - ours"].astype(float) for what in ("theirs", "ours moved"))
     assert theirs[0] == 0 and theirs[1] < 1e-4 < 1 < moved[0]
     assert pd.read_json(RECORDS / "fedbn-shortcuts.json").tail(5).mean().diff().iloc[-1] < 0
+
+
+def test_what_leaks_of_features_without_noise_is_estimated_too_low():
+    """What FedPall's page says, and why the claim waits for scale paper."""
+    cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
+    means = cells[cells.column == "MI"].groupby("method").value.mean()
+    assert means["no noise"] < means["prototype mixture and Bernoulli mask"]
 
 
 # the stored counts, and the domains that are read: the stand-in takes minutes to generate

@@ -154,9 +154,6 @@ def drawn(rounds: int, clients: int, **settings: object) -> list[list[int]]:
     return [participants(protocol, 0, number, clients) for number in range(1, rounds + 1)]
 
 
-STAYS = (10, 2, 2), (3, 5, 3), (27, 5, 7)  # rounds, how long a client stays, most of one client
-
-
 def test_who_takes_part_is_drawn_afresh_or_in_turns():
     rounds = drawn(40, 10, participation=0.3)
     assert all(len(set(r)) == 3 and r == sorted(r) for r in rounds)
@@ -168,7 +165,7 @@ def test_who_takes_part_is_drawn_afresh_or_in_turns():
     assert all(sorted(cycle) == [0, 1, 2, 3, 4] for cycle in cycles)
     assert len({tuple(cycle) for cycle in cycles}) > 1
     turns = {"participation": 0.2, "turns": True}
-    stays = [(number, {**turns, "stay": stay}, most) for number, stay, most in STAYS]
-    most = (100, {}, 100), (101, turns, 21), *stays
+    most = [(100, {}, 100), (101, turns, 21)]
+    most += [(n, {**turns, "stay": s}, m) for n, s, m in ((10, 2, 2), (3, 5, 3), (27, 5, 7))]
     for number, settings, rounds_of_one in most:
         assert turns_of(toys.protocol(rounds=number, **settings), 5) == rounds_of_one

@@ -77,6 +77,11 @@ def test_unpacked_runs_are_as_before_packing(tmp_path):
     assert type(Store(packed).find(found.run_id)) is PackedRecord
     unpack(packed, packed)  # a folder comes before what is packed
     assert type(Store(packed).find(found.run_id)) is Record
+    (found.folder / "predictions.safetensors").unlink()  # as in old records
+    files.list_sums(found.folder)
+    assert Record(found.folder).predictions == {}
+    with pytest.raises(FedReproError, match="has no features"):
+        _ = Record(found.folder).features
 
 
 def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(tmp_path):
@@ -86,17 +91,6 @@ def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(t
     assert pack(tmp_path) == 1 and pack(tmp_path) == 0 and check(tmp_path) == []
     found = Store(tmp_path).find(name, PROBE)
     assert type(found) is PackedRecord and found.measured("size") == {"clients": 3}
-
-
-def test_a_record_without_predictions_or_features_can_be_read(tmp_path):
-    folder = run(tmp_path, 0).folder
-    for name in ("predictions", "features"):
-        (folder / f"{name}.safetensors").unlink()
-    files.list_sums(folder)
-    assert Record(folder).predictions == {} and len(Record(folder).curve)
-    with pytest.raises(FedReproError, match="has no features"):
-        _ = Record(folder).features
-    assert pack(tmp_path) == 1
 
 
 def test_every_damage_is_named(tmp_path):

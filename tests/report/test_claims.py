@@ -129,9 +129,8 @@ def test_differences_that_cannot_answer_are_not_in_holms_family():
 def test_one_seed_or_no_run_is_open_and_says_so():
     one = _answer(_cells({"ADCOL": [90.0], "SOLO": [10.0]}), SOLO)
     assert one.verdict == "open" and "one seed has no interval" in one.parts[0].why
-    values = {"ADCOL": [60.0], "SOLO": [50.0], "FedBN": [70.0]}
-    two = _answer(_cells(values), _than("SOLO", "FedBN"))
-    assert two.row()["effect"] == -10  # of the rival that is best
+    two = _answer(_cells({"ADCOL": [6.0], "SOLO": [5.0], "FedBN": [7.0]}), _than("SOLO", "FedBN"))
+    assert two.row()["effect"] == -1  # of the rival that is best
     none = _answer(_cells({"SOLO": [10.0, 11.0]}), SOLO)
     assert none.verdict == "open" and "not run; what is missing: runs" in none.parts[0].why
     assert _answer(pd.DataFrame(), SOLO).row()["p"] is None

@@ -5,9 +5,11 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from IPython.core.formatters import DisplayFormatter
 from PIL import Image
 
 from fedrepro import papers
@@ -76,6 +78,9 @@ def filed(picture: Picture) -> dict[str, Any]:
 
 def test_curves_are_means_in_a_band_over_seeds():
     figure = figures.curves(curve_frame())
+    shown, _ = DisplayFormatter().format(figure)  # once, and small enough for a phone
+    assert set(shown) == {"text/plain", "image/png"} and len(shown["image/png"]) < 60_000
+    assert Image.open(io.BytesIO(shown["image/png"])).width == 600 and plt.get_fignums() == []
     assert legend(figure) == ["FedAvg", "ADCOL"]
     found = lines(figure)
     assert list(found["FedAvg"].get_xdata()) == list(range(1, 11))
