@@ -176,7 +176,7 @@ def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
     return {(study.paper.name, r.record.run_id): (study, r) for study, _, r in found.runs()}
 
 
-def executions(found: Results) -> pd.DataFrame | Html:
+def executions(found: Results) -> Html:
     """Date, machine, versions and commit: one row per group of runs that share them."""
     rows = [
         {
@@ -195,10 +195,11 @@ def executions(found: Results) -> pd.DataFrame | Html:
     if not rows:
         return nothing()
     frame = pd.DataFrame(rows).fillna("none")
-    return frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
+    counts = frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
+    return _whole(counts.set_index(["paper", "dataset", "scale"]), "when and where runs were made")
 
 
-def hashes(found: Results) -> pd.DataFrame | Html:
+def hashes(found: Results) -> Html:
     """The hashes of the runs' data, each with the papers whose runs have it."""
     rows = [
         (study.dataset, study.scale, what, value[:16], study.paper.short)
@@ -209,7 +210,13 @@ def hashes(found: Results) -> pd.DataFrame | Html:
         return nothing()
     names = ["dataset", "scale", "what", "sha256"]
     frame = pd.DataFrame(rows, columns=[*names, "papers"]).drop_duplicates()
-    return frame.groupby(names, sort=False).papers.agg(", ".join).reset_index("sha256")
+    shown = frame.groupby(names, sort=False).papers.agg(", ".join).reset_index("sha256")
+    return _whole(shown, "hashes of the data")
+
+
+def _whole(frame: pd.DataFrame, label: str) -> Html:
+    """All rows of a frame, of which pandas would show ten."""
+    return Html(styled(frame.map(lambda value: escape(str(value))), "dataframe", label), label)
 
 
 def every_run(found: Results) -> Html:

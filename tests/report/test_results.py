@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
@@ -235,9 +236,9 @@ def test_adaptation_in_and_out_of_domain(monkeypatch):
 
 def test_views_of_the_recorded_runs():
     found = recorded("fedapc").where(dataset="office10")
-    facts = ledger.executions(found)
-    assert facts.runs.sum() == ledger.every_run(found).html.count("run.html#run-") > 10
-    assert not ledger.hashes(found).empty and "torch" in ledger.this_build().index
+    runs = re.findall(r">(\d+)</td>\s*</tr>", ledger.executions(found).html)  # the last column
+    assert sum(map(int, runs)) == ledger.every_run(found).html.count("run.html#run-") > 10
+    assert ledger.hashes(recorded()).html.count("<tr>") > 100 and len(ledger.this_build()) > 9
     sent = views.traffic(found, "table-1-office10", "office10")
     assert {"model up", "prototypes down"} <= set(words(sent))
     assert "webcam" in words(views.by_domain(found, "table-1-office10", "office10"))
