@@ -145,12 +145,12 @@ def in_and_out(
     averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
     form is missing in the available text; the authors' own result files confirm this one."""
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
-    common = accuracies(curve)
-    crossed = curve[curve.measure == "cross-accuracy"]
+    common = accuracies(curve).drop(columns="avg")
+    crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
+    own = crossed.pivot(index="round", columns=["subject", "domain"], values="value")
     ind, ood, total = 0.0, 0.0, 0.0
     for client in clients:
-        table = _by_round(crossed, "cross-accuracy", "test", client["name"])
-        table = (common if table.empty else table).drop(columns="avg")
+        table = own.get(client["name"], common)
         home, weight = client["domain"], tested[client["domain"]] / sharing[client["domain"]]
         ind = ind + weight * table[home]
         ood = ood + weight * table.drop(columns=home).mean(axis=1)

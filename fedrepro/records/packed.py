@@ -76,12 +76,13 @@ class Pack:
         if not path.exists():
             return {}
         try:
-            parts = pd.read_parquet(path).groupby("run", sort=False)
+            frame = pd.read_parquet(path)
         except (OSError, ValueError) as error:
             raise FedReproError(
                 f"{path} cannot be read ({one_line(error)}); restore the file"
             ) from None
-        return {str(run): rows.drop(columns="run").reset_index(drop=True) for run, rows in parts}
+        parts = frame.groupby(frame.pop("run"), sort=False)
+        return {str(run): rows.reset_index(drop=True) for run, rows in parts}
 
 
 def holds(root: Path, config: Mapping[str, Any]) -> bool:

@@ -181,11 +181,10 @@ def of_recorded(name: str) -> list[Answer]:
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
     rows: dict[Row, list[Record]] = defaultdict(list)
-    known: dict[str, list[Record]] = defaultdict(list)
     for study, experiment, result in found.runs(*names):
         for label in {result.label, result.arm.row or result.label}:
             rows[experiment, study.dataset, study.scale, label].append(result.record)
-            known[study.scale].append(result.record)
+    known = [record for records in rows.values() for record in records]
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
