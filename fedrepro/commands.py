@@ -48,6 +48,8 @@ Known = Annotated[
 def _load(files: list[Path] | None) -> list[Path] | None:
     """Load the methods of some files, in this process and in those it starts."""
     if files:
+        if parted := [file for file in files if os.pathsep in str(file.resolve())]:
+            raise FedReproError(f"{parted[0].resolve()} has {os.pathsep!r} in its path; rename it")
         known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
         os.environ[LOAD] = os.pathsep.join(known)
     return files

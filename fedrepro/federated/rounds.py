@@ -3,16 +3,16 @@
 import copy
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import Diverged
+from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
@@ -208,7 +208,7 @@ class Training:
     # Messages.
 
     def _download(self, client: Client) -> Message:
-        message = dict(self.method.download(self.server, client.index))
+        message = returned(self.method.download, self.server, client.index)
         if self.broadcast:
             message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
@@ -246,15 +246,15 @@ class Training:
         return TrainedClient(client.index, self.server.classes, *own, features)
 
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
-        message = dict(self.method.upload(view))
+        message = returned(self.method.upload, view)
         if self.travelling:
             shared = {n: trained.state[n] for n in self.travelling}
-            message["model"] = self.method.release(view, shared)
+            message["model"] = returned(self.method.release, view, shared)
         return Upload(client.index, len(client.data.train), message)
 
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
         """Store what a client keeps after training."""
-        client.memory = self.method.remember(view) if client.memory else {}
+        client.memory = returned(self.method.remember, view) if client.memory else {}
         client.kept = {n: trained.state[n] for n in client.kept}
         client.optimizer = trained.optimizer
         client.trained = {n: trained.state[n] for n in client.trained}
@@ -380,6 +380,15 @@ class Clock:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
         self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
+
+def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
+    """What a method's function returns by name. FedReproError: it is no dict."""
+    found = hook(*given)
+    if not isinstance(found, Mapping):
+        name = getattr(hook, "__qualname__", "a function of the method")
+        raise FedReproError(f"{name} must return a dict, not {type(found).__name__}; correct it")
+    return dict(found)
 
 
 def prefixed(prefix: str, values: Mapping[str, Number]) -> dict[str, Number]:

@@ -4,6 +4,7 @@ Others are added with `register` or through the entry-point group `fedrepro.meth
 import importlib.util
 import sys
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -58,6 +59,12 @@ def _check(method: Any) -> None:
         if "source" not in field.metadata:
             raise FedReproError(
                 f"{title}.{field.name} has no source; write hyper(value, source=...) as its default"
+            )
+    # A misspelt function would never be called: the method would be another, without a word.
+    for own in (n for n, item in vars(method).items() if callable(item) and not hasattr(Method, n)):
+        if near := get_close_matches(own, dir(Method), 1, 0.85):
+            raise FedReproError(
+                f"{title}.{own} is never called; write {near[0]}, or choose another name"
             )
 
 

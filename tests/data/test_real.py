@@ -109,7 +109,6 @@ def test_office_pixels_are_pillows_and_domains_of_one_archive_differ(real_data):
         pytest.skip("the full release is here")
     with tarfile.open(real_data / "office10.tar") as tar:
         file = tar.extractfile("amazon/backpack/frame_0003.jpg")
-        assert file is not None
         with Image.open(file) as image:
             expected = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(domain.images[2], expected.transpose(2, 0, 1))

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro.base.errors import Diverged
+from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
@@ -71,6 +71,9 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
     broken = lambda server, _: next(iter(server.model.values())).fill_(np.nan)  # noqa: E731
     object.__setattr__((training := start(engine=engine)).method, "server_step", broken)
     with pytest.raises(Diverged, match="of the server in round 1 is not finite"):
+        training.one_round()
+    object.__setattr__(training.method, "upload", lambda _: None)
+    with pytest.raises(FedReproError, match="must return a dict, not NoneType"):
         training.one_round()
 
 
@@ -136,9 +139,7 @@ def test_tested_everywhere_is_each_clients_network_on_every_domain():
     run = start("SOLO", tested_on="everywhere")
     curve = run.run(Silent())
     assert (curve.measure == "cross-accuracy").sum() == 3 * 3 * 3
-    last = of_tests(curve, "cross-accuracy").pivot(
-        index="subject", columns="domain", values="value"
-    )
+    last = of_tests(curve, "cross-accuracy").pivot(index="subject", columns="domain")["value"]
     for client in run.clients:
         for domain, samples in run.federation.tests.items():
             accuracy, *_ = run.engine.evaluate(client.personal(run.server.model), samples)

@@ -160,6 +160,7 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (made(name="Made"), "Made has no reference"),
         (made(decorated=False, **NAMED), r"Made is not a dataclass; write @dataclass"),
         (made(**NAMED, __annotations__={"w": float}, w=0.1), r"Made.w has no source; write hyper"),
+        (made(**NAMED, clientloss=lambda *_: 0), "Made.clientloss is never called; write client_l"),
         (made(name="FedAvg", reference="n"), "'FedAvg' is taken by fedrepro.methods.fedavg.FedAvg"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

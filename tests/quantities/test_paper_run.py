@@ -115,7 +115,6 @@ def test_what_is_tried_reaches_every_methods_steps(experiment):
     """A rate that no step uses would be a budget that one method does not have."""
     common = papers.load("common")
     tuning = common.experiment(experiment).tuning
-    assert tuning is not None
     two = tuning.model_copy(update={"values": {"smoke": (0.123, 0.321)}})
     for arm in common.arms(experiment, "minidigits", "smoke"):
         first, second = (steps(run) for *_, run in arm.trials(two))
