@@ -1,9 +1,6 @@
-"""Verdicts and claims recomputed from the packed files with pandas and scipy.
-
-It reads what `fedrepro records pack` wrote and the papers' YAML files, and follows the rules of the
+"""Verdicts and claims recomputed from the packed files with pandas and scipy, by the rules of the
 pages *How to read a verdict* and *What the papers claim*, written down a second time. Of fedrepro
-it takes only the settings that a paper's file asks for today, to find rows of earlier ones.
-"""
+it takes only what a paper's file asks for today, to find rows of earlier settings."""
 
 import json
 import math
@@ -167,7 +164,7 @@ def arms(name: str, experiment: str) -> list[dict[str, Any]]:
 
 
 def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, dict[int, str]]:
-    """Run ids by row and seed."""
+    """Run ids by row and seed; of earlier settings only where no seed of the row has today's."""
     found: dict[str, dict[int, str]] = {}
     for study in index()[2]:
         given = study["study"]
@@ -175,7 +172,14 @@ def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, d
             for run, used, label in study["runs"]:
                 if used == experiment:
                     found.setdefault(label, {})[given["seed"]] = run
+    for label, runs in found.items():
+        today = asked(name, experiment, dataset, scale).get(label, [])
+        found[label] = {n: run for n, run in runs.items() if setting(run) in today} or runs
     return found
+
+
+def setting(run: str) -> Any:
+    return [index()[0][run]["config"]["method"], protocol(run)]
 
 
 @cache
@@ -200,7 +204,7 @@ def past(name: str, experiment: str, dataset: str, scale: str, row: str) -> bool
     """Whether a run of a row had other settings than the paper's file asks for today."""
     today = asked(name, experiment, dataset, scale).get(row, [])
     runs = rows_of(name, experiment, dataset, scale)[row].values()
-    return any([index()[0][r]["config"]["method"], protocol(r)] not in today for r in runs)
+    return any(setting(run) not in today for run in runs)
 
 
 def gain(runs: list[str]) -> float:

@@ -64,6 +64,8 @@ NOTES = (
     "Outside is no answer to a claim: at scale reduced a lead may have another size.",
     "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
     "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
+    "Where some seeds of a row have the settings of the paper's file today, its seeds of "
+    "earlier settings are left out, here and in the tables (since 2026-11-26).",
     "A test without runs names the command that makes them, of three seeds, and its hours: the "
     "operations that `fedrepro campaign --list` estimates, with a tuned setting's trials, at the "
     "mean speed of the paper's recorded runs of that scale, or of all papers' if it has none. The "

@@ -58,11 +58,13 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
 
 @dataclass
 class Kept(Study):
-    """A study of an executed notebook: like a live study, but it trains nothing."""
+    """A study of an executed notebook: like a live study, but it trains nothing.
+    shown: pictures by name, PNG in base64. beside: the studies of the same folder."""
 
     scraps: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
-    shown: Mapping[str, str] = field(default_factory=dict)  # pictures by name, PNG in base64
+    shown: Mapping[str, str] = field(default_factory=dict)
+    beside: Sequence[Kept] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         self._cells: dict[str, list[dict[str, Any]]] = dict(self.scraps["counted"])
@@ -75,6 +77,21 @@ class Kept(Study):
         return self._cells[experiment]
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
+        """Without a row of earlier settings if another seed has today's: no mean may mix them."""
+        results, diverged = self._read(experiment)
+        if not any(one.past for one in results):
+            return results, diverged
+        alike = [other for other in self.beside if other.asks_as(self)]
+        every = chain(*(other._read(experiment)[0] for other in alike))
+        today = {one.label for one in every if not one.past}
+        return [one for one in results if not one.past or one.label not in today], diverged
+
+    def asks_as(self, other: Kept) -> bool:
+        """Whether another study differs at most in its seed and its experiments."""
+        own, its = ((s.paper.name, s.dataset, s.scale, s.changes) for s in (self, other))
+        return own == its
+
+    def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         if experiment in self._ends:
             return self._ends[experiment]
         arms = {arm.label: arm for arm in self.arms(experiment)}
@@ -285,12 +302,14 @@ def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None 
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
             shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
     store, found = Store(place), []
+    every: list[Kept] = []
     for name, data in glued.items():
         given = data["study"]
         if paper in (None, given["paper"]):
             own = {key: given[key] for key in GIVEN if key in given}
             own |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
-            found.append((Kept(papers.load(given["paper"]), **own), given["experiments"]))
+            every.append(Kept(papers.load(given["paper"]), **own, beside=every))
+            found.append((every[-1], given["experiments"]))
     return Results(found, paper)
 
 

@@ -144,7 +144,6 @@ def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
         proven = config["method"]["name"] in gpu.TIMED  # the others were not checked here
         assert config["engine"] == answer["engine"] == ("fused" if proven else "reference")
     assert "wrong: none" in capsys.readouterr().out
-    # a second call goes on with what the first has proven: nothing is done again
     gpu.main([*words, "--only", "timing"])
     again = json.loads(path.read_text())
     assert len(again["calls"]) == 2 and again["timing"] == stored["timing"]

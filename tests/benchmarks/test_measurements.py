@@ -55,7 +55,6 @@ def test_the_file_of_phases_is_what_the_page_draws(tmp_path):
         assert len(found["watched"]) == len(found["plain"]) == 2 and min(found["plain"]) > 0
         for row in found["watched"]:
             assert set(row) == set(phases.report.PARTS)
-            # the parts are no more than the library's own clock says
             assert all(row[part] > 0 for part in ("reading", "forward", "backward", "step", "rest"))
     assert "tiny-cnn, FedAvg" in phases.report.phase_table(tmp_path).html
     bars = phases.report.phases_picture(file).axes[0].patches  # shares of two methods' rounds

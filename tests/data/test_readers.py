@@ -174,7 +174,6 @@ def test_folder_tar_and_zip_agree_in_every_spelling(tmp_path, spelling, images):
     for name in ("caltech10", "set.tar.gz", "set.zip"):
         found = office(pack(tmp_path / name, members))
         assert found.labels.tolist() == [0, 0, 5]  # sorted by class, then file name
-        # a grey picture among coloured ones is repeated over the channels
         assert found.images[:, :, 0, 0].tolist() == [[1, 1, 1], [2, 0, 255], [3, 0, 255]]
         assert found.part.tolist() == [-1, -1, -1]
 

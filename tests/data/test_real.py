@@ -54,7 +54,6 @@ def test_digits(real_data, name):
         assert parts == [60000, 10000] and domain.deviations == ()
         assert domain.labels[:5].tolist() == [5, 0, 4, 1, 9]
         assert domain.labels[60000:60005].tolist() == [7, 2, 1, 0, 4]
-        # the published mean and deviation of the training images
         train = images[:60000].astype(np.float32) / 255
         assert float(train.mean()) == pytest.approx(0.1307, abs=1e-4)
         assert float(train.std()) == pytest.approx(0.3081, abs=1e-4)

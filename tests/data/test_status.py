@@ -42,7 +42,6 @@ def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_pa
     assert found(tmp_path, "usps", "usps.t.bz2", "usps_train_rebuilt.bz2").startswith("rebuilt")
     assert found(tmp_path, "usps", "usps.bz2") == "official"
     assert found(tmp_path, "caltech", "office_caltech_10/caltech10/x") == "folders"
-    # both releases have a folder called sketch
     assert found(tmp_path, "sketch-10", "DomainNet/sketch/x") == "folders"
     assert found(tmp_path, "sketch") == "images missing"
     # some split lists without the others are a cut set

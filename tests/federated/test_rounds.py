@@ -69,12 +69,12 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
     toys.assert_equal(training.server.state(), before)
     assert FileCheckpoint(tmp_path).load()[1]["round"] == 1
     broken = lambda server, _: next(iter(server.model.values())).fill_(np.nan)  # noqa: E731
-    object.__setattr__((training := start(engine=engine)).method, "server_step", broken)
-    with pytest.raises(Diverged, match="of the server in round 1 is not finite"):
-        training.one_round()
-    object.__setattr__(training.method, "upload", lambda _: None)
-    with pytest.raises(FedReproError, match="must return a dict, not NoneType"):
-        training.one_round()
+    says = {"server_step": (broken, "of the server in round 1 is not finite")}
+    says |= {"upload": (lambda _: None, "must return a dict, not NoneType")}
+    for hook, (wrong, said) in says.items():
+        object.__setattr__((training := start(engine=engine)).method, hook, wrong)
+        with pytest.raises(FedReproError, match=said):
+            training.one_round()
 
 
 def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():

@@ -176,7 +176,6 @@ def test_fedpall_mix_draws_one_alpha_and_one_mask():
         alphas.add(round(mixed.max().item(), 6))
     assert all(0.8 <= alpha <= 1 and round(alpha, 2) == alpha for alpha in alphas)
     assert len(alphas) > 10
-    # Or a mask of independent places.
     z, labels, prototypes = torch.ones(2, 400), torch.tensor([0, 0]), torch.ones(1, 400)
     for seed in range(20):
         mixed = fedpall_mix(z, labels, prototypes, stream(seed), exact=False)

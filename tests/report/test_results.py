@@ -258,10 +258,13 @@ def test_rows_of_earlier_settings_are_named():
     found = recorded("adcol").where(dataset="office10", scale="reduced", seed=0)
     assert found.past("table-4") == {}
     (one,) = found.holding("table-4")
-    later = Results([(replace(one, seed=1), ["table-4"])], "adcol")  # its runs are of seed 0
+    alone = replace(one, seed=1, beside=())  # its runs are of seed 0
+    later = Results([(alone, ["table-4"])], "adcol")
     labels = later.past("table-4")["office10"]
     assert labels[:3] == ["SOLO", "FedAvg", "FedBN"]
     assert all(row["past"] for row in later.cells("table-4") if row["method"] in labels)
+    newer = replace(alone, beside=[one])  # seed 0 has today's settings: only those count
+    assert not any(result.past for result in newer.results("table-4"))
 
 
 VIEWS = {"table", "beside", "curves", "sweep", "grid", "by_domain", "logged"}
