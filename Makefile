@@ -16,6 +16,9 @@ STAMP := $(VENV)/.installed
 STARTED := $(shell date +%s)
 NOTEBOOKS := $(wildcard notebooks)  # those of book/results run in the strict build
 
+# pip would compile every file of every package; Python compiles those that are imported.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: reproduce test lint book bench install clean
 .NOTPARALLEL:
 
@@ -52,7 +55,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedrepro needs Python 3.11 or later: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
+	$(BIN)/python -m pip install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
 	@touch $@
 
 clean:
