@@ -364,15 +364,16 @@ def totals() -> str:
 
     left = [one for one in every if one.verdict == "open"]
     ran = [one for one in left if any(part.differences for part in one.parts)]
+    mute = sum(bool(one.claim.untested) for one in left)
     late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
     beside = [part.outside for one in every for part in one.parts if part.outside is not None]
     return (
         f"**{len(every)} claims: {answered('holds')}, {answered('contradicted')}, open "
-        f"{len(left)}.** Of the open ones, "
-        f"{len(left) - len(ran)} have no run or cannot be tested, {len(late)} have runs that are "
-        f"too short or of earlier settings, and for {len(ran) - len(late)} the runs are too few or "
-        "show no clear difference on every task. The printed lead is outside our 95 % interval in "
-        f"{sum(beside)} of the {len(beside)} comparisons with flat curves and a printed lead."
+        f"{len(left)}.** Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} "
+        f"have no run, {len(late)} have runs that are too short or of earlier settings, and for "
+        f"{len(ran) - len(late)} the runs are too few or show no clear difference on every task. "
+        f"The printed lead is outside our 95 % interval in {sum(beside)} of the {len(beside)} "
+        "comparisons with flat curves and a printed lead."
     )
 
 
