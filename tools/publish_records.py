@@ -7,6 +7,9 @@ notebooks. Its runs are packed and the packed files of each data set joined. A r
 of the book used, and none uses any more, is left out. One that no notebook has used yet stays: the
 next sweep may use it. Of the notebooks, those stay that the book has already. RUNS itself is not
 changed. If RUNS is damaged, or lacks a run or notebook of the book, nothing is published.
+
+Last, what is kept of the records elsewhere is made again: the page of all claims with its outputs,
+README's table of claims, and its picture.
 """
 
 import argparse
@@ -14,20 +17,27 @@ import hashlib
 import json
 import re
 import shutil
+import subprocess
+import sys
 import tempfile
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import scrapbook
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.files import RECORDS
+from fedrepro.base.files import CHECKOUT, RECORDS
 from fedrepro.commands import pack
 from fedrepro.records.packed import INDEX, SHARED, SMALL, check
+from fedrepro.report.claim_views import PICTURE
 from fedrepro.report.results import STUDIES
 
+CLAIMS, README = CHECKOUT / "book" / "results" / "claims.ipynb", CHECKOUT / "README.md"
+MARKS = "<!-- claims: begin -->\n", "<!-- claims: end -->"
 KINDS = ("", "-points", "-predictions")
 
 
@@ -121,10 +131,25 @@ def publish(runs: Path, records: Path = RECORDS) -> str:
     return f"{kept} runs published, {left}, {size / 1e6:.2f} MB in {records}"
 
 
+def remake() -> None:
+    """Execute the page of claims in place; its glued table and picture are README's too."""
+    how = ["--execute", "--inplace", "--ExecutePreprocessor.record_timing=False"]
+    words = [sys.executable, "-m", "nbconvert", "--to", "notebook", *how, str(CLAIMS)]
+    subprocess.run(words, check=True)
+    scraps = scrapbook.read_notebook(str(CLAIMS)).scraps
+    (CHECKOUT / "book" / "_static" / PICTURE).write_bytes(b64decode(scraps["picture"].data))
+    table = re.sub(r"results/(\w+)\.html", r"book/results/\1.ipynb", scraps["main"].data)
+    before, _, rest = README.read_text("utf-8").partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    table = table.replace("](_static/", "](book/_static/")
+    README.write_text(before + MARKS[0] + table + MARKS[1] + after, "utf-8")
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="make a campaign's runs the book's records")
     parser.add_argument("runs", type=Path, help="the folder; not changed")
     try:
         print(publish(parser.parse_args().runs))
+        remake()
     except FedReproError as error:
         raise SystemExit(f"error: {error}") from None
