@@ -89,7 +89,7 @@ def build_book(
     _add_buttons(source, copy)
     add_recorded(copy, say)
     say(f"executing the notebooks of {RESULTS}")
-    pages = sorted((copy / RESULTS).glob("*.ipynb"))
+    pages = sorted((copy / RESULTS).glob("*.ipynb"), reverse=True)  # a long one not as the last
     _execute(pages, source / RESULTS, runs, meanwhile=partial(_generate, copy, toc))
     _main_claims(copy)
     if runs is not None:
