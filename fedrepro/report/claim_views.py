@@ -249,6 +249,7 @@ class Lead:
         if least.interval is not None:
             ours += " [{}, {}]".format(*map(signed, least.interval))
         ours += self.unit + f" {'less than' if lower else 'over'} {least.other}"
+        ours += "; one seed" * (least.interval is None and not least.exact)
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
         return "" if least.printed is None else signed(least.printed) + self.unit, ours
