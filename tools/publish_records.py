@@ -88,8 +88,8 @@ def join(root: Path, unused: set[str]) -> int:
     sums = {}
     for name, frame in joined.items():
         if len(frame):  # what is alike together: a seventh smaller
-            alike = [column for column in ("measure", "name") if column in frame]
-            frame = frame.sort_values(alike, kind="stable", ignore_index=True) if alike else frame
+            alike = next(column for column in ("measure", "name", "run") if column in frame)
+            frame = frame.sort_values(alike, kind="stable", ignore_index=True)
             frame.to_parquet(root / name, **SMALL)
             sums[name] = hashlib.sha256((root / name).read_bytes()).hexdigest()
     facts = {key for line in lines for key in (line["environment"], line["data"])}

@@ -1,15 +1,12 @@
-"""The claims' answers for pages and the README, with a picture of the main ones.
-``python -m fedrepro.report.claim_views book/_static/main-claims.png`` writes README's."""
+"""The claims' answers for pages and the README, with a picture of the main ones."""
 
 import re
-import sys
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
-from pathlib import Path
 
 import nbformat
 import pandas as pd
@@ -249,7 +246,7 @@ class Lead:
         if least.interval is not None:
             ours += " [{}, {}]".format(*map(signed, least.interval))
         ours += self.unit + f" {'less than' if lower else 'over'} {least.other}"
-        ours += "; one seed" * (least.interval is None and not least.exact)
+        ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
         return "" if least.printed is None else signed(least.printed) + self.unit, ours
@@ -384,7 +381,3 @@ def glue_main() -> None:
 
     scrapbook.glue("main", main_claims(f"results/{CLAIMS}", "_static"))
     scrapbook.glue("picture", b64encode(drawn().png()).decode())
-
-
-if __name__ == "__main__":
-    Path(sys.argv[1]).write_bytes(drawn().png())

@@ -40,7 +40,13 @@ def over_seeds(notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
     """Mean accuracies of executed notebooks, under the head `MEANS`: one row per method, with its
     number of seeds and the 95 % interval over them (Student's t). Empty if no method has two."""
     found: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
-    for study, names in (pair for p in notebooks for pair in collect(p.parent, only=[p]).studies):
+    # A folder as a whole: of a row, seeds of earlier settings are left out beside today's.
+    studies = [
+        pair
+        for folder in dict.fromkeys(path.parent for path in notebooks)
+        for pair in collect(folder, only=[p for p in notebooks if p.parent == folder]).studies
+    ]
+    for study, names in studies:
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
         methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
         for cell in (cell for name in methods for cell in study.cells(name)):

@@ -77,7 +77,7 @@ class Kept(Study):
         return self._cells[experiment]
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
-        """Without a row of earlier settings if another seed has today's: no mean may mix them."""
+        """Without a row of earlier settings if a study beside has today's: no mean may mix them."""
         results, diverged = self._read(experiment)
         if not any(one.past for one in results):
             return results, diverged
@@ -301,7 +301,7 @@ def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None 
             glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
             shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
-    store, found = Store(place), []
+    store = Store(place)
     every: list[Kept] = []
     for name, data in glued.items():
         given = data["study"]
@@ -309,8 +309,7 @@ def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None 
             own = {key: given[key] for key in GIVEN if key in given}
             own |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
             every.append(Kept(papers.load(given["paper"]), **own, beside=every))
-            found.append((every[-1], given["experiments"]))
-    return Results(found, paper)
+    return Results([(one, one.scraps["study"]["experiments"]) for one in every], paper)
 
 
 def _scraps(path: Path) -> dict[str, Any]:
