@@ -1,6 +1,6 @@
-"""Long runs by priority, in processes with one thread each, stopped and resumed at any time. A list
-names the runs. A worker, a process of its own, trains one run and writes its progress into
-`<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
+"""Long runs by priority, in processes with one thread each, stopped and resumed at any time; on a
+GPU if there is one. A list names the runs. A worker, a process of its own, trains one run and
+writes its progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
 
 import contextlib
 import hashlib
@@ -70,7 +70,7 @@ class Run:
         from fedrepro.quantities.paper_run import study
 
         e = self.entry
-        where = {"changes": e.changes, "device": "cpu", "progress": progress}
+        where = {"changes": e.changes, "device": "auto", "progress": progress}
         asked = study(e.paper, e.dataset, e.scale, self.seed, runs, root, **where)
         return asked, next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
 

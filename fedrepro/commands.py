@@ -227,8 +227,8 @@ def campaign(
 ) -> None:
     """Train a list of long runs in order of priority.
 
-    Each run has a process with one thread and the lowest priority. If it was stopped or killed,
-    the same command continues from the last checkpoints.
+    Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
+    If it was stopped or killed, the same command continues from the last checkpoints.
     """
     from fedrepro.data.cache import data_root
     from fedrepro.sweep import cores

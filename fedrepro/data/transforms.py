@@ -54,19 +54,23 @@ def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Te
     image with its own draws; empty pixels are black. The draws are made on the generator's device
     (the CPU) and depend only on the generator, b and the settings, not on the images' size."""
     x, n = images, len(images)
+
+    def sent(drawn: Tensor) -> Tensor:
+        return drawn.to(images.device, non_blocking=True)  # a GPU's host does not wait
+
     if x.ndim == 2 and how.changes_images:
         raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
     if how.crop:
         by = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
-        x = shift(x, by.to(x.device))
+        x = shift(x, sent(by))
     if how.flip:
         flips = torch.rand(n, generator=generator) < 0.5
-        x = torch.where(flips.to(x.device)[:, None, None, None], x.flip(-1), x)
+        x = torch.where(sent(flips)[:, None, None, None], x.flip(-1), x)
     if how.rotate:
         degrees = (2 * torch.rand(n, generator=generator) - 1) * how.rotate
-        x = rotate(x.float(), degrees.to(x.device))
+        x = rotate(x.float(), sent(degrees))
     if how.erase:
-        x = erase(x, *(drawn.to(x.device) for drawn in rectangles(n, how.erase, generator)))
+        x = erase(x, *(sent(drawn) for drawn in rectangles(n, how.erase, generator)))
     return x
 
 
