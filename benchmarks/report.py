@@ -325,6 +325,27 @@ def gpu(folder: Path | None = None) -> Html:
     return table(rows, "Median (least to greatest).")
 
 
+def proof_rows(file: File) -> list[dict[str, str]]:
+    """The stacked engine against the plain loop, by method and network; none of a dry run."""
+    return [
+        {
+            "method or network": name,
+            "largest difference": f"{found['gap']:.1e}",
+            "limit": f"{found['limit']:.0e}",
+            "within": "yes" if found["ok"] else "no",
+            "machine": machine(call(file)),
+        }
+        for name, found in ({} if file["tiny"] else file["checks"]).items()
+        if "gap" in found
+    ]
+
+
+def proof(folder: Path | None = None) -> Html:
+    """`proof_rows` of every GPU."""
+    rows = rows_of("gpu-*.json", folder, proof_rows)
+    return table(rows, "|a - b| / (1 + |a|) of all messages, networks and curves, in float64.")
+
+
 def at_once_rows(file: File) -> list[dict[str, str]]:
     """Local training of clients at once beside one after another on all cores: a row a network."""
     rows = []

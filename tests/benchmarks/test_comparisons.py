@@ -136,20 +136,15 @@ def test_the_whole_path_on_the_cpu(tmp_path, capsys, monkeypatch):
     assert {*gpu.TIMED, "augmentation", "small-cnn"} == set(stored["checks"])
     timed = {f"adcol-digits/FedAvg/{e}" for e in ("reference", "fused", "field")}
     assert timed <= set(stored["timing"])
-    records = {record.run_id: record for record in toys.records(runs)}
-    assert len(records) == len(stored["runs"]) == 3
-    for answer in stored["runs"].values():
-        assert answer["state"] == "done"
-        config = records[answer["run_id"]].config
-        proven = config["method"]["name"] in gpu.TIMED  # the others were not checked here
-        assert config["engine"] == answer["engine"] == ("fused" if proven else "reference")
+    assert {answer["state"] for answer in stored["runs"].values()} == {"done"}
+    assert len(list(toys.records(runs))) == len(stored["runs"]) == 8
     assert "wrong: none" in capsys.readouterr().out
     gpu.main([*words, "--only", "timing"])
     again = json.loads(path.read_text())
     assert len(again["calls"]) == 2 and again["timing"] == stored["timing"]
 
 
-def test_a_wrong_engine_is_found_and_not_used(monkeypatch):
+def test_a_wrong_engine_is_found(monkeypatch):
     train = StackedEngine.train
 
     def nearly(self: Any, method: Any, jobs: Any) -> Any:
@@ -163,10 +158,3 @@ def test_a_wrong_engine_is_found_and_not_used(monkeypatch):
     monkeypatch.setattr(StackedEngine, "train", nearly)
     bad = gpu.check("FedAvg", "cpu", "method")
     assert not bad["ok"] and 1e-8 < bad["gap"] < 1e-3 and bad["same_bits"]
-    stored: dict[str, Any] = {"checks": {"FedAvg": bad}, "timing": {}}
-    protocol = gpu.SHAPES["digit-cnn"].protocol()
-    assert gpu.engine_for(stored, "FedAvg", protocol) == "reference"
-    stored["checks"]["FedAvg"] = good
-    assert gpu.engine_for(stored, "FedAvg", protocol) == "fused"
-    turned = protocol.changed(**{"data.rotate": 30.0})  # was never compared
-    assert gpu.engine_for(stored, "FedAvg", turned) == "reference"
