@@ -116,9 +116,9 @@ class Engine(ABC):
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         if device.type == "cpu":
             keep_freed_memory()
-        # GPUs multiply float32 fastest in torch's default layout.
-        on_cpu = device.type == "cpu"
-        self.format = module.memory_format if on_cpu else torch.contiguous_format
+        # A GPU multiplies plain float32 fastest in torch's default layout (measured: an H200).
+        plain = device.type != "cpu" and protocol.precision in ("float32", "float64")
+        self.format = torch.contiguous_format if plain else module.memory_format
         self.module = module.to(device).to(memory_format=self.format)  # type: ignore[call-overload]
         self.protocol = protocol
         self.device = device

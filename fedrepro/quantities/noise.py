@@ -65,10 +65,10 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
         whole[method] = whole.get(method, True) and len(kept) == len(record.data["domains"])
         names = np.array(list(dict.fromkeys(row["class"] for row in record.data["counts"])))
         for domain, (labels, predicted) in kept.items():
-            for each in predicted:
-                rows = pd.DataFrame({"cls": names[labels], "predicted": names[each]})
-                rows = rows.value_counts().div(len(predicted)).rename("images").reset_index()
-                parts.append(rows.assign(method=method, domain=domain))
+            pairs = np.stack([np.tile(labels, len(predicted)), np.concatenate(predicted)])
+            (cls, each), images = np.unique(pairs, axis=1, return_counts=True)
+            found = {"cls": names[cls], "predicted": names[each], "images": images / len(predicted)}
+            parts.append(pd.DataFrame({"method": method, "domain": domain, **found}))
     frame = pd.concat(parts[1:] or parts).groupby(keys, sort=False).images.sum().reset_index()
     frame = frame[frame.method.map(whole).astype(bool)]
     totals = frame.groupby(keys[:3]).images.transform("sum")
