@@ -54,16 +54,23 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True)
 class Run:
-    """One row of an entry for one seed. key: depends only on what is trained."""
+    """One row of an entry for one seed, or one trial of its tuned setting. trial: the value that is
+    tried. pflop: as in `Entry`, of this run. key: depends only on what is trained."""
 
     entry: Entry
     row: str
     seed: int
+    trial: str = ""
+    pflop: float | None = None
     key: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.row + f", trial {self.trial}" * bool(self.trial)
 
     def __str__(self) -> str:
         e = self.entry
-        return f"{e.paper} {e.experiment} {e.dataset} {e.scale}, {self.row}, seed {self.seed}"
+        return f"{e.paper} {e.experiment} {e.dataset} {e.scale}, {self.name}, seed {self.seed}"
 
     def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
         """The study that trains it, and its arm there."""
@@ -72,7 +79,10 @@ class Run:
         e = self.entry
         where = {"changes": e.changes, "device": "auto", "progress": progress}
         asked = study(e.paper, e.dataset, e.scale, self.seed, runs, root, **where)
-        return asked, next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
+        arm = next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
+        if self.trial and (tuning := asked.paper.tuning_of(e.experiment, e.dataset, arm)):
+            arm = next(run for value, _, run in arm.trials(tuning) if value == self.trial)
+        return asked, arm
 
 
 def read(path: Path) -> list[Run]:
@@ -100,14 +110,22 @@ def _runs(entry: Entry) -> Iterator[Run]:
     from fedrepro.papers.registry import load
 
     paper = load(entry.paper)
-    rows = [arm.label for arm in paper.arms(entry.experiment, entry.dataset, entry.scale)]
+    arms = paper.arms(entry.experiment, entry.dataset, entry.scale)
+    rows = {arm.label: arm for arm in arms}
     if not rows:
         raise FedReproError(f"{entry.experiment} trains nothing; remove it")
     for row in entry.methods or ():
         one_of(row, rows, "row")
     for seed in entry.seeds:
         for row in entry.methods or rows:
-            yield replace(run := Run(entry, row, seed), key=_key(run))
+            tuning = paper.tuning_of(entry.experiment, entry.dataset, rows[row])
+            runs = [Run(entry, row, seed, pflop=entry.pflop)]
+            if tuning is not None:
+                for value, whole, tried in rows[row].trials(tuning):
+                    share = tried.protocol.rounds / whole.protocol.rounds
+                    size = entry.pflop and share * entry.pflop
+                    runs.insert(-1, Run(entry, row, tuning.seed, value, size))
+            yield from (replace(run, key=_key(run)) for run in runs)
 
 
 def _key(run: Run) -> str:
@@ -140,7 +158,7 @@ def _is_packed(run: Run, runs: Path) -> bool:
 
     asked, arm = run.study(None, None)
     tuned = asked.paper.tuning_of(run.entry.experiment, run.entry.dataset, arm) is not None
-    return not tuned and holds(runs, asked.spec(arm).config())
+    return (bool(run.trial) or not tuned) and holds(runs, asked.spec(arm).config())
 
 
 def _alive(pid: int, born: float) -> bool:
@@ -163,12 +181,11 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     read = {spec: known["data"] for spec, known in zip(specs, said, strict=True) if "data" in known}
     # PFLOP: counted where a run has read the same data, else as listed.
     sizes = [
-        pflop(arm.protocol, *read[spec]) if spec in read else run.entry.pflop
+        pflop(arm.protocol, *read[spec]) if spec in read else run.pflop
         for run, arm, spec in zip(runs, arms, specs, strict=True)
     ]
     known = [(one, size) for one, size in zip(said, sizes, strict=True) if size is not None]
     hours = sum(one.get("seconds", 0.0) for one, _ in known) / 3600
-    # The trials of a tuned setting count as the run's rounds.
     done = sum(size * _share(one, "trained") for one, size in known)
     speed = done / hours if hours and done else None
     lines, total, unknown = [], 0.0, 0
@@ -178,7 +195,7 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
         total += left or 0.0
         unknown += left is None
         ahead = None if speed is None or left is None else left / speed
-        words = (e.paper, e.experiment, e.dataset, e.scale, run.row, str(run.seed))
+        words = (e.paper, e.experiment, e.dataset, e.scale, run.name, str(run.seed))
         lines.append((*words, _state(one), _number(size), _number(ahead)))
     states = [one["state"] for one in said]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
@@ -229,9 +246,9 @@ def train(
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
-                # The first that does not wait for tuning trials of another seed, else the first.
-                taken = [(run.entry, run.row) for run in busy.values()]
-                free = (run for run in waiting if (run.entry, run.row) not in taken)
+                # The first whose tuning trials are all trained, else the first.
+                taken = [(run.entry, run.row) for run in busy.values() if run.trial]
+                free = (run for run in waiting if run.trial or (run.entry, run.row) not in taken)
                 run = next(free, waiting[0])
                 waiting.remove(run)
                 worker = spawn.Process(target=_main, args=(run, runs, root))
@@ -312,6 +329,7 @@ class _Told(Progress):
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     import torch
 
+    from fedrepro.federated import metrics
     from fedrepro.records import federation_of
 
     torch.set_num_threads(1)
@@ -322,9 +340,12 @@ def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
         told.say(state="skipped", reason=str(error))
         return
     told.say(data=[sum(len(c.train) for c in data.clients), len(data.classes), data.size])
-    result = asked.result(run.entry.experiment, arm)
-    accuracy = float(result.curve()["avg"].iloc[-1])
-    told.say(state="done", run_id=result.record.run_id, accuracy=accuracy)
+    if run.trial:
+        record = asked.trained(arm)
+    else:
+        record = asked.result(run.entry.experiment, arm).record
+    accuracy = float(metrics.accuracies(record.curve)["avg"].iloc[-1])
+    told.say(state="done", run_id=record.run_id, accuracy=accuracy)
 
 
 def _main(run: Run, runs: Path, root: Path | None) -> None:

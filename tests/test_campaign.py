@@ -87,6 +87,15 @@ def test_to_the_end_with_the_ids_of_a_sweep_and_then_all_is_done(tmp_path):
     assert call(tmp_path).output == second.output
 
 
+def test_the_trials_of_a_tuned_setting_are_runs_of_their_own(tmp_path):
+    rows = {"experiment": "methods", "methods": ["FedAvg"], "seeds": [1, 2]}
+    write(tmp_path, {**SMOKE, "paper": "common", **rows})
+    names = [run.name for run in campaign.read(tmp_path / "list.yaml")]
+    assert names == ["FedAvg, trial 0.01", "FedAvg", "FedAvg"]
+    assert call(tmp_path, "--jobs", "2").output.count("done: ") == len(names)
+    assert len(list((tmp_path / "runs").glob("*/done"))) == len(names)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_cut_short_it_leaves_no_worker_and_goes_on_to_the_numbers_of_the_uninterrupted_run(
     tmp_path, number, whole

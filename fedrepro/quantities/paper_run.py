@@ -61,7 +61,7 @@ class Study(Question):
         probe = get(self.paper.experiment(experiment).kind).probe
         try:
             tuned, trials = self._tuned(experiment, arm)
-            return Result(tuned, self._record(tuned, probe, name=arm.label), trials)
+            return Result(tuned, self.trained(tuned, probe, name=arm.label), trials)
         finally:
             if self.progress is not None:
                 self.progress.row(_key(arm))
@@ -104,7 +104,7 @@ class Study(Question):
         for value, chosen, run in trials:
             try:
                 name = f"{arm.label}, {what} {value}"
-                tried[value] = chosen, self._record(run, seed=tuning.seed, name=name)
+                tried[value] = chosen, self.trained(run, seed=tuning.seed, name=name)
             except Diverged as error:
                 diverged = error
         if diverged is not None and not tried:
@@ -116,7 +116,7 @@ class Study(Question):
         method = methods.create(arm.method, **arm.fields)
         return RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
 
-    def _record(
+    def trained(
         self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""
     ) -> Record:
         """The record of a run. name: its name in the progress display."""
@@ -146,7 +146,7 @@ class Study(Question):
         base = self.paper.dataset(self.dataset).protocol
         own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
         arm = Arm(label, method, {**own, **fields}, self.protocol())
-        return Result(arm, self._record(arm, name=label))
+        return Result(arm, self.trained(arm, name=label))
 
     def federation(self) -> Federation:
         """The clients and test sets of all experiments on this data set. Without an encoder's

@@ -153,8 +153,7 @@ def test_no_image_is_in_two_places(with_lists, split, allocation, validation):
     fed = build("one", split=split, allocation=allocation, validation=validation)
     parts = [*(c.train for c in fed.clients), fed.clients[0].validation, fed.tests["grey"]]
     held = [i for part in parts if part is not None for _, i in identity(part)]
-    assert len(held) == len(set(held))
-    assert fed.deviations == {}
+    assert len(held) == len(set(held)) and fed.deviations == {}
 
 
 def test_disjoint_leaves_out_what_another_domain_tests():

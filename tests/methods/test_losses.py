@@ -171,8 +171,7 @@ def test_fedpall_mix_draws_one_alpha_and_one_mask():
     z, labels, prototypes = torch.ones(50, 40), torch.zeros(50).long(), torch.zeros(1, 40)
     for seed in range(30):
         mixed = fedpall_mix(z, labels, prototypes, stream(seed))
-        assert (mixed == mixed[0]).all()
-        assert (mixed[0] == 0).sum() == 4
+        assert (mixed == mixed[0]).all() and (mixed[0] == 0).sum() == 4
         alphas.add(round(mixed.max().item(), 6))
     assert all(0.8 <= alpha <= 1 and round(alpha, 2) == alpha for alpha in alphas)
     assert len(alphas) > 10

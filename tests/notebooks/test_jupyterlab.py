@@ -91,8 +91,7 @@ def _address(place: Path, server: subprocess.Popen[bytes]) -> str:
 def test_the_quick_start_runs_and_shows_one_live_figure(tmp_path):
     try:
         _run_all(tmp_path / "one")
-    except TimeoutError as error:  # JupyterLab hung once in many runs, the cause is not known
-        print(f"JupyterLab is started again: {error}")
+    except TimeoutError:  # JupyterLab hung once in many runs, the cause is not known
         _run_all(tmp_path / "two")
 
 
@@ -114,8 +113,7 @@ def _run_all(tmp_path):
         cells = sum(cell["cell_type"] == "code" for cell in notebook["cells"])
         assert browser.run(NUMBERS) == [f"[{n}]:" for n in range(1, cells + 1)]
         assert not browser.run(WRONG)
-        pictures = browser.run(PICTURES)
-        assert len(pictures) == 3 and all(pictures)
+        assert [width > 0 for width in browser.run(PICTURES)] == [True] * 3
         assert any("Modest (weight=1.0)" in table for table in browser.run(TABLES))
         assert not visit.errors
     assert len(list(tmp_path.glob("runs/*/done"))) == 4

@@ -135,7 +135,7 @@ def test_what_is_tried_reaches_mpfts_server(tmp_path):
     study = Study(common, "minidigits", "smoke", only=["MPFT"], store=Store(tmp_path), **HERE)
     (arm,) = study.arms("frozen")
     rates = RATED.model_copy(update={"values": {"smoke": (0.001, 0.1)}})
-    curves = [study._record(run).curve for *_, run in arm.trials(rates)]
+    curves = [study.trained(run).curve for *_, run in arm.trials(rates)]
     losses = [curve[curve.subject == "server_loss"].value.iloc[-1] for curve in curves]
     assert losses[0] != losses[1]
 
