@@ -72,8 +72,8 @@ def lab(tmp_path):
         try:
             yield _address(tmp_path, server) + "lab/tree/quickstart.ipynb"
         finally:
-            server.terminate()
-            server.wait(timeout=PATIENCE)
+            server.kill()  # its kernels end with it
+            server.wait()
 
 
 def _address(place: Path, server: subprocess.Popen[bytes]) -> str:
