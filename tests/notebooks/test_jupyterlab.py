@@ -18,7 +18,7 @@ from playwright.sync_api import TimeoutError
 from tests.book.chrome import Chrome
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 120.0  # 25 s alone, 47 s beside three busy processes
+PATIENCE = 150.0  # 25 s alone, 47 s beside three busy processes
 OPTIONS = (
     "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--expose-app-in-browser",
     "--IdentityProvider.token=", "--LabApp.news_url=",
