@@ -81,9 +81,11 @@ class Kept(Study):
         results, diverged = self._read(experiment)
         if not any(one.past for one in results):
             return results, diverged
-        alike = [other for other in self.beside if other.asks_as(self)]
-        every = chain(*(other._read(experiment)[0] for other in alike))
-        today = {one.label for one in every if not one.past}
+        every = [other._read(experiment) for other in self.beside if other.asks_as(self)]
+        today = {one.label for ran, _ in every for one in ran if not one.past}
+        for ran, lost in every:
+            if not any(one.past for one in ran):  # so what diverged there had today's, too
+                today |= {arm.label for arm, _ in lost}
         return [one for one in results if not one.past or one.label not in today], diverged
 
     def asks_as(self, other: Kept) -> bool:
