@@ -264,7 +264,6 @@ class Session:
             file = Path(folder) / "tiny.yaml"
             file.write_text(TINY_LIST, encoding="utf-8")
             todo = campaign.read(file if given.tiny else given.file)
-        (given.runs / campaign.FOLDER).mkdir(parents=True, exist_ok=True)
         campaign.train(todo, given.runs, given.data_root, given.jobs, left, print)
         self.stored["runs"] = {str(run): campaign.status(run, given.runs) for run in todo}
         files.write_json(self.path, self.stored)

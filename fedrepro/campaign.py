@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import psutil
 import yaml
+from filelock import BaseFileLock, FileLock, Timeout
 from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
@@ -237,7 +238,9 @@ def train(
     say: Callable[[str], None],
 ) -> int:
     """Train the runs that are not done, in the order of the list. Returns how many failed.
-    KeyboardInterrupt and the end of the minutes stop the workers; they save first."""
+    KeyboardInterrupt and the end of the minutes stop the workers; they save first. FedReproError:
+    another campaign trains into the folder."""
+    lock = _lock(runs)
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
@@ -259,12 +262,24 @@ def train(
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
         _stop(list(busy))
+        lock.release()
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
             failed += _ended(run, runs, child.exitcode, say)
     if waiting or busy:
         say("the minutes are over: finished rounds are kept; run the same command to continue")
     return failed
+
+
+def _lock(runs: Path) -> BaseFileLock:
+    folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
+    try:
+        (lock := FileLock(folder / ".lock")).acquire(timeout=0)
+    except Timeout:
+        raise FedReproError(
+            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
+        ) from None
+    return lock
 
 
 def _stop(workers: Sequence[SpawnProcess]) -> None:

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from filelock import FileLock, Timeout
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, one_of
 from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RECORDS, RUNS, TRACK
 from fedrepro.base.progress import resolve
-from fedrepro.campaign import FOLDER, LIST, read, table, train
+from fedrepro.campaign import LIST, read, table, train
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
@@ -242,15 +241,7 @@ def campaign(
     if show:
         typer.echo(table(todo, runs, jobs))
         return
-    folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
-    try:
-        with FileLock(folder / ".lock", timeout=0):
-            failed = train(todo, runs, root, jobs, minutes, typer.echo)
-    except Timeout:
-        raise FedReproError(
-            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
-        ) from None
-    if failed:
+    if failed := train(todo, runs, root, jobs, minutes, typer.echo):
         typer.echo(f"{failed} of {len(todo)} runs failed; the same command tries them again")
         raise typer.Exit(1)
 
