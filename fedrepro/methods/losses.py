@@ -52,8 +52,8 @@ def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> T
     Li et al., FedProx (2020), Eq. 2 without mu; the second term of FedDyn and Ditto's pull.
     Tensors that only one side has (local parameters, running statistics) are ignored.
     """
-    parts = [((v - reference[name]) ** 2).sum() for name, v in params.items() if name in reference]
-    return 0.5 * torch.stack(parts).sum()
+    pairs = [(v, reference[name]) for name, v in params.items() if name in reference]
+    return 0.5 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in pairs]).sum()
 
 
 def feddyn_linear(params: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> Tensor:
