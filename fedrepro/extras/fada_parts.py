@@ -14,7 +14,7 @@ import fedrepro.methods.api as fl
 from fedrepro.data.transforms import normalise, slices
 from fedrepro.methods.losses import TINY, wide
 from fedrepro.models.base import WrappedModel, norms
-from fedrepro.models.discriminators import Panel
+from fedrepro.models.networks import Panel
 
 IMAGES = 256  # in a batch, when extractors are compared
 STEPS = 20  # of k-means

@@ -9,7 +9,7 @@ from torch import nn
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.adcol import ADCOL
-from fedrepro.models.discriminators import Panel, ResNetDiscriminator
+from fedrepro.models.networks import Panel, ResNetDiscriminator
 
 
 @dataclass(frozen=True)

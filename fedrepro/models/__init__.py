@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fedrepro.base.errors import FedReproError, choices, one_of
-from fedrepro.models import cnn
-from fedrepro.models.base import FLModel, Output, TensorInfo, adapter, layout, parameter_count
-from fedrepro.models.discriminators import discriminator
+from fedrepro.models import networks
+from fedrepro.models.base import FLModel, Output, TensorInfo, layout, parameter_count
+from fedrepro.models.networks import discriminator
 
 __all__ = [
     "MODELS", "FLModel", "Output", "TensorInfo", "build_model", "discriminator", "layout",
@@ -15,9 +15,10 @@ __all__ = [
 ]  # fmt: skip
 
 _BUILDERS: tuple[Callable[..., FLModel], ...] = (
-    *(cnn.adcol_resnet50, adapter, cnn.digit_cnn, cnn.fedpall_resnet50, cnn.narrow_resnet),
-    *(cnn.resnet10, cnn.resnet18, cnn.small_cnn, cnn.tiny_cnn),
-)
+    networks.adcol_resnet50, networks.adapter, networks.digit_cnn, networks.fedpall_resnet50,
+    networks.narrow_resnet, networks.resnet10, networks.resnet18, networks.small_cnn,
+    networks.tiny_cnn,
+)  # fmt: skip
 # Protocols, and so run ids, have a function's name: none of these may be renamed.
 MODELS = {build.__name__.replace("_", "-"): build for build in _BUILDERS}
 

@@ -1,6 +1,5 @@
-"""What networks share: three parts, their tensors by name and kind, fully connected layers;
-a network wrapped with a method's own parts; and how a network runs with other tensors than its
-own."""
+"""What networks share: three parts, their tensors by name and kind; a network wrapped with a
+method's own parts; and how a network runs with other tensors than its own."""
 
 import copy
 from collections.abc import Mapping
@@ -11,8 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
-
-from fedrepro.base.errors import FedReproError
 
 Module = TypeVar("Module", bound=nn.Module)
 Part = Literal["encoder", "projection", "predictor", "own"]  # own: tensors added by a method
@@ -163,40 +160,6 @@ def layout(model: FLModel) -> dict[str, TensorInfo]:
 def parameter_count(model: nn.Module) -> int:
     """The number of trainable values of a module."""
     return sum(p.numel() for p in model.parameters())
-
-
-def bn_linear(inputs: int, outputs: int, relu: bool = True) -> list[nn.Module]:
-    """Linear, BatchNorm and (unless it ends a head) ReLU: inputs (b, inputs) -> (b, outputs)."""
-    layers: list[nn.Module] = [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs)]
-    return [*layers, nn.ReLU()] if relu else layers
-
-
-class Residual(nn.Module):
-    """z + A(z), A two layers without biases, a ReLU after each: (b, size) -> (b, size)."""
-
-    def __init__(self, size: int, hidden: int) -> None:
-        super().__init__()
-        self.fc = nn.Sequential(
-            nn.Linear(size, hidden, bias=False),
-            nn.ReLU(),
-            nn.Linear(hidden, size, bias=False),
-            nn.ReLU(),
-        )
-
-    def forward(self, z: Tensor) -> Tensor:
-        return z + self.fc(z)  # type: ignore[no-any-return]
-
-
-def adapter(classes: int, size: int, reduction: int = 4) -> FLModel:
-    """MPFT's network on embeddings (b, size): z + A(z), then a frozen head on its direction.
-
-    A is size -> size / reduction -> size: 131,072 values at 512, the 0.5 MiB of the paper's
-    Table 3. The feature is z + A(z). The head is zero until its values are set.
-    """
-    if size < reduction:
-        raise FedReproError(f"adapter: reduction = {reduction} leaves none of {size} values")
-    encoder = Residual(size, size // reduction)
-    return FLModel(encoder, nn.Identity(), FrozenHead(size, classes), size)
 
 
 def norms(module: nn.Module) -> list[_BatchNorm]:

@@ -15,7 +15,7 @@ from fedrepro.methods.base import Batch, Upload
 from fedrepro.methods.messages import Network
 from fedrepro.methods.server import Server
 from fedrepro.models import build_model, layout
-from fedrepro.models.discriminators import Panel
+from fedrepro.models.networks import Panel
 from tests import toys
 from tests.methods.test_methods import record_messages, training
 

@@ -5,7 +5,7 @@ import torch
 
 from fedrepro.methods.base import Batch, Upload
 from fedrepro.models import Output
-from fedrepro.models.discriminators import ResNetDiscriminator
+from fedrepro.models.networks import ResNetDiscriminator
 from tests import toys
 from tests.methods.test_methods import record_messages
 

@@ -1,13 +1,18 @@
-"""Convolutional networks: plain ones, and residual ones built from torchvision's classes."""
+"""The networks: convolutional ones, plain or residual (built from torchvision's classes); MPFT's on
+embeddings; and discriminators, which predict which client features come from."""
 
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError
-from fedrepro.models.base import FLModel, bn_linear
+from fedrepro.models.base import FLModel, FrozenHead
 
 FASTEST = torch.channels_last  # saves 5 to 33 % of a training step on CPU cores
 # from this size on small-cnn's first convolution halves, narrow-resnet pools after it
@@ -29,6 +34,12 @@ def _conv(
         *([nn.MaxPool2d(pool)] if pool else []),
         nn.ReLU(),
     ]
+
+
+def bn_linear(inputs: int, outputs: int, relu: bool = True) -> list[nn.Module]:
+    """Linear, BatchNorm and (unless it ends a head) ReLU: inputs (b, inputs) -> (b, outputs)."""
+    layers: list[nn.Module] = [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs)]
+    return [*layers, nn.ReLU()] if relu else layers
 
 
 def digit_cnn(classes: int, size: int) -> FLModel:
@@ -161,3 +172,101 @@ def _small_image_resnet(classes: int, blocks: int) -> FLModel:
         if isinstance(layer, nn.Conv2d):
             layer.reset_parameters()
     return FLModel(encoder, nn.Identity(), nn.Linear(512, classes), 512, FASTEST)
+
+
+# On embeddings.
+
+
+class Residual(nn.Module):
+    """z + A(z), A two layers without biases, a ReLU after each: (b, size) -> (b, size)."""
+
+    def __init__(self, size: int, hidden: int) -> None:
+        super().__init__()
+        self.fc = nn.Sequential(
+            nn.Linear(size, hidden, bias=False),
+            nn.ReLU(),
+            nn.Linear(hidden, size, bias=False),
+            nn.ReLU(),
+        )
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + self.fc(z)  # type: ignore[no-any-return]
+
+
+def adapter(classes: int, size: int, reduction: int = 4) -> FLModel:
+    """MPFT's network on embeddings (b, size): z + A(z), then a frozen head on its direction.
+
+    A is size -> size / reduction -> size: 131,072 values at 512, the 0.5 MiB of the paper's
+    Table 3. The feature is z + A(z). The head is zero until its values are set.
+    """
+    if size < reduction:
+        raise FedReproError(f"adapter: reduction = {reduction} leaves none of {size} values")
+    encoder = Residual(size, size // reduction)
+    return FLModel(encoder, nn.Identity(), FrozenHead(size, classes), size)
+
+
+# Discriminators.
+
+
+def discriminator(
+    inputs: int,
+    outputs: int,
+    hidden: Sequence[int] = (512, 512),
+    batch_norm: bool = False,
+    activation: bool = True,
+) -> nn.Sequential:
+    """ADCOL's discriminator: features (b, inputs) -> logits (b, outputs) of the client they come
+    from. 2048-512-512-N by default (Section 3 and Table 19 of the paper).
+
+    hidden: widths of the hidden layers; ``()`` is a single linear layer. batch_norm: BatchNorm
+    after each hidden layer and no biases at all, as in third-party code; the paper has neither.
+    activation: ReLU after each hidden layer; not in Table 19. FedReproError: a width below 1.
+    """
+    widths = [inputs, *hidden, outputs]
+    if min(widths) < 1:
+        raise FedReproError(f"discriminator widths {widths}: give every layer at least 1 value")
+    layers: OrderedDict[str, nn.Module] = OrderedDict()
+    last = len(widths) - 2
+    for i, (a, b) in enumerate(pairwise(widths)):
+        layers[f"linear{i + 1}"] = nn.Linear(a, b, bias=not batch_norm)
+        if i < last and batch_norm:
+            layers[f"bn{i + 1}"] = nn.BatchNorm1d(b)
+        if i < last and activation:
+            layers[f"relu{i + 1}"] = nn.ReLU()
+    return nn.Sequential(layers)
+
+
+class ResNetDiscriminator(nn.Module):
+    """A ResNet-50 that reads features (b, d) as a picture of one channel: logits (b, outputs).
+
+    The picture is as near to a square as d allows, 32x64 for 2048 values, row by row. How the
+    paper's ResNet-50 reads a vector is not stated (App. B.6).
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        rows = next(r for r in range(math.isqrt(inputs), 0, -1) if inputs % r == 0)
+        self.shape = 1, rows, inputs // rows
+        self.resnet = load_torchvision().models.resnet50(weights=None, num_classes=outputs)
+        self.resnet.conv1 = nn.Conv2d(1, 64, kernel_size=7, stride=2, padding=3, bias=False)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return cast(Tensor, self.resnet(z.unflatten(1, self.shape)))
+
+
+class Panel(nn.Module):
+    """Discriminators that are evaluated together, such as the last states of one, the newest first:
+    features (b, d) -> logits (members * b, outputs)."""
+
+    def __init__(self, members: Iterable[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return torch.cat([member(z) for member in self.members])
+
+    def take(self, newest: nn.Module, first: bool) -> None:
+        """Put a new state in front; the first trained state fills all places."""
+        states = [newest.state_dict(), *(member.state_dict() for member in self.members)]
+        for i in range(len(self.members) - 1, -1, -1):
+            self.members[i].load_state_dict(states[0] if first else states[i])
