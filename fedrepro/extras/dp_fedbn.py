@@ -10,7 +10,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import torch_stream
 from fedrepro.extras.dp import clipped, noise, noise_multiplier
-from fedrepro.federated.server import turns_of
+from fedrepro.federated.clients import turns_of
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,23 @@
-"""Clients between rounds: the tensors each keeps, and its frozen head."""
+"""Clients: which participate in a round, the tensors each keeps between rounds, its frozen head;
+and the average of the networks they send."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 from typing import Protocol as Interface
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedrepro.base.protocol import Protocol
+from fedrepro.base.rng import numpy_stream
 from fedrepro.data.federation import ClientData, Federation
+from fedrepro.methods.messages import Message
 from fedrepro.methods.prototypes import class_means
 from fedrepro.methods.server import flat, under
-from fedrepro.models import FLModel, layout
+from fedrepro.models import FLModel, TensorInfo, layout
 
 Named = dict[str, Tensor]
 # A client's fields by their names in a checkpoint.
@@ -55,6 +60,32 @@ class Client:
             setattr(self, attribute, under(saved, f"{group}/"))
 
 
+def participants(protocol: Protocol, seed: int, number: int, clients: int) -> list[int]:
+    """Indices, in order, of the clients that participate in a round, counted from 1: all, or a
+    share drawn for it. If clients take turns, every `clients // count` draws use one shuffled
+    order of them (clients left over do not participate in that pass)."""
+    count = max(1, round(protocol.participation * clients))
+    if count == clients:
+        return list(range(clients))
+    draw = (number - 1) // protocol.stay + 1
+    if not protocol.turns:
+        drawn = numpy_stream(seed, "participation", round=draw)
+        return sorted(drawn.choice(clients, count, replace=False).tolist())
+    passes, place = divmod(draw - 1, clients // count)
+    order = numpy_stream(seed, "participation", round=passes + 1).permutation(clients)
+    return sorted(order[place * count : (place + 1) * count].tolist())
+
+
+def turns_of(protocol: Protocol, clients: int) -> int:
+    """The largest number of rounds in which one client can participate: its turns if clients take
+    turns, else all rounds, because each draw may choose it."""
+    count = max(1, round(protocol.participation * clients))
+    if not protocol.turns or count == clients:
+        return protocol.rounds
+    passes, rest = divmod(protocol.rounds, protocol.stay * (clients // count))
+    return passes * protocol.stay + min(rest, protocol.stay)
+
+
 class Checkpoint(Interface):
     """Storage for a run's unfinished state."""
 
@@ -92,3 +123,34 @@ def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:
         return torch.stack(list(texts.values())).mean(dim=0)
     means, _ = class_means(client.train.images.double(), client.train.labels, classes)
     return SCALE * F.normalize(means, dim=1)
+
+
+class RunningAverage:
+    """Adds networks one after another, so that only the sum is in memory.
+    first_statistics: BatchNorm statistics are the first client's instead of the average."""
+
+    def __init__(self, layout: Mapping[str, TensorInfo], first_statistics: bool = False) -> None:
+        self._layout = layout
+        self._first = first_statistics
+        self.tensors: dict[str, Tensor] = {}
+
+    def weight_tensors(self, counts: Sequence[int], batch_size: int) -> None:
+        """Multiply the sum's tensor j by client j's share of all batches. MPFT's code applies the
+        weights to the tensors instead of the clients. counts: of the clients' images."""
+        batches = [math.ceil(count / batch_size) for count in counts]
+        for value, own in zip(self.tensors.values(), batches, strict=False):
+            value.mul_(own / sum(batches))
+
+    def take(self, position: int, message: Message, weight: float) -> None:
+        """Add the shared tensors of a client's message with its weight, and remove them from it.
+        Position 0 is the round's first client."""
+        shared = cast(Mapping[str, Tensor], message.pop("model", {}))
+        for name, value in shared.items():
+            info = self._layout[name]
+            if self._first and info.is_bn and info.is_buffer:
+                if position == 0:
+                    self.tensors[name] = value.clone()
+            elif name in self.tensors:
+                self.tensors[name].add_(value, alpha=weight)
+            else:
+                self.tensors[name] = weight * value

@@ -20,9 +20,8 @@ from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
 from fedrepro.engine.base import Results
 from fedrepro.federated import evaluation
-from fedrepro.federated.clients import Checkpoint, Client, give_head
+from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
 from fedrepro.federated.metrics import LAST, Curve, Row, framed, logged, term_rows
-from fedrepro.federated.server import RunningAverage, participants
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
 from fedrepro.methods.messages import Message, count_bytes
 from fedrepro.methods.server import Server, flat, under

@@ -11,8 +11,8 @@ from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
+from fedrepro.federated.clients import participants, turns_of
 from fedrepro.federated.metrics import Curve
-from fedrepro.federated.server import participants, turns_of
 from fedrepro.records.store import FileCheckpoint
 from tests import toys
 from tests.toys import numbers, start
