@@ -1,19 +1,20 @@
-"""Differential privacy: noise and clipping of messages, and DP-SGD for a network of the server.
-Opacus (extra `privacy`) does the accounting and DP-SGD."""
+"""Differential privacy: noise and clipping of messages, DP-SGD for a network of the server, and
+ADCOL with both (its Section B.12). Opacus (extra `privacy`) does the accounting and DP-SGD."""
 
 import copy
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import OptimizerSpec
+import fedrepro.methods.api as fl
 from fedrepro.base.rng import stream_seed
-from fedrepro.methods.server import Server, learn
+from fedrepro.methods.adcol_variants import ADCOLVariants
+from fedrepro.methods.server import learn
 
 Noise = Literal["laplace", "gaussian"]
 
@@ -52,7 +53,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
     try:
         from opacus.accountants.utils import get_noise_multiplier
     except ImportError:
-        raise FedReproError(
+        raise fl.FedReproError(
             "opacus is not installed; install it with `pip install 'fedrepro[privacy]'`"
         ) from None
     budget = {"target_epsilon": epsilon, "target_delta": delta}
@@ -60,7 +61,7 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
         found = get_noise_multiplier(**budget, sample_rate=rate, steps=steps, accountant="rdp")
         return float(found)
     except ValueError as error:
-        raise FedReproError(f"epsilon = {epsilon} in {steps} steps: {error}; raise it") from None
+        raise fl.FedReproError(f"epsilon = {epsilon} in {steps} steps: {error}; raise it") from None
 
 
 def spent(noise: float, delta: float, rate: float, steps: int) -> float:
@@ -73,13 +74,13 @@ def spent(noise: float, delta: float, rate: float, steps: int) -> float:
 
 
 def fit(
-    server: Server,
+    server: fl.Server,
     name: str,
     inputs: Tensor,
     labels: Tensor,
     *,
     epochs: int,
-    optimizer: OptimizerSpec,
+    optimizer: fl.OptimizerSpec,
     epsilon: float,
     delta: float,
     clip: float,
@@ -118,3 +119,53 @@ def fit(
     server.modules[name].load_state_dict(module.to_standard_module().state_dict())
     server.log_fit(name, sums)
     server.log[f"{name}_epsilon"] = spent(sigma, delta, rate, steps * server.round)
+
+
+@dataclass(frozen=True)
+class PrivateADCOL(ADCOLVariants):
+    """A trusted server trains D with DP-SGD (`epsilon`); a curious one gets noisy representations
+    (`local_epsilon`)."""
+
+    epsilon: float | None = fl.hyper(
+        None,
+        "Sec. B.12, trusted server: DP-SGD on D within this budget for the whole run; None is no "
+        "privacy",
+        "stated",
+        (2.0, 5.0, 10.0),
+        low=0,
+        later=True,
+    )
+    delta: float = fl.hyper(0.01, "Sec. B.12: at most 0.01", "stated", low=0, high=1, later=True)
+    clip: float = fl.hyper(
+        1.0, "Sec. B.12: default parameters, no number", "decided", (0.1, 10.0), low=0, later=True
+    )
+    local_epsilon: float | None = fl.hyper(
+        None,
+        "Sec. B.12, curious server: normalised representations with noise of scale 1/epsilon a "
+        "value; the normalisation is not stated (to [0, 1] here, and D reads them so)",
+        "stated",
+        (2.0, 5.0, 10.0),
+        low=0,
+        later=True,
+    )
+    local_noise: Noise = fl.hyper(
+        "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", ("gaussian",), later=True
+    )
+
+    def shown(self, z: Tensor) -> Tensor:
+        return z if self.local_epsilon is None else into_unit_range(z)
+
+    def upload(self, client: fl.TrainedClient) -> fl.Message:
+        message = super().upload(client)
+        if self.local_epsilon is not None and message:
+            z = self.shown(fl.tensor_of(message, "representations"))
+            z = z + noise(z, 1 / self.local_epsilon, self.local_noise, client.generator)
+            message["representations"] = z
+        return message
+
+    def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:
+        if self.epsilon is None:
+            return super().learn(server, z, owner)
+        budget = {"epsilon": self.epsilon, "delta": self.delta, "clip": self.clip}
+        epochs, optimizer = self.discriminator_epochs, self.optimizer(server.protocol)
+        fit(server, "discriminator", z, owner, epochs=epochs, optimizer=optimizer, **budget)
