@@ -37,7 +37,7 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     path = _weights(name, f"open_clip's {architecture} {release}", root)
     model = package.create_model(architecture, pretrained=None)
     try:
-        model.load_state_dict(_tensors(path))
+        package.load_checkpoint(model, str(path), weights_only=True)  # runs no code of the file
     except Exception as error:  # each format of weights has its own
         raise FedReproError(
             f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
@@ -108,13 +108,3 @@ def _weights(name: str, what: str, root: Path | None) -> Path:
     raise FedReproError(
         f"encoder {name} has no weights under {folder}; put {what} there as {name}{ENDINGS[0]}"
     )
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    """A file's tensors, read in a way that cannot run code."""
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    found: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-    return found

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.protocol import DataSpec
@@ -156,7 +156,10 @@ def test_what_lacks_is_one_clear_line(monkeypatch, tmp_path):
     lacks(NAME, r"mobilenet_v2_imagenet\.pt is missing")
     monkeypatch.setitem(sys.modules, "open_clip", None)  # importing it fails
     lacks("clip-vit-b-32", r"needs open_clip.*pip install 'fedrepro\[clip\]'")
-    linear = SimpleNamespace(create_model=lambda *_, **__: torch.nn.Linear(2, 2))
+    linear = SimpleNamespace(
+        create_model=lambda *_, **__: torch.nn.Linear(2, 2),
+        load_checkpoint=lambda model, path, **_: model.load_state_dict(load_file(path)),
+    )
     monkeypatch.setitem(sys.modules, "open_clip", linear)
     lacks("clip-vit-b-32", r"has no weights under .*clip-vit-b-32\.safetensors")
     (tmp_path / "encoders").mkdir()
