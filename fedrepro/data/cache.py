@@ -99,14 +99,11 @@ def open_arrays(path: Path, hash: str) -> Decoded | None:
     absent, damaged, older than checksums, or of another hash."""
     if not is_whole(path):
         return None
-    with safe_open(str(path), framework="np") as file:
+    # torch's tensors are views of the mapped file; numpy's would be copies
+    with safe_open(str(path), framework="pt") as file:
         if json.loads(file.metadata()["fedrepro"])["hash"] != hash:
             return None
-        labels, part = file.get_tensor("labels"), file.get_tensor("part")
-    with path.open("rb") as raw:
-        length = int.from_bytes(raw.read(8), "little")
-        entry = json.loads(raw.read(length))["images"]
-    # safe_open's numpy tensors are copies, not views of the file
-    start, shape = 8 + length + entry["data_offsets"][0], tuple(entry["shape"])
-    images = np.memmap(path, np.uint8, "r", start, shape)
+        names = ("images", "labels", "part")
+        images, labels, part = (file.get_tensor(name).numpy() for name in names)
+    images.setflags(write=False)
     return Decoded(images, labels, part)
