@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Annotated, Any
@@ -56,14 +57,13 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
 @dataclass(frozen=True)
 class Run:
     """One row of an entry for one seed, or one trial of its tuned setting. trial: the value that is
-    tried. pflop: as in `Entry`, of this run. key: depends only on what is trained."""
+    tried. pflop: as in `Entry`, of this run."""
 
     entry: Entry
     row: str
     seed: int
     trial: str = ""
     pflop: float | None = None
-    key: str = ""
 
     @property
     def name(self) -> str:
@@ -81,9 +81,20 @@ class Run:
         where = {"changes": e.changes, "device": "auto", "progress": progress}
         asked = study(e.paper, e.dataset, e.scale, self.seed, runs, root, **where)
         arm = next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
-        if self.trial and (tuning := asked.paper.tuning_of(e.experiment, e.dataset, arm)):
-            arm = next(run for value, _, run in arm.trials(tuning) if value == self.trial)
+        if self.trial:
+            arm = next(run for value, _, run in arm.trials() if value == self.trial)
         return asked, arm
+
+    @cached_property
+    def key(self) -> str:
+        """It depends only on what is trained."""
+        asked, arm = self.study(None, None)
+        experiment = asked.paper.experiment(self.entry.experiment)
+        config = asked.spec(arm).config()
+        nameless = replace(arm, label="", row="", column=None, alternative=False)
+        # The kind decides what else is measured, such as leakage.
+        what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
+        return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
 def read(path: Path) -> list[Run]:
@@ -119,24 +130,12 @@ def _runs(entry: Entry) -> Iterator[Run]:
         one_of(row, rows, "row")
     for seed in entry.seeds:
         for row in entry.methods or rows:
-            tuning = paper.tuning_of(entry.experiment, entry.dataset, rows[row])
-            runs = [Run(entry, row, seed, pflop=entry.pflop)]
-            if tuning is not None:
-                for value, whole, tried in rows[row].trials(tuning):
-                    share = tried.protocol.rounds / whole.protocol.rounds
-                    size = entry.pflop and share * entry.pflop
-                    runs.insert(-1, Run(entry, row, tuning.seed, value, size))
-            yield from (replace(run, key=_key(run)) for run in runs)
-
-
-def _key(run: Run) -> str:
-    asked, arm = run.study(None, None)
-    experiment = asked.paper.experiment(run.entry.experiment)
-    config = asked.spec(arm).config()
-    nameless = replace(arm, label="", row="", column=None, alternative=False)
-    # The kind decides what else is measured, such as leakage.
-    what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
-    return hashlib.sha256(what.encode()).hexdigest()[:16]
+            for value, whole, tried in rows[row].trials():
+                share = tried.protocol.rounds / whole.protocol.rounds
+                size = entry.pflop and share * entry.pflop
+                own = seed if tried.seed is None else tried.seed
+                yield Run(entry, row, own, value, size)
+            yield Run(entry, row, seed, pflop=entry.pflop)
 
 
 def status(run: Run, runs: Path) -> dict[str, Any]:
@@ -158,8 +157,7 @@ def _is_packed(run: Run, runs: Path) -> bool:
     from fedrepro.records.packed import holds
 
     asked, arm = run.study(None, None)
-    tuned = asked.paper.tuning_of(run.entry.experiment, run.entry.dataset, arm) is not None
-    return (bool(run.trial) or not tuned) and holds(runs, asked.spec(arm).config())
+    return arm.tuning is None and holds(runs, asked.spec(arm).config())
 
 
 def _alive(pid: int, born: float) -> bool:

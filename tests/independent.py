@@ -187,9 +187,8 @@ def asked(name: str, experiment: str, dataset: str, scale: str) -> dict[str, lis
     """Method and protocol of each row today; of a tuned row with every value it may get."""
     known, found = papers.load(name), {}
     for arm in known.arms(experiment, dataset, scale):
-        tuning = known.tuning_of(experiment, dataset, arm)
-        first = [] if tuning is None else [(v, chosen) for v, chosen, _ in arm.trials(tuning)]
-        rest = [c for v, chosen in first for _, c, _ in chosen.constants(tuning, v)]
+        first = [(v, chosen) for v, chosen, _ in arm.trials()]
+        rest = [c for v, chosen in first for _, c, _ in chosen.constants(v)]
         found[arm.label] = [settings(one) for one in (arm, *(c for _, c in first), *rest)]
     return found
 

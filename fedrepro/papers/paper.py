@@ -37,7 +37,8 @@ class Arm:
     """One run of an experiment for each seed. ``label`` is the row's name in the printed table
     (``alternative``: a second reading of the paper, which has no row there). row, column: the
     printed place of its mean accuracy if each arm has one (kind ``grid``). tuned: fields that
-    get a tuned value; empty: the protocol's setting gets it. constant: as in `ArmSpec`."""
+    get a tuned value; empty: the protocol's setting gets it. constant: as in `ArmSpec`. tuning:
+    its budget; None if nothing of it is tuned here. seed: of a trial; None: each seed asked for."""
 
     label: str
     method: str
@@ -48,29 +49,38 @@ class Arm:
     column: str | None = None
     tuned: tuple[str, ...] = ()
     constant: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    # A campaign's keys hash what the others look like.
+    tuning: Tuning | None = field(default=None, repr=False)
+    seed: int | None = field(default=None, repr=False)
 
-    def trials(self, tuning: Tuning) -> "Trials":
-        """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
+    def trials(self) -> "Trials":
+        """Each tried value and this arm with it: for all rounds, and for a trial's rounds. None if
+        nothing is tuned."""
+        if (tuning := self.tuning) is None:
+            return
         for value in tuning.values[self.protocol.scale]:
             if self.tuned or tuning.setting is None:
                 arm = replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
             else:
                 arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
-            yield str(value), arm, arm._trial(tuning)
+            yield str(value), arm, arm._trial(str(value), tuning)
 
-    def constants(self, tuning: Tuning, first: str) -> "Trials":
+    def constants(self, first: str) -> "Trials":
         """The same for the values of the arm's constant. first: the value it has from `trials`."""
-        tried = self.constant if self.protocol.scale in tuning.constants else {}
-        for name, values in tried.items():
+        if (tuning := self.tuning) is None or self.protocol.scale not in tuning.constants:
+            return
+        for name, values in self.constant.items():
             for value in values:
-                arm = replace(self, fields=self.fields | {name: value})
-                yield f"{first}, {name} {value}", arm, arm._trial(tuning)
+                arm, both = replace(self, fields=self.fields | {name: value}), f"{name} {value}"
+                yield f"{first}, {both}", arm, arm._trial(f"{first}, {both}", tuning)
 
-    def _trial(self, tuning: Tuning) -> "Arm":
-        """With a trial's rounds, but not more than the arm's own (MPFT: one)."""
+    def _trial(self, value: str, tuning: Tuning) -> "Arm":
+        """With a trial's seed and rounds, but not more rounds than the arm's own (MPFT: one)."""
         own = self.protocol.rounds
         rounds = min(tuning.rounds.get(self.protocol.scale, own), own)
-        return replace(self, protocol=self.protocol.changed(rounds=rounds))
+        what = ", ".join(self.tuned) or str(tuning.setting).rpartition(".")[2]  # such as lr
+        trial = replace(self, label=f"{self.label}, {what} {value}", tuning=None, seed=tuning.seed)
+        return replace(trial, protocol=self.protocol.changed(rounds=rounds))
 
 
 Trials = Iterator[tuple[str, Arm, Arm]]
@@ -193,7 +203,8 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         if protocol.scale in experiment.clients_each:
             protocol = _equal_clients(protocol, experiment.clients_each[protocol.scale])
         own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
-        return [self._arm(spec, protocol, base) for spec in [*self.arm_specs(name), *own]]
+        tuning = self._tuning(experiment, dataset, protocol.scale)
+        return [self._arm(spec, protocol, base, tuning) for spec in [*self.arm_specs(name), *own]]
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen, with reused arms included."""
@@ -204,16 +215,14 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         kept = [spec for spec in reused if spec.label not in experiment.without]
         return [spec for spec in kept if not experiment.only or spec.label in experiment.only]
 
-    def tuning_of(self, name: str, dataset: str, arm: Arm) -> Tuning | None:
-        """The tuning of an experiment's arm on a data set, if any. Reused arms keep theirs."""
-        experiment = self.experiment(name)
-        tuning, base = experiment.tuning, self._base(dataset, name)
+    def _tuning(self, experiment: Experiment, dataset: str, scale: Scale) -> Tuning | None:
+        """An experiment's tuning on a data set at a scale, if any. Reused arms keep theirs."""
+        tuning, base = experiment.tuning, self._base(dataset, experiment.id)
         if tuning is None and experiment.arms_of is not None:
-            return self.tuning_of(experiment.arms_of, dataset, arm)
-        if tuning is None or not (tuning.setting or arm.tuned):
+            return self._tuning(self.experiment(experiment.arms_of), dataset, scale)
+        if tuning is None or scale not in tuning.values:
             return None
-        here = arm.protocol.scale in tuning.values and base in (tuning.protocols or (base,))
-        return tuning if here else None
+        return tuning if base in (tuning.protocols or (base,)) else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets of an experiment: those that follow its protocol; the embedded one, which
@@ -229,7 +238,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             if dataset in others or (spec.protocol in experiment.datasets and not spec.added)
         )
 
-    def _arm(self, spec: ArmSpec, protocol: Protocol, base: str) -> Arm:
+    def _arm(self, spec: ArmSpec, protocol: Protocol, base: str, tuning: Tuning | None) -> Arm:
         if spec.clients_each is not None:
             protocol = _equal_clients(protocol, spec.clients_each)
         at_scale = spec.protocol if protocol.scale == "paper" else spec.scales.get(protocol.scale)
@@ -244,8 +253,10 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
         same = {name: getattr(spec, name) for name in SAME}
-        row = spec.row or spec.label
-        return Arm(**same, row=row, fields=hashable, protocol=protocol.changed(**changes))
+        if tuning is not None and not (tuning.setting or spec.tuned):
+            tuning = None
+        own: dict[str, Any] = {"row": spec.row or spec.label, "tuning": tuning}
+        return Arm(**same, **own, fields=hashable, protocol=protocol.changed(**changes))
 
     def settings_of(self, method: str, base: str) -> Settings:
         own = self.method_settings_on.get(base, {})

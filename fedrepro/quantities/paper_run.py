@@ -14,7 +14,7 @@ from fedrepro.base.files import RUNS
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
-from fedrepro.papers import Arm, Question, Tuning
+from fedrepro.papers import Arm, Question
 from fedrepro.quantities.base import Asked, Figure, Result, cells, get
 from fedrepro.records import Probe, Record, RunSpec, Store, federation_of
 
@@ -60,72 +60,57 @@ class Study(Question):
         Diverged: its training diverged."""
         probe = get(self.paper.experiment(experiment).kind).probe
         try:
-            tuned, trials = self._tuned(experiment, arm)
-            return Result(tuned, self.trained(tuned, probe, name=arm.label), trials)
+            tuned, trials = self._tuned(arm)
+            return Result(tuned, self.trained(tuned, probe), trials)
         finally:
             if self.progress is not None:
                 self.progress.row(_key(arm))
 
     def announce(self, experiments: Sequence[str]) -> None:
         """Send the rows to come to the progress display, without those sent already."""
-        arms = [(name, arm) for name in experiments for arm in self.arms(name)]
         rounds = {}
-        for name, arm in arms:
-            tuning = self.paper.tuning_of(name, self.dataset, arm)
-            runs = [arm]
-            if tuning is not None:
-                runs += [run for *_, run in (*arm.trials(tuning), *arm.constants(tuning, ""))]
-            rounds[_key(arm)] = sum(run.protocol.rounds for run in runs)
+        for arm in (arm for name in experiments for arm in self.arms(name)):
+            tried = [run for *_, run in (*arm.trials(), *arm.constants(""))]
+            rounds[_key(arm)] = sum(run.protocol.rounds for run in [arm, *tried])
         if self.progress is not None:
             self.progress.plan(rounds)
 
-    def _tuned(self, experiment: str, arm: Arm) -> tuple[Arm, dict[str, Record]]:
+    def _tuned(self, arm: Arm) -> tuple[Arm, dict[str, Record]]:
         """An arm with its tuned setting, and the run of each value; unchanged without tuning.
         Values whose training diverges are left out. Diverged: all values diverge."""
-        tuning = self.paper.tuning_of(experiment, self.dataset, arm)
-        if tuning is None:
+        if arm.tuning is None:
             return arm, {}
         tried: dict[str, tuple[Arm, Record]] = {}
-        first = self._best(arm, arm.trials(tuning), tuning, tried)
-        best = self._best(arm, tried[first][0].constants(tuning, first), tuning, tried)
+        first = self._best(arm.trials(), tried)
+        best = self._best(tried[first][0].constants(first), tried)
         return tried[best][0], {value: run for value, (_, run) in tried.items()}
 
     def _best(
-        self,
-        arm: Arm,
-        trials: Iterable[tuple[str, Arm, Arm]],
-        tuning: Tuning,
-        tried: dict[str, tuple[Arm, Record]],
+        self, trials: Iterable[tuple[str, Arm, Arm]], tried: dict[str, tuple[Arm, Record]]
     ) -> str:
         """Add further trials to those tried. Returns the best value of all."""
         diverged: Diverged | None = None
-        # what the values are of, such as lr
-        what = ", ".join(arm.tuned) or str(tuning.setting).rpartition(".")[2]
         for value, chosen, run in trials:
             try:
-                name = f"{arm.label}, {what} {value}"
-                tried[value] = chosen, self.trained(run, seed=tuning.seed, name=name)
+                tried[value] = chosen, self.trained(run)
             except Diverged as error:
                 diverged = error
         if diverged is not None and not tried:
             raise diverged
         return metrics.best_value({v: metrics.validated(r.curve) for v, (_, r) in tried.items()})
 
-    def spec(self, arm: Arm, seed: int | None = None) -> RunSpec:
-        """What trains an arm. seed: by default the study's."""
-        method = methods.create(arm.method, **arm.fields)
+    def spec(self, arm: Arm) -> RunSpec:
+        """What trains an arm."""
+        method, seed = methods.create(arm.method, **arm.fields), arm.seed
         return RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
 
-    def trained(
-        self, arm: Arm, probe: Probe | None = None, seed: int | None = None, name: str = ""
-    ) -> Record:
-        """The record of a run. name: its name in the progress display."""
+    def trained(self, arm: Arm, probe: Probe | None = None) -> Record:
+        """The record of an arm's run."""
         if self.progress is not None:
-            self.progress.name = name
-        spec = self.spec(arm, seed)
+            self.progress.name = arm.label
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}
         where |= {"progress": self.progress, "track": self.track}
-        return self.store.obtain(spec, probe=probe, **where)
+        return self.store.obtain(self.spec(arm), probe=probe, **where)
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
@@ -146,7 +131,7 @@ class Study(Question):
         base = self.paper.dataset(self.dataset).protocol
         own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
         arm = Arm(label, method, {**own, **fields}, self.protocol())
-        return Result(arm, self.trained(arm, name=label))
+        return Result(arm, self.trained(arm))
 
     def federation(self) -> Federation:
         """The clients and test sets of all experiments on this data set. Without an encoder's

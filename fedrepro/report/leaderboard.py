@@ -255,7 +255,7 @@ def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dic
     protocol = paper.protocol(dataset, here.studies[0][0].scale)
     scale, arms = protocol.scale, paper.arms(experiment, dataset, protocol.scale)
     values = [str(value) for value in tuning.values[scale]]
-    own = sum(any(arm.constants(tuning, "")) for arm in arms)
+    own = sum(any(arm.constants("")) for arm in arms)
     tries = {name: 0.0 for one in _tried(found, experiment, dataset).values() for name in one}
     past = here.past(experiment).get(dataset, [])
     differs = [

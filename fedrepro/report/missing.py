@@ -37,9 +37,7 @@ def _size(
     total = 0.0
     for name in names:
         for arm in paper.arms(name, dataset, scale):
-            tuning = paper.tuning_of(name, dataset, arm)
-            tried = arm.trials(tuning) if tuning is not None else ()
-            todo = [(arm.protocol, SEEDS), *((run.protocol, 1) for *_, run in tried)]
+            todo = [(arm.protocol, SEEDS), *((run.protocol, 1) for *_, run in arm.trials())]
             for protocol, times in todo:
                 if (size := pflop_unread(protocol, known)) is None:
                     return None

@@ -118,19 +118,18 @@ class Kept(Study):
         trials, and of what each tried value would give."""
         if experiment not in self._hashes:
             self._hashes[experiment] = {
-                arm.label: {short_hash(spec.config()) for spec in self._specs(experiment, arm)}
+                arm.label: {short_hash(spec.config()) for spec in self._specs(arm)}
                 for arm in self.arms(experiment)
             }
         return self._hashes[experiment]
 
-    def _specs(self, experiment: str, arm: Arm) -> Iterator[RunSpec]:
-        tuning, asked = self.paper.tuning_of(experiment, self.dataset, arm), [(arm, self.seed)]
-        if tuning is not None:
-            first = list(arm.trials(tuning))
-            each = (chosen.constants(tuning, value) for value, chosen, _ in first)
-            for _, chosen, run in chain(first, *each):
-                asked += [(chosen, self.seed), (run, tuning.seed)]
-        yield from (self.spec(*one) for one in asked)
+    def _specs(self, arm: Arm) -> Iterator[RunSpec]:
+        yield self.spec(arm)
+        first = list(arm.trials())
+        each = (chosen.constants(value) for value, chosen, _ in first)
+        for _, chosen, run in chain(first, *each):
+            yield self.spec(chosen)
+            yield self.spec(run)
 
     def _gone(self, label: str, name: str, fields: dict[str, Any], **_: Any) -> Arm:
         """A row that is no longer in the paper's file."""

@@ -117,7 +117,7 @@ def test_what_is_tried_reaches_every_methods_steps(experiment):
     tuning = common.experiment(experiment).tuning
     two = tuning.model_copy(update={"values": {"smoke": (0.123, 0.321)}})
     for arm in common.arms(experiment, "minidigits", "smoke"):
-        first, second = (steps(run) for *_, run in arm.trials(two))
+        first, second = (steps(run) for *_, run in replace(arm, tuning=two).trials())
         if arm.method == "MPFT":
             assert first == second == []  # its clients train nothing; see below
         else:
@@ -135,7 +135,7 @@ def test_what_is_tried_reaches_mpfts_server(tmp_path):
     study = Study(common, "minidigits", "smoke", only=["MPFT"], store=Store(tmp_path), **HERE)
     (arm,) = study.arms("frozen")
     rates = RATED.model_copy(update={"values": {"smoke": (0.001, 0.1)}})
-    curves = [study.trained(run).curve for *_, run in arm.trials(rates)]
+    curves = [study.trained(run).curve for *_, run in replace(arm, tuning=rates).trials()]
     losses = [curve[curve.subject == "server_loss"].value.iloc[-1] for curve in curves]
     assert losses[0] != losses[1]
 
