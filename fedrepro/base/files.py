@@ -111,10 +111,10 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write(path, lambda file: file.write_text(text, encoding="utf-8"))
 
 
-def read_json(path: Path, read: Callable[[], bytes] | None = None) -> dict[str, Any]:
-    """The JSON object in a file, whose bytes `read` may give. FedReproError: it is not one."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. FedReproError: it is not one."""
     try:
-        content = json.loads(read() if read else path.read_bytes())
+        content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:

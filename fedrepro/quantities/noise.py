@@ -1,6 +1,7 @@
 """Results from stored predictions: which classes are confused, and how much an accuracy would
 change on other test images. Seeds do not show this, because they share one test set."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,24 +25,19 @@ def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
     curve, rounds = record.curve, metrics.scored(record.curve, rule).index
     tests = curve[(curve.measure == "accuracy") & (curve.split == "test")]
     subject = tests.subject.iloc[0]  # the networks the method is scored by
+    nets: dict[tuple[str, str], list[Any]] = defaultdict(list)  # by domain and round
+    for name, predicted in kept.items():
+        kind, *place = name.split("/")
+        if kind == "predicted" and place[1] == subject:
+            number, _, network, domain = place
+            if homes.get(network, domain) == domain:
+                nets[domain, number].append(predicted)
     found = {}
     for domain in record.data["domains"]:
-        ends = [(f"predicted/{number}/{subject}/", f"/{domain}") for number in rounds]
-        nets = [
-            [
-                kept[name]
-                for name in kept
-                if name.startswith(start) and name.endswith(end)
-                if homes.get(name.split("/")[3], domain) == domain
-            ]
-            for start, end in ends
-        ]
-        labels = kept.get(f"labels/{domain}")
-        if labels is None or not all(nets):
-            continue
-        predicted = [each for one in nets for each in one]
-        if all(len(each) == len(labels) for each in predicted):
-            found[domain] = labels, predicted
+        scored, labels = [nets[domain, str(n)] for n in rounds], kept.get(f"labels/{domain}")
+        every = [predicted for one in scored for predicted in one]
+        if labels is not None and all(scored) and {len(p) for p in every} == {len(labels)}:
+            found[domain] = labels, every
     return found
 
 
@@ -63,7 +59,7 @@ def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
     for method, record in runs:
         kept = predictions(record, rule)
         whole[method] = whole.get(method, True) and len(kept) == len(record.data["domains"])
-        names = np.array(list(dict.fromkeys(row["class"] for row in record.data["counts"])))
+        names = np.array(record.classes)
         for domain, (labels, predicted) in kept.items():
             pairs = np.stack([np.tile(labels, len(predicted)), np.concatenate(predicted)])
             (cls, each), images = np.unique(pairs, axis=1, return_counts=True)

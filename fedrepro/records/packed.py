@@ -22,7 +22,7 @@ from safetensors.numpy import save
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.records.record import Array, Record, run_id, short_hash, tsne
+from fedrepro.records.record import Array, Record, run_id, short_hash
 
 SMALL = {"compression": "zstd", "compression_level": 19}  # a fifth smaller than the default
 INDEX, SHARED = "runs.jsonl", "shared.jsonl"
@@ -133,6 +133,7 @@ class PackedRecord(Record):
 
     @property
     def points(self) -> pd.DataFrame:
+        """The stored points; none if no notebook drew the features."""
         return self.pack.rows(self.run_id, "-points")
 
 
@@ -184,9 +185,7 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
             for n, v in record.predictions.items()
         ]
         if run in drawn:
-            classes = list(dict.fromkeys(row["class"] for row in record.data["counts"]))
-            plane = tsne(record.features, record.data["domains"], classes, config["seed"])
-            points.append(plane.assign(run=run))
+            points.append(record.points.assign(run=run))
     frames = {"": curves, "-points": points, "-predictions": [pd.DataFrame(predicted)]}
     for kind, parts in frames.items():
         if parts and len(frame := pd.concat(parts, ignore_index=True)):

@@ -181,7 +181,8 @@ class Record:
 
     def measured(self, name: str) -> dict[str, Any]:
         """The measurement of a probe by name; also config, environment and data."""
-        return files.read_json(self.folder / f"{name}.json", lambda: self.read(f"{name}.json"))
+        found: dict[str, Any] = json.loads(self.read(f"{name}.json"))
+        return found
 
     @property
     def probes(self) -> list[str]:
@@ -231,9 +232,13 @@ class Record:
         return load(self.read(name)) if name in self._listed else {}
 
     @property
+    def classes(self) -> list[str]:
+        return list(dict.fromkeys(row["class"] for row in self.data["counts"]))
+
+    @property
     def points(self) -> pd.DataFrame:
-        """t-SNE points kept instead of the features: none if there are features."""
-        return pd.DataFrame()
+        """t-SNE points of the test features."""
+        return tsne(self.features, self.data["domains"], self.classes, self.config["seed"])
 
 
 def compact(features: Array) -> Array:

@@ -13,7 +13,6 @@ from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.quantities import noise
 from fedrepro.quantities.base import wide
-from fedrepro.records.record import tsne
 from fedrepro.report import figures, images, ledger, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded
@@ -312,12 +311,8 @@ def embedding(found: Results, dataset: str, *by: Any) -> Any:
         if study.paper.experiment(name).kind == "features"
     ]
     frames, pictures = [], []
-    for study, result in ((s, result) for s, name in drawn[:1] for result in s.results(name)):
-        plane = result.record.points
-        if plane.empty and not isinstance(study, Kept):
-            classes, domains = study.federation().classes, result.record.data["domains"]
-            plane = tsne(result.record.features, domains, classes, study.seed)
-        frames.append(plane.assign(label=result.label))
+    for result in (result for study, name in drawn[:1] for result in study.results(name)):
+        frames.append(result.record.points.assign(label=result.label))
     whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     for key in by if len(whole) else ():
         pictures.append(images.embedding(whole, by=key))
