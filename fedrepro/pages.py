@@ -47,9 +47,11 @@ MATHJAX = Path("book/_static/mathjax")
 # Pages load only this of MathJax: the script with all TeX extensions, and its fonts.
 MATHJAX_FILES = ("tex-chtml-full.js", "output/chtml/fonts/woff-v2/*.woff")
 OWN = Path("book/own")  # where a user's own notebooks go in the copy
-COPIED = ("_config.yml", "book", "notebooks", "README.md", "CONTRIBUTING.md", "CHANGELOG.md")
-# Code, drawings and a table, as they are.
-SHOWN = ("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md")
+# What a page can include: the text, and code, drawings and tables as they are.
+COPIED = (
+    *("_config.yml", "book/**/*", "notebooks/**/*", "README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("fedrepro/methods/*.py", "fedrepro/papers/*.svg", "benchmarks/results/*.md"),
+)
 MAIN_CLAIMS = "main_claims.md"
 NOTEBOOKS = "notebooks.md"  # the list of the recorded ones
 BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
@@ -84,7 +86,8 @@ def build_book(
         raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
     out = (out or source / "_build").resolve()
     copy = out / "site"
-    _copy_sources(source, copy)
+    shutil.rmtree(copy, ignore_errors=True)
+    _copy_files(source, COPIED, copy)
     toc = yaml.safe_load((copy / TOC).read_text(encoding="utf-8"))
     _add_buttons(source, copy)
     add_recorded(copy, say)
@@ -97,19 +100,6 @@ def build_book(
     (copy / TOC).write_text(yaml.safe_dump(toc, sort_keys=False), encoding="utf-8")
     say("building the pages")
     return _build_pages(copy, out, strict)
-
-
-def _copy_sources(source: Path, copy: Path) -> None:
-    """Copy everything a page can include; files of an earlier build are removed."""
-    shutil.rmtree(copy, ignore_errors=True)
-    copy.mkdir(parents=True)
-    skip = shutil.ignore_patterns(".*", "__pycache__")
-    for name in COPIED:
-        if (source / name).is_dir():
-            shutil.copytree(source / name, copy / name, ignore=skip)
-        elif (source / name).is_file():
-            shutil.copy2(source / name, copy / name)
-    _copy_files(source, SHOWN, copy)
 
 
 def _add_buttons(source: Path, copy: Path) -> None:
@@ -131,10 +121,12 @@ def _add_buttons(source: Path, copy: Path) -> None:
 
 
 def _copy_files(root: Path, patterns: Sequence[str], out: Path) -> None:
+    """Copy the files that fit a pattern, but none that is hidden or compiled."""
     for file in (found for pattern in patterns for found in root.glob(pattern)):
-        place = out / file.relative_to(root)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(file, place)
+        name = file.relative_to(root)
+        if file.is_file() and not any(p.startswith((".", "__pycache__")) for p in name.parts):
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(file, out / name)
 
 
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
