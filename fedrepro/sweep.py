@@ -346,21 +346,19 @@ def _keep(job: Job, reason: str) -> Outcome:
         if there := job.running.exists():
             os.replace(job.running, job.failed)
         return Outcome(job, "failed", reason=reason, path=job.failed if there else None)
+    from papermill.translators import translate_parameters
+
+    given = {key: value for key, value in job.parameters.items() if key not in PLACES}
+    given["dataset"] = job.dataset  # a folder by its name, not by its path
     notebook = nbformat.read(job.running, as_version=4)
     facts = notebook.metadata.papermill
+    facts.parameters = given
     for key in ("input_path", "output_path"):
         facts[key] = Path(facts[key]).name
-    for name in PLACES:
-        facts.parameters.pop(name, None)
-    facts.parameters["dataset"] = job.dataset  # a folder by its name, not by its path
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
         if "injected-parameters" in cell.metadata.get("tags", []):
-            starts = tuple(f"{name} =" for name in PLACES)
-            kept = [line for line in cell.source.splitlines() if not line.startswith(starts)]
-            for given in (job.parameters["dataset"], ascii(job.parameters["dataset"])[1:-1]):
-                kept = [line.replace(given, job.dataset) for line in kept]
-            cell.source = "\n".join(kept)
+            cell.source = translate_parameters("python3", "python", given, "Parameters").strip()
     nbformat.write(notebook, job.running)
     os.replace(job.running, job.output)
     job.failed.unlink(missing_ok=True)
