@@ -108,11 +108,12 @@ def answers(found: Results) -> Html:
 
 
 def shown(name: str) -> Html:
-    """Every claim of one paper with an anchor (paper and claim id), its answer, the evidence, and
-    the commands that repeat the runs."""
+    """Every claim of one paper with an anchor (paper and claim id), its answer, what each part
+    compared, with its own answer if there are several, and the commands that repeat the runs."""
     rows = {}
     for one in of_recorded(name):
-        lines = [_said(part, len(one.parts) > 1) for part in one.parts]
+        several = len(one.parts) > 1
+        lines = [f"{badge(part.verdict)} " * several + escape(part.why) for part in one.parts]
         lines = lines or [escape(one.claim.untested)]
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
@@ -129,11 +130,6 @@ def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="claim")
     label = f"claims of {paper.short} and answers"
     return Html(styled(frame, "protocol prose claims", label), label)
-
-
-def _said(part: Part, several: bool) -> str:
-    """HTML: what a part compared, and the part's own answer beside others."""
-    return f"{badge(part.verdict)} " * several + escape(part.why)
 
 
 def _commands(one: Answer) -> str:
@@ -163,13 +159,13 @@ def links(one: Answer) -> str:
 
 
 def _part(name: str, part: Part) -> Iterator[str]:
-    test, least, paper = part.test, part.weakest, papers.load(name)
-    theirs = test.against or test.experiment
-    for experiment in dict.fromkeys((test.experiment, theirs)):
+    least, paper = part.weakest, papers.load(name)
+    rows = part.rows(least.other if least is not None else "")
+    for experiment in dict.fromkeys(used for used, *_ in rows):
         yield from _linked(name, experiment, part.dataset)
     if least is None:
         return
-    for experiment, row in ((test.experiment, test.better), (theirs, least.other)):
+    for experiment, *_, row in rows:
         table = paper.experiment(experiment).table
         shown = paper.column(table, least.column) if table else None
         cell = part.dataset, part.scale, row, shown or least.column

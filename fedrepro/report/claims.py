@@ -17,8 +17,7 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.comparison import LEVEL, Difference, pooled_freedom
-from fedrepro.report.missing import hours, needed
+from fedrepro.report.comparison import LEVEL, Difference, hours, needed, pooled_freedom
 from fedrepro.report.results import FLAT, recorded
 
 Word = Literal["holds", "contradicted", "open"]

@@ -367,9 +367,3 @@ def one_seed(study: Study, experiment: str) -> pd.DataFrame:
     """Accuracy in percent: one row per method, best mean first."""
     rows = wide(study.cells(experiment)).rename_axis("method")
     return rows.sort_values("avg", ascending=False, kind="stable").round(1)
-
-
-def tried(study: Study, experiment: str) -> pd.DataFrame:
-    """Validation accuracy in percent: one row per method, one column per tried value."""
-    rows = {r.label: _tries(r.tries) for r in study.results(experiment)}
-    return pd.DataFrame.from_dict(rows, orient="index").round(1).rename_axis("method")

@@ -17,7 +17,7 @@ from fedrepro.papers.paper import as_text
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records.record import environment
 from fedrepro.report.results import Results, recorded, run_link
-from fedrepro.report.tables import Html, folded, nothing, prose, spread, styled
+from fedrepro.report.tables import Html, folded, nothing, prose, spread, styled, whole
 from fedrepro.report.text import dataset_name
 from fedrepro.report.verdicts import beside
 
@@ -196,7 +196,7 @@ def executions(found: Results) -> Html:
         return nothing()
     frame = pd.DataFrame(rows).fillna("none")
     counts = frame.groupby(list(frame.columns), sort=False).size().rename("runs").reset_index()
-    return _whole(counts.set_index(["paper", "dataset", "scale"]), "when and where runs were made")
+    return whole(counts, "when and where runs were made", 3)
 
 
 def hashes(found: Results) -> Html:
@@ -210,13 +210,8 @@ def hashes(found: Results) -> Html:
         return nothing()
     names = ["dataset", "scale", "what", "sha256"]
     frame = pd.DataFrame(rows, columns=[*names, "papers"]).drop_duplicates()
-    shown = frame.groupby(names, sort=False).papers.agg(", ".join).reset_index("sha256")
-    return _whole(shown, "hashes of the data")
-
-
-def _whole(frame: pd.DataFrame, label: str) -> Html:
-    """All rows of a frame, of which pandas would show ten."""
-    return Html(styled(frame.map(lambda value: escape(str(value))), "dataframe", label), label)
+    shown = frame.groupby(names, sort=False).papers.agg(", ".join).reset_index()
+    return whole(shown, "hashes of the data", 3)
 
 
 def every_run(found: Results) -> Html:

@@ -4,7 +4,6 @@ another number of trials, or an intermediate rounding."""
 
 from collections.abc import Sequence
 from functools import lru_cache
-from html import escape
 from math import ceil, floor, sqrt
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.papers import Paper
-from fedrepro.report.tables import Html, styled
+from fedrepro.report.tables import Html, whole
 
 CLOSE = 1e-9
 FITS = {"means": ("one run", "all evaluations"), "deviations": ("over T - 1", "over T")}
@@ -108,16 +107,12 @@ def shown(paper: Paper) -> Html:
             found = rows[f"fit {way}"].astype(str) + " of " + rows[of].astype(str) + share
             names.append(f"{of}, {way}")
             rows[names[-1]] = found.where(rows[of] > 0, "–")
-    html, wrong = _table(rows[names], label), averages(paper)
+    html, wrong = whole(rows[names], label, 2).html, averages(paper)
     if wrong.empty:
         return Html(f"{html}<p>Averages that are not the mean of their row: none.</p>", label)
     label = f"printed averages of {paper.short} that are not the mean of their row"
-    return Html(f"{html}<p>{label[0].upper()}{label[1:]}:</p>{_table(wrong, label)}", label)
-
-
-def _table(frame: pd.DataFrame, label: str) -> str:
-    texts = frame.astype(str).map(escape)
-    return styled(texts.set_index(list(frame)[:2]), "dataframe", label)
+    more = whole(wrong, label, 2).html
+    return Html(f"{html}<p>{label[0].upper()}{label[1:]}:</p>{more}", label)
 
 
 def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ from fedrepro.papers import COMPARES
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report import text
-from fedrepro.report.results import collect
+from fedrepro.report.results import Results, collect
 from fedrepro.report.tables import number, plain, spread
 from fedrepro.report.verdicts import beside, build_table
 
@@ -25,7 +25,8 @@ def result(study: Study, experiment: str) -> str:
         why = "some runs that define the target accuracy are missing; run them first"
         return f"{title}\nno result: {why}\n"
     if spec.table is not None:
-        return f"{plain(beside(study, experiment), title)}\n"
+        found = Results([(study, [experiment])])
+        return f"{plain(beside(found, experiment), title)}\n"
     unit = "ratio" if spec.kind in ("prototypes", "inversion") else "percent"
     ours = wide(rows).map(number, unit=unit)
     lines = text.aligned(("method", *map(str, ours)), ours.itertuples(name=None))
@@ -67,19 +68,14 @@ def over_seeds(notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Every printed cell of every paper as a line of `build_table`, from the executed notebooks in
     the folders: one for each data set and scale with runs."""
-    found = [pair for folder in folders for pair in collect(folder).studies if not pair[0].changes]
+    every = [pair for folder in folders for pair in collect(folder).studies]
+    found = Results(pair for pair in every if not pair[0].changes)
     rows: list[dict[str, Any]] = []
-    for name in papers.list():
-        paper = papers.load(name)
-        ours = [
-            {**cell, "table": paper.experiment(experiment).table}
-            for study, experiments in found
-            if study.paper.name == name
-            for experiment in experiments
-            if paper.experiment(experiment).table is not None
-            for cell in study.cells(experiment)
-        ]
+    for paper in map(papers.load, papers.list()):
+        own = found.where(paper=paper)
         for table in paper.tables:
+            shown = [e.id for e in paper.experiments if e.table == table.id]
+            ours = [cell for name in shown for cell in own.cells(name)]
             for row in build_table(paper, table.id, ours).to_dict(orient="records"):
                 if table.cell(row["method"], row["column"]) is not None:
                     rows.append(text.plain(row))

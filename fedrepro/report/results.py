@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
@@ -142,18 +142,19 @@ class Kept(Study):
         return record
 
 
-Studies = Iterable[tuple[Study, Sequence[str]]]
-
-
 class Results:
     """Studies of several seeds and data sets, each with its experiments. paper: the page's; None if
-    the studies define it. every: with those of other scales, whose spread a verdict may need."""
+    the studies define it. scale: the one to show, by default all; `every` has the others too, whose
+    spread a verdict may need."""
 
     def __init__(
-        self, studies: Studies, paper: str | None = None, every: Studies | None = None
+        self,
+        studies: Iterable[tuple[Study, Sequence[str]]],
+        paper: str | None = None,
+        scale: str | None = None,
     ) -> None:
-        self.studies, self._paper = list(studies), paper
-        self.every = self.studies if every is None else list(every)
+        self.every, self._paper, self._scale = list(studies), paper, scale
+        self.studies = [pair for pair in self.every if scale in (None, pair[0].scale)]
 
     @property
     def paper(self) -> Paper:
@@ -163,16 +164,10 @@ class Results:
             raise FedReproError("a table is of one paper; name it, as in results.recorded('adcol')")
         return papers.load(names.pop())
 
-    def where(self, **facts: Any) -> Results:
+    def where(self, scale: str | None = None, **facts: Any) -> Results:
         """The studies with the given values (dataset="office10", scale="paper", ...)."""
-        scale = facts.pop("scale", None)
-        found = self.those(lambda s: all(getattr(s, key) == v for key, v in facts.items()))
-        found.studies = [pair for pair in found.studies if scale in (None, pair[0].scale)]
-        return found
-
-    def those(self, choose: Callable[[Study], bool]) -> Results:
-        chosen = [[pair for pair in had if choose(pair[0])] for had in (self.studies, self.every)]
-        return Results(chosen[0], self._paper, chosen[1])
+        own = [s for s in self.every if all(getattr(s[0], key) == v for key, v in facts.items())]
+        return Results(own, self._paper, scale or self._scale)
 
     def holding(self, experiment: str) -> list[Study]:
         """The studies with an experiment."""
@@ -264,7 +259,8 @@ class Results:
         scale paper if those have every row of the others, else the others."""
         held = [(s, e) for s, e in self.studies if s.dataset == dataset and experiment in e]
         here = Results(held, self._paper)
-        full, rest = here.where(scale="paper"), here.those(lambda s: s.scale != "paper")
+        full = here.where(scale="paper")
+        rest = Results([pair for pair in held if pair[0].scale != "paper"], self._paper)
         rows = [{row["method"] for row in found.cells(experiment)} for found in (full, rest)]
         return full if rows[0] >= rows[1] else rest
 
@@ -284,9 +280,9 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
-    return collect(runs / "notebooks", paper).those(
-        lambda study: study.scale != "smoke" and not study.changes
-    )
+    every = collect(runs / "notebooks", paper).studies
+    shown = [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
+    return Results(shown, paper)
 
 
 def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None = None) -> Results:

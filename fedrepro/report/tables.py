@@ -88,6 +88,13 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind
     return Html(styled(frame, f"protocol prose {kind}".strip(), summary), summary)
 
 
+def whole(frame: pd.DataFrame, label: str, names: int) -> Html:
+    """All rows of a frame of plain values, of which pandas would show ten. names: how many of its
+    columns, from the first, name a row."""
+    texts = frame.map(lambda value: escape(str(value))).set_index(list(frame)[:names])
+    return Html(styled(texts, "dataframe", label), label)
+
+
 def number(value: Any, unit: str, signed: bool = False) -> str:
     """A value as text: decimals by unit, a true minus sign, an en dash if there is none. In units
     without fixed decimals small values keep two significant digits."""

@@ -10,7 +10,6 @@ import pandas as pd
 
 from fedrepro.papers import Paper, contradicts
 from fedrepro.quantities.noise import Noise
-from fedrepro.quantities.paper_run import Study
 from fedrepro.records import Record
 from fedrepro.report.comparison import Compared, Word, compared, drawn, earlier, last_digit
 from fedrepro.report.results import Results
@@ -91,10 +90,10 @@ def build_table(
 ) -> pd.DataFrame:
     """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
 
-    rows: from `Study.cells`, one per (method, column, seed), the value in the column's unit, None
-    or NaN if there is none; those whose ``table`` names another table are left out. For an
-    experiment with ``relative_to`` values are ratios to that row, and so are the published ones.
-    scales: those to show; a verdict may need the spread of another one.
+    rows: from `Study.cells` of the table's experiments, one per (method, column, seed), the value
+    in the column's unit, None or NaN if there is none. For an experiment with ``relative_to``
+    values are ratios to that row, and so are the published ones. scales: those to show; a verdict
+    may need the spread of another one.
 
     Published cells without a run of ours come last; our rows without a printed cell keep their
     numbers. standin: the column is a stand-in, or an average that contains one. earlier: the word
@@ -115,13 +114,11 @@ def build_table(
     return pd.DataFrame([vars(cell) | cell.printed for cell in shown + missing], columns=columns)
 
 
-def beside(found: Study | Results, experiment: str) -> pd.DataFrame:
-    """The printed table of an experiment with the numbers of one seed, or of several."""
+def beside(found: Results, experiment: str) -> pd.DataFrame:
+    """The printed table of an experiment with our numbers."""
     table = found.paper.experiment(experiment).table or experiment
-    every = found.whole if isinstance(found, Results) else found
-    scales = {study.scale for study, _ in found.studies} if isinstance(found, Results) else None
-    rows = [{**row, "table": table} for row in every.cells(experiment)]
-    return build_table(found.paper, table, rows, scales)
+    scales = {study.scale for study, _ in found.studies}
+    return build_table(found.paper, table, found.whole.cells(experiment), scales)
 
 
 class _Cell:
@@ -173,10 +170,9 @@ def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> lis
     marked; with a subset or a column that the paper does not print, the average has no verdict."""
     given: dict[tuple[str, str, str, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for one in rows:
-        if one.get("table", table) == table:
-            column = paper.column(table, one["column"]) or one["column"]
-            place = one["dataset"], one["scale"], one["method"], column
-            given[place][one["seed"]] = one  # the last one, where a run was repeated
+        column = paper.column(table, one["column"]) or one["column"]
+        place = one["dataset"], one["scale"], one["method"], column
+        given[place][one["seed"]] = one  # the last one, where a run was repeated
     found = [_Cell(paper, table, place, [*seeds.values()]) for place, seeds in given.items()]
     for row in {cell.row for cell in found}:
         cells = [cell for cell in found if cell.row == row]

@@ -222,7 +222,7 @@ def test_an_arm_that_diverges_is_named_and_the_others_have_numbers(tmp_path, mon
     assert [result.label for result in asked.results("table-1")] == ["SOLO", "FedBN"]
     assert "loss of client 0 in round 1 is not finite" in str(asked.diverged("table-1")["FedAvg"])
 
-    shown = beside(asked, "table-1").set_index(["method", "column"])
+    shown = beside(results.live(asked, ["table-1"]), "table-1").set_index(["method", "column"])
     row = shown.loc[("FedAvg", "mini-font")]
     assert math.isnan(row.ours) and "seed 0 diverged in round 1" in row.caveats
     assert shown.loc[("FedBN", "mini-font")].ours > 0

@@ -12,7 +12,7 @@ from scipy import stats
 from fedrepro import papers
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
-from fedrepro.report import missing
+from fedrepro.report import comparison
 from fedrepro.report.claims import Answer, answers, of_recorded
 from fedrepro.report.results import recorded
 
@@ -208,12 +208,12 @@ def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
     ],
 )
 def test_hours_are_the_work_of_all_rows_seeds_and_trials(monkeypatch, paper, experiment, runs):
-    monkeypatch.setattr(missing, "pflop_unread", lambda *_: 4.0)
-    monkeypatch.setattr(missing, "_speed", lambda *_: 2.0)
+    monkeypatch.setattr(comparison, "pflop_unread", lambda *_: 4.0)
+    monkeypatch.setattr(comparison, "_speed", lambda *_: 2.0)
     loaded = papers.load(paper)
     tests = [test for claim in loaded.claims for test in claim.tests]
     test = next(test for test in tests if test.experiment == experiment)
-    said = missing.needed(loaded, test, ["paper"], {})
+    said = comparison.needed(loaded, test, ["paper"], {})
     assert f"--scale paper (about {runs * 4 / 2:.0f} hours of one core at 2 PFLOP per hour)" in said
 
 
