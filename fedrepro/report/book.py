@@ -1,7 +1,6 @@
 """What the book makes from code and records: a page per method, the data of the page of runs, and,
 as a Sphinx extension, docstrings as lists."""
 
-import dataclasses
 import inspect
 import json
 import re
@@ -56,13 +55,10 @@ def write_pages(folder: Path) -> list[str]:
 
 
 def page(name: str) -> str:
-    """A method's page as Markdown. FedReproError: a field has no source."""
-    cls = methods.get(name)
-    inherited, fields, left_open = dataclasses.fields(Method), [], []
-    for row, field in zip(cls.describe(), dataclasses.fields(cls), strict=True):
+    """A method's page as Markdown."""
+    cls, fields, left_open = methods.get(name), [], []
+    for row in cls.describe():
         key, value, source = f"`{row['name']}`", f"`{row['default']!r}`", row["source"]
-        if not source or field in inherited:
-            raise FedReproError(f"{name}: field {row['name']} has no source; say where it is from")
         others = ", ".join(f"`{other!r}`" for other in row["alternatives"])
         fields.append((key, value, others or "-", row["status"], source))
         if others and row["status"] != "stated":

@@ -18,6 +18,7 @@ from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
 from fedrepro.papers.schema import Tuning
 from fedrepro.quantities.base import wide
+from fedrepro.quantities.noise import combined
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results
@@ -25,7 +26,6 @@ from fedrepro.report.tables import Html, nothing, styled
 from fedrepro.report.text import dataset_name
 from fedrepro.report.views import show, undecided
 
-LEVEL = 0.95
 MEAN = "mean"
 
 
@@ -63,23 +63,21 @@ def apart(*blocks: Any) -> float:
     confidence: Tukey's range of the differences paired over blocks, their spread pooled over the
     methods. blocks: arrays (methods, seeds) or (methods, domains); of two the variances add, with
     Satterthwaite's degrees of freedom, rounded down. Infinite where a method has one block only."""
-    variance, share, methods = 0.0, 0.0, 1
+    parts, methods = [], 1
     for values in blocks:
         methods, drawn = values.shape
         freedom = (methods - 1) * (drawn - 1)
         if not freedom:
             return np.inf if methods > 1 else 0.0
         rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
-        own = float((rest**2).sum()) / freedom / drawn
-        variance, share = variance + own, share + own**2 / freedom
-    if variance < 1e-18:
-        return 0.0
-    return _tukey(methods, int(variance**2 / share + 1e-9)) * float(variance**0.5)
+        parts.append((float((rest**2).sum()) / freedom / drawn, freedom))
+    error, known = combined(*parts)
+    return 0.0 if error < 1e-9 else _tukey(methods, int(known + 1e-9)) * error
 
 
 @cache
 def _tukey(methods: int, freedom: int) -> float:
-    return float(stats.studentized_range.ppf(LEVEL, methods, freedom))
+    return float(stats.studentized_range.ppf(metrics.CONFIDENCE, methods, freedom))
 
 
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:

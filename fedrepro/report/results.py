@@ -67,14 +67,12 @@ class Kept(Study):
     beside: Sequence[Kept] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        self._cells: dict[str, list[dict[str, Any]]] = dict(self.scraps["counted"])
-        self._ends: dict[str, tuple[list[Result], list[tuple[Arm, Diverged]]]] = {}
-        self._hashes: dict[str, dict[str, set[str]]] = {}
+        for name in ("cells", "asked", "_read"):  # pages ask for the same again and again
+            setattr(self, name, cache(getattr(self, name)))
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        if experiment not in self._cells:
-            self._cells[experiment] = super().cells(experiment)
-        return self._cells[experiment]
+        counted: dict[str, list[dict[str, Any]]] = self.scraps["counted"]
+        return counted[experiment] if experiment in counted else super().cells(experiment)
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         """Without a row of earlier settings if a study beside has today's: no mean may mix them."""
@@ -94,8 +92,6 @@ class Kept(Study):
         return own == its
 
     def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
-        if experiment in self._ends:
-            return self._ends[experiment]
         arms = {arm.label: arm for arm in self.arms(experiment)}
         trials: dict[str, dict[str, Record]] = defaultdict(dict)
         for run, used, label, value in self.scraps["trials"]:
@@ -110,18 +106,15 @@ class Kept(Study):
                 results.append(Result(arm, record, trials[label], past))
         ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
         ended = [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
-        self._ends[experiment] = results, ended
-        return self._ends[experiment]
+        return results, ended
 
     def asked(self, experiment: str) -> dict[str, set[str]]:
         """Hashes of the configurations that each row asks for today, by label: of the row, of its
         trials, and of what each tried value would give."""
-        if experiment not in self._hashes:
-            self._hashes[experiment] = {
-                arm.label: {short_hash(spec.config()) for spec in self._specs(arm)}
-                for arm in self.arms(experiment)
-            }
-        return self._hashes[experiment]
+        return {
+            arm.label: {short_hash(spec.config()) for spec in self._specs(arm)}
+            for arm in self.arms(experiment)
+        }
 
     def _specs(self, arm: Arm) -> Iterator[RunSpec]:
         yield self.spec(arm)

@@ -1,5 +1,6 @@
 """What the book makes from code and records: pages of methods, the page of runs, docstrings."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from fedrepro import methods
 from fedrepro.federated import metrics
+from fedrepro.methods.base import Method
 from fedrepro.records.packed import INDEX, SHARED, Pack
 from fedrepro.report import results
 from fedrepro.report.book import MODEL, listed, page, write_scripts
@@ -87,6 +89,11 @@ def test_each_number_leads_to_the_runs_of_its_seeds():
     (to,) = found.links("prose-relative-gain").values()
     runs = {r.record.run_id[:SHORT] for *_, r in found.runs("prose-relative-gain")}
     assert set(to.partition("#run-")[2].split("-")) == runs and len(runs) > 1
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_a_method_of_the_package_has_its_own_source_for_every_field(name):
+    assert not set(dataclasses.fields(methods.get(name))) & set(dataclasses.fields(Method))
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "ADCOL"])
