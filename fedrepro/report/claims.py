@@ -75,13 +75,15 @@ class Part:
         least = f", has to be above {weakest.margin:+.3g}" if weakest.margin else ""
         if weakest.exact:
             return said + least
+        printed = ""
+        if weakest.printed is not None:
+            printed = f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
         if weakest.interval is None:
             each = f", {hours(self.hours)} hours of one core each" * bool(self.hours)
-            return f"{said}; one seed has no interval; what is missing: more seeds{each}"
+            said += f"{least}{printed}; one seed has no interval; what is missing: more seeds"
+            return said + each
         low, high = weakest.interval
-        said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}"
-        if weakest.printed is not None:
-            said += f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
+        said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}{printed}"
         if weakest.rest is not None:
             said += f", without the stand-in {weakest.rest:+.3g}"
         lists = {"still rising": self.rising, "trained with earlier settings": self.past}

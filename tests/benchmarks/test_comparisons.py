@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -114,12 +113,6 @@ def test_a_wrong_loss_stops_the_measurement(monkeypatch):
         monkeypatch.setattr(rounds, "field_rounds", lambda *_, rows=rows, **__: (rows, [1.0]))
         with one_line(message):
             rounds.check("FedAvg", TINY, federation)
-
-
-def test_a_table_of_measurements_has_its_rows_and_no_code():
-    page = script("report").table([{"side": "<b>", "seconds": "2.00"}], "two & three").html
-    cells = re.findall("<t[hd][^>]*>(.*?)</t[hd]>", page)
-    assert cells == ["side", "seconds", "&lt;b&gt;", "2.00"] and "<p>two &amp; three</p>" in page
 
 
 @pytest.mark.slow

@@ -39,13 +39,6 @@ def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monke
     assert "slope" in capsys.readouterr().out
 
 
-def test_a_slope_is_the_power_of_the_larger_half():
-    y = [7.0, 7.0, 7.0, *(3 * x**1.5 for x in (10, 20, 40))]
-    found = script("report_growth").slope([1, 2, 3, 10, 20, 40], y)
-    assert found.value == pytest.approx(1.5) and (found.start, found.end) == (10, 40)
-    assert found.low == pytest.approx(found.high) == pytest.approx(1.5)
-
-
 def test_the_file_of_phases_is_what_the_page_draws(tmp_path):
     words = "--model tiny-cnn --clients 2 --images 18 --size 16 --batch 8 --repeat 2 --threads 1"
     path = tmp_path / "phases-cpu.json"

@@ -265,6 +265,11 @@ def test_rows_of_earlier_settings_are_named():
     assert all(row["past"] for row in later.cells("table-4") if row["method"] in labels)
     newer = replace(alone, beside=[one])  # seed 0 has today's settings: only those count
     assert not any(result.past for result in newer.results("table-4"))
+    runs = [run for run in one.scraps["runs"] if run[2] != "FedAvg"]
+    ended = [["table-4", "FedAvg", "the loss is NaN", 0, 7]]
+    other = replace(one, scraps={**one.scraps, "runs": runs, "diverged": ended})
+    newer = replace(alone, beside=[other])  # with today's settings it diverged: that counts too
+    assert "FedAvg" not in {result.label for result in newer.results("table-4")}
 
 
 VIEWS = {"table", "beside", "curves", "sweep", "grid", "by_domain", "logged"}
