@@ -194,6 +194,12 @@ def pflop_done(record: Record) -> float | None:
     return _of_images(record.protocol, int(counts.images[counts.split == "train"].sum()))
 
 
+def core_hours(record: Record) -> float | None:
+    """Hours of one core that a finished run took; None if it used a GPU."""
+    on_gpu = record.environment.get("driver") is not None
+    return None if on_gpu else float(metrics.seconds(record.curve).sum()) / 3600
+
+
 def _of_images(protocol: Protocol, images: int) -> float | None:
     data, domains = protocol.data, DATASETS.get(protocol.data.dataset, ())
     listed = (c.classes_of(d) for d in domains for c in COLLECTIONS.values() if d in c.domains)

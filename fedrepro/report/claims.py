@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from fedrepro.federated import metrics
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
+from fedrepro.quantities.costs import core_hours
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
 from fedrepro.report.comparison import LEVEL, Difference, hours, needed, pooled_freedom
@@ -196,7 +196,7 @@ def of_recorded(name: str) -> list[Answer]:
         return whole**2 * noise.variance([rows[row] for row in part.rows(*others)], one.column)
 
     def spent(row: Row) -> float:
-        took = [float(metrics.seconds(r.curve).sum()) / 3600 for r in rows.get(row, ())]
+        took = [hours for r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
         return sum(took) / len(took) if took else 0.0
 
     def missing(test: Comparison) -> str:

@@ -13,10 +13,9 @@ import pandas as pd
 from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 from fedrepro import papers
-from fedrepro.federated import metrics
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Comparison, Paper
-from fedrepro.quantities.costs import pflop_done, pflop_unread
+from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
 from fedrepro.quantities.noise import Noise, combined, of_printed, tested_images
 from fedrepro.records import Record
 from fedrepro.report.results import recorded
@@ -225,12 +224,13 @@ def hours(count: float) -> str:
 
 @cache
 def _speed(scale: str, *names: str) -> float | None:
-    """PFLOP per hour of the recorded runs of some papers; None if none has images."""
+    """PFLOP per hour of one core, of the recorded runs of some papers; None if none has images."""
     found = [recorded(name).where(scale=scale).runs() for name in names]
     runs = {one.record.run_id: one.record for runs in found for _, _, one in runs}
-    sizes = {run: size for run, record in runs.items() if (size := pflop_done(record)) is not None}
-    spent = sum(float(metrics.seconds(runs[run].curve).sum()) for run in sizes) / 3600
-    return sum(sizes.values()) / spent if spent else None
+    known = [(pflop_done(run), core_hours(run)) for run in runs.values()]
+    done = [(size, took) for size, took in known if size is not None and took is not None]
+    spent = sum(took for _, took in done)
+    return sum(size for size, _ in done) / spent if spent else None
 
 
 # The rules until 2026-11-23, kept for one release: `verdicts --json` shows their word with today's.
