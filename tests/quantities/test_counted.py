@@ -11,7 +11,7 @@ from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.quantities import base, costs, counted
 from fedrepro.quantities.base import Asked, cells
-from fedrepro.quantities.costs import pflop, pflop_done, pflop_unread
+from fedrepro.quantities.costs import core_hours, pflop, pflop_done, pflop_unread
 from fedrepro.quantities.counted import frechet
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import Record, federation_of
@@ -178,7 +178,8 @@ def _runs(paper: str, experiment: str) -> list[Record]:
 )
 def test_a_run_is_estimated_before_it_is_made(paper, experiment, known):
     others = _runs(paper, known) if known else []
-    first, *_ = _runs(paper, experiment)
+    first, *_ = runs = _runs(paper, experiment)
+    assert all((core_hours(r) is None) == ("NVIDIA" in r.environment["device"]) for r in runs)
     assert pflop_unread(first.protocol, others) == pytest.approx(pflop_done(first), rel=0.01)
     assert (pflop_unread(first.protocol, []) is None) == bool(known)
 
