@@ -27,9 +27,10 @@ Row = tuple[str, str, str, str]  # experiment, data set, scale, name
 
 @dataclass
 class Part:
-    """One test of a claim on one data set. differences: none where nothing was run; needed: what
-    would be, with its cost. hours: of one core, that one seed of all its rows took. rising, past:
-    rows that are not flat yet, and rows trained with earlier settings; both leave it open."""
+    """One test of a claim on one data set. differences: none where nothing was run. rising, past:
+    rows that are not flat yet, and rows trained with earlier settings; both leave it open. hours: of
+    one core, that one seed of all its rows took. needed: the runs that are missing, and their cost.
+    """
 
     test: Comparison
     dataset: str = ""
@@ -50,6 +51,11 @@ class Part:
         theirs = self.test.against or self.test.experiment
         places = [(self.test.experiment, self.test.better), *((theirs, name) for name in others)]
         return [(used, self.dataset, self.scale, name) for used, name in places]
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """Those at which it was or may be run."""
+        return (self.scale,) if self.scale else SCALES[: 1 if self.test.paper_only else None]
 
     @property
     def settled(self) -> bool:
@@ -79,7 +85,7 @@ class Part:
         if weakest.printed is not None:
             printed = f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
         if weakest.interval is None:
-            each = f", {hours(self.hours)} hours of one core each" * bool(self.hours)
+            each = f", {hours(self.hours)} of one core each" * bool(self.hours)
             said += f"{least}{printed}; one seed has no interval; what is missing: more seeds"
             return said + each
         low, high = weakest.interval
@@ -105,9 +111,11 @@ class Part:
     def _cost(self, weakest: Difference) -> str:
         """What it takes to show a lead of the printed size."""
         seeds = weakest.seeds_needed
-        if self.rising or self.past:
-            missing = "longer runs" if self.rising else "runs of today's settings"
-            return f"; what is missing: {missing}"
+        if self.past:
+            return f"; what is missing: runs of today's settings: {self.needed}"
+        if self.rising:
+            twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
+            return "; what is missing: longer runs" + twice * bool(self.hours)
         if weakest.printed is None or weakest.printed <= weakest.margin:
             return ""
         if seeds is None:
@@ -115,7 +123,7 @@ class Part:
         if seeds <= self.seeds:
             return ""
         more = hours((seeds - self.seeds) * self.hours)
-        return f"; the printed one needs {seeds} seeds: {more} more hours of one core"
+        return f"; the printed one needs {seeds} seeds: another {more} of one core"
 
 
 @dataclass(frozen=True)
@@ -199,8 +207,8 @@ def of_recorded(name: str) -> list[Answer]:
         took = [hours for r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
         return sum(took) / len(took) if took else 0.0
 
-    def missing(test: Comparison) -> str:
-        return needed(found.paper, test, SCALES[: 1 if test.paper_only else None], known)
+    def missing(part: Part) -> str:
+        return needed(found.paper, part.test, part.dataset, part.scales, known)
 
     return answers(found.paper, cells, found.late_gains(*names), images, spent, missing)
 
@@ -211,13 +219,13 @@ def answers(
     gains: Mapping[Row, float] | None = None,
     images: Images = lambda *_: 0.0,
     spent: Callable[[Row], float] = lambda _: 0.0,
-    missing: Callable[[Comparison], str] = lambda _: "runs",
+    missing: Callable[[Part], str] = lambda _: "runs",
 ) -> list[Answer]:
     """The answers to every claim of a paper, from the numbers of recorded runs.
 
     cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
     gains: `Results.late_gains`. images: variance of a difference over test images. spent: hours of
-    one run of a row. missing: what a test without runs needs.
+    one run of a row. missing: what a part without runs, or with runs of earlier settings, needs.
     """
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
     old: set[Any] = set()
@@ -234,7 +242,7 @@ def answers(
             part.rising = tuple(row[-1] for row in rows if row in rising)
             part.past = tuple(row[-1] for row in rows if row in old)
             part.hours = sum(map(spent, rows))
-            part.needed = "" if rows else missing(part.test)
+            part.needed = missing(part) if part.past or not rows else ""
         _judge(parts)
         found.append(Answer(paper.name, claim, tuple(parts)))
     return found
@@ -290,7 +298,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
         spec = paper.dataset(dataset)
         if not spec.in_paper or test.dataset not in ("", spec.protocol):
             continue
-        for scale in SCALES[: 1 if test.paper_only else None]:
+        for scale in Part(test).scales:
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
             if differences := tuple(_differences(paper, test, own)):
                 found.append(Part(test, dataset, scale, differences))

@@ -185,18 +185,20 @@ def _seen(error: float, freedom: float) -> float:
 # What is missing: the commands, and their cost.
 
 
-def needed(paper: Paper, test: Comparison, scales: Sequence[str], known: Sequence[Record]) -> str:
-    """What a test without runs needs: the commands that train its rows, and their hours of one
-    core, of the estimated operations at the speed of recorded runs of the same scale. known: runs
-    of the paper."""
+def needed(
+    paper: Paper, test: Comparison, dataset: str, scales: Sequence[str], known: Sequence[Record]
+) -> str:
+    """The commands that train the rows of a test, and their hours of one core, of the estimated
+    operations at the speed of recorded runs of the same scale. dataset: empty for the first of the
+    experiment. known: runs of the paper."""
     spec = paper.experiment(test.experiment)
     names = [name for name in (test.experiment, test.against) if name]
-    dataset, costs = test.dataset or spec.datasets[0], []
+    dataset, costs = dataset or test.dataset or spec.datasets[0], []
     for scale in scales:
         size, speed = _size(paper, names, dataset, scale, known), _speed(scale, paper.name)
         cost = "hours not known before the images are read"
         if size is not None and (speed := speed or _speed(scale, *papers.list())):
-            cost = f"about {hours(size / speed)} hours of one core at {speed:.2g} PFLOP per hour"
+            cost = f"about {hours(size / speed)} of one core at {speed:.2g} PFLOP per hour"
         costs.append(f"--scale {scale} ({cost})")
     said = " and ".join(f"fedrepro sweep {paper.name} --experiment {name}" for name in names)
     said += f" --dataset {dataset} --seeds 0-{SEEDS - 1} {' or '.join(costs)}"
@@ -219,7 +221,8 @@ def _size(
 
 
 def hours(count: float) -> str:
-    return f"{count:.0f}" if count >= 1 else f"{count:.1g}"
+    said = f"{count:.0f}" if count >= 1 else f"{count:.1g}"
+    return f"{said} hour{'s' * (said != '1')}"
 
 
 @cache
