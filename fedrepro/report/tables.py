@@ -2,6 +2,7 @@
 Numbers, verdicts and ranks come from `verdicts`. All text is escaped."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -74,11 +75,12 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     head, body = style.to_html(exclude_styles=True).split("<tbody>")
     head = head.replace("<table>", f'<table class="{kind}">').replace("<th ", '<th scope="col" ')
     head = head.replace("<caption>", '<caption style="text-align: left; white-space: normal">')
-    body = body.replace("<th ", '<th scope="row" ')
-    return (
+    body = body.replace("<th ", '<th scope="row" ').replace("<td >", "<td>")
+    whole = (
         f'<div class="table-scroll" style="overflow-x: auto" tabindex="0" role="region" '
         f'aria-label="{escape(label)}">\n{head}<tbody>{body}</div>\n'
     )
+    return re.sub(r"\n +", "\n", whole)  # its indents are a seventh of it
 
 
 def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
