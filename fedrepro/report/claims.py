@@ -28,8 +28,8 @@ Row = tuple[str, str, str, str]  # experiment, data set, scale, name
 @dataclass
 class Part:
     """One test of a claim on one data set. differences: none where nothing was run. rising, past:
-    rows that are not flat yet, and rows trained with earlier settings; both leave it open. hours: of
-    one core, that one seed of all its rows took. needed: the runs that are missing, and their cost.
+    rows that are not flat yet, and rows trained with earlier settings; both leave it open. needed:
+    the runs that are missing, and their cost. hours: of one core, that one seed of its rows took.
     """
 
     test: Comparison
