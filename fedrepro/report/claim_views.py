@@ -63,10 +63,10 @@ NOTES = (
     "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
     "Where some seeds of a row have the settings of the paper's file today, its seeds of "
     "earlier settings are left out, here and in the tables (since 2026-11-26).",
-    "A test without runs names the command that makes them, of three seeds, and its hours: the "
-    "operations that `fedrepro campaign --list` estimates, with a tuned setting's trials, at the "
-    "mean speed of the paper's recorded runs of that scale, or of all papers' if it has none. The "
-    "speed of the network in question may be another.",
+    "A test without runs, or with runs of earlier settings, names the command that trains three "
+    "seeds, and its hours: the operations that `fedrepro campaign --list` estimates, with a tuned "
+    "setting's trials, at the mean speed of the paper's recorded runs of that scale, or of all "
+    "papers' if it has none. The speed of the network in question may be another.",
     "Where a generated stand-in replaces a domain, a mean has it too, and so has the answer. The "
     "evidence then gives the difference without it.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. So "
