@@ -85,19 +85,23 @@ class Part:
         if weakest.printed is not None:
             printed = f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
         if weakest.interval is None:
-            each = f", {hours(self.hours)} of one core each" * bool(self.hours)
-            said += f"{least}{printed}; one seed has no interval; what is missing: more seeds"
-            return said + each
+            said += f"{least}{printed}{self._unsettled}; one seed has no interval"
+            said += f"; what is missing: {'longer runs and ' * bool(self.rising)}more seeds"
+            return said + f", {hours(self.hours)} of one core each" * bool(self.hours)
         low, high = weakest.interval
         said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}{printed}"
         if weakest.rest is not None:
             said += f", without the stand-in {weakest.rest:+.3g}"
-        lists = {"still rising": self.rising, "trained with earlier settings": self.past}
-        said += "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
+        said += self._unsettled
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"
         return said
+
+    @property
+    def _unsettled(self) -> str:
+        lists = {"still rising": self.rising, "trained with earlier settings": self.past}
+        return "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
 
     @property
     def outside(self) -> bool | None:

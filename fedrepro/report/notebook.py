@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import scrapbook
 from IPython import get_ipython
-from IPython.display import Code
+from IPython.display import Markdown
 from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
@@ -168,14 +168,14 @@ def departures(study: Study) -> pd.DataFrame:
 # Into a method.
 
 
-def code(*parts: Any) -> Code:
+def code(*parts: Any) -> Markdown:
     """The source of classes and functions in the installed package, each with its file and line."""
     texts = [
         f"# {part.__module__.replace('.', '/')}.py, line {first}\n{dedent(''.join(lines))}"
         for part in parts
         for lines, first in [inspect.getsourcelines(part)]
     ]
-    return Code("\n".join(texts), language="python")
+    return Markdown("\n".join(["```python", *texts, "```"]))
 
 
 def small(study: Study) -> Study:
