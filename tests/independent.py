@@ -31,7 +31,11 @@ def lines(name: str) -> list[dict[str, Any]]:
 @cache
 def index() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
     shared = {line["key"]: line["content"] for line in lines("shared.jsonl")}
-    return {line["run"]: line for line in lines("runs.jsonl")}, shared, lines("studies.jsonl")
+    studies, own = lines("studies.jsonl"), ("method", "column", "value")
+    for counted in (study["counted"] for study in studies):
+        for name, alike in counted.items():
+            counted[name] = [k | dict(zip(own, r, strict=True)) for k, rows in alike for r in rows]
+    return {line["run"]: line for line in lines("runs.jsonl")}, shared, studies
 
 
 @cache

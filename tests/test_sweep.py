@@ -36,11 +36,7 @@ def glue(name, value):
     about = {"name": name, "data": True, "display": False}
     display({kind: scrap}, metadata={"scrapbook": about}, raw=True)"""
 
-ROWS = [
-    {"method": "FedAvg", "column": "avg", "value": 31.0},
-    {"method": "ADCOL", "column": "mini-font", "value": 1.0},
-    {"method": "ADCOL", "column": "avg", "value": 42.5},
-]
+ROWS = [[{}, [["FedAvg", "avg", 31.0], ["ADCOL", "mini-font", 1.0], ["ADCOL", "avg", 42.5]]]]
 STUDY = {"paper": "adcol", "dataset": "minidigits", "scale": "smoke", "experiments": ["made"]}
 GLUED = {"runs": [], "trials": [], "diverged": [], "counted": {"made": ROWS}, SENTINEL: True}
 END = f"glue('study', {{**{STUDY!r}, 'seed': seed}})\n" + "\n".join(

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain
+from itertools import chain, groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -30,6 +30,7 @@ GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where the
 STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
 FOLDER = RECORDS
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
+OWN = ("method", "column", "value")  # of a glued row; the rest is glued once for rows in sequence
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
@@ -41,7 +42,8 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
     runs, tuned, diverged, counted = [], [], [], {}
     for name in experiments:
         if not study.paper.arm_specs(name):
-            counted[name] = study.cells(name)
+            alike = groupby(study.cells(name), _rest)
+            counted[name] = [[rest, [[row[k] for k in OWN] for row in own]] for rest, own in alike]
             continue
         for result in study.results(name):
             runs.append([result.record.run_id, name, result.label])
@@ -54,6 +56,10 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
     scraps |= {"diverged": diverged, "counted": counted, SENTINEL: True}
     for scrap, value in scraps.items():
         scrapbook.glue(scrap, value)
+
+
+def _rest(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in OWN}
 
 
 @dataclass
@@ -71,8 +77,10 @@ class Kept(Study):
             setattr(self, name, cache(getattr(self, name)))
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        counted: dict[str, list[dict[str, Any]]] = self.scraps["counted"]
-        return counted[experiment] if experiment in counted else super().cells(experiment)
+        if experiment not in self.scraps["counted"]:
+            return super().cells(experiment)
+        alike = self.scraps["counted"][experiment]
+        return [dict(zip(OWN, own, strict=True)) | rest for rest, rows in alike for own in rows]
 
     def _ended(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         """Without a row of earlier settings if a study beside has today's: no mean may mix them."""
