@@ -137,7 +137,8 @@ def place(
 ) -> str:
     """A sentence on a row's rank in one column by its mean over seeds, the first row, whether its
     lead over the second or over this row is clear (a t-test paired over seeds; not said of rows
-    that decide nothing), the rank in the paper, and another row's value."""
+    that decide nothing), another row's value, the rank in the paper, and how many rows decide
+    nothing."""
     here = found.of_one_scale(dataset, experiment)
     seeds = _values(found, experiment, dataset, column).astype({"value": float})
     lost = set(seeds.label[seeds.value.isna()])
@@ -159,14 +160,17 @@ def place(
 
     first = [name for name in ours.index[:1] if name != own]
     second = own if first else next(iter(ours.index[1:]), own)
-    unready = {*here.rising(experiment).get(dataset, ()), *here.past(experiment).get(dataset, ())}
-    clear = "" if unready & {ours.index[0], second} else _clear(seeds, ours.index[0], second)
+    every = {"still rise": here.rising(experiment), "have earlier settings": here.past(experiment)}
+    unready = {said: set(rows.get(dataset, ())) & set(ours.index) for said, rows in every.items()}
+    open_ = set().union(*unready.values()) & {ours.index[0], second}
+    clear = "" if open_ else _clear(seeds, ours.index[0], second)
     parts = [f"{own} is {stands(ours)}" + clear * (not first)]
     parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
     if other in ours and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed)}")
+    parts += [f"{len(rows)} of {len(ours)} rows {said}" for said, rows in unready.items() if rows]
     return "; ".join(parts) + "."
 
 
