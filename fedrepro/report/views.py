@@ -162,8 +162,8 @@ def place(
     second = own if first else next(iter(ours.index[1:]), own)
     every = {"still rise": here.rising(experiment), "have earlier settings": here.past(experiment)}
     unready = {said: set(rows.get(dataset, ())) & set(ours.index) for said, rows in every.items()}
-    open_ = set().union(*unready.values()) & {ours.index[0], second}
-    clear = "" if open_ else _clear(seeds, ours.index[0], second)
+    undecided = set().union(*unready.values()) & {ours.index[0], second}
+    clear = "" if undecided else _clear(seeds, ours.index[0], second)
     parts = [f"{own} is {stands(ours)}" + clear * (not first)]
     parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
     if other in ours and other not in first:
