@@ -78,9 +78,9 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     assert [round(value) for value in fall] == [22, 18, -1, -4]  # points; the two terms grow
     page = (files.CHECKOUT / "book" / "results" / "own_protocol.ipynb").read_text("utf-8")
     pack, last = Pack(RECORDS), "measure == 'accuracy' and split == 'test' and round == 20"
-    for run in (run for run, line in pack.runs.items() if line["file"] == "office10-paper"):
-        if pack.config(run)["protocol"]["rounds"] == 20:  # a trial of a weight
-            assert f"{pack.rows(run).query(last).value.mean():.1f}" in page
+    curves = [pack.rows(r) for r, line in pack.runs.items() if line["file"] == "office10-paper"]
+    trials = [c.query(last).value.mean() for c in curves if c["round"].max() == 20]  # of a weight
+    assert len(trials) >= 7 and [mean for mean in trials if f"{mean:.1f}" not in page] == []
 
 
 def test_what_leaks_of_features_without_noise_is_estimated_too_low():
