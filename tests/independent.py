@@ -230,7 +230,7 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
     images and margin; the scale, and whether it may answer. None where nothing was run."""
     found = next(e for e in paper(name)["experiments"] if e["id"] == test["experiment"])
     kind, sign = found["kind"], -1 if test.get("lower") else 1
-    rule = paper(name)["reporting"]["score_rule"]["value"]
+    rule, single = paper(name)["reporting"]["score_rule"]["value"], None
     for scale in ("paper", "reduced")[: 1 if test.get("paper_only") else 2]:
         own = rows_of(name, test["experiment"], dataset, scale)
         other = test.get("against", test["experiment"])
@@ -262,8 +262,11 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
         flat = all(gain(list(row.values())) < 1 for row in compared)
         old = past(name, test["experiment"], dataset, scale, test["better"])
         old |= any(past(name, other, dataset, scale, label) for label in wanted)
-        return differences, scale, (scale == "paper" or flat) and not old
-    return None
+        part = differences, scale, (scale == "paper" or flat) and not old
+        if min(len(d) for _, d, *_ in differences) > 1:
+            return part
+        single = single or part  # beside a smaller scale with more seeds it is no answer
+    return single
 
 
 def column_of(test: dict[str, Any], kind: str) -> str:

@@ -50,6 +50,8 @@ NOTES = (
     "images.",
     "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
     "and the weights of the protocol page, not about the paper's own run.",
+    "One seed at scale paper is no answer where scale reduced has more. It stands beside that "
+    "answer, with the spread of scale reduced (since 2026-11-26; before, it left the claim open).",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
     "the rise of a straight line through the last half, as the mean over seeds (since 2026-11-24; "

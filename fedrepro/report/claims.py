@@ -30,6 +30,7 @@ class Part:
     """One test of a claim on one data set. differences: none where nothing was run. rising, past:
     rows that are not flat yet, and rows trained with earlier settings; both leave it open. needed:
     the runs that are missing, and their cost. hours: of one core, that one seed of its rows took.
+    single: the same test at a larger scale that has one seed, which is no answer.
     """
 
     test: Comparison
@@ -40,6 +41,7 @@ class Part:
     past: tuple[str, ...] = ()
     hours: float = 0.0
     needed: str = "runs"
+    single: "Part | None" = None
     verdict: Word = "open"
 
     @property
@@ -75,9 +77,7 @@ class Part:
         if weakest is None:
             return f"{where}: not run; what is missing: {self.needed}"
         runs = "counted" if weakest.exact else f"{self.seeds} seed{'s' * (self.seeds > 1)}"
-        more, less = (self.test.better, weakest.other)[:: -1 if self.test.lower else 1]
-        said = f"{where}, {self.scale}, {runs}: {more} minus {less} ({weakest.column})"
-        said += f" {weakest.mean:+.3g}"
+        said = f"{where}, {self.scale}, {runs}: {self._lead(weakest)}"
         least = f", has to be above {weakest.margin:+.3g}" if weakest.margin else ""
         if weakest.exact:
             return said + least
@@ -88,15 +88,21 @@ class Part:
             said += f"{least}{printed}{self._unsettled}; one seed has no interval"
             said += f"; what is missing: {'longer runs and ' * bool(self.rising)}more seeds"
             return said + f", {hours(self.hours)} of one core each" * bool(self.hours)
-        low, high = weakest.interval
-        said += f" [{low:.3g}, {high:.3g}]{least}, p {weakest.p:.2g}{printed}"
+        said += f"{_between(weakest)}{least}, p {weakest.p:.2g}{printed}"
         if weakest.rest is not None:
             said += f", without the stand-in {weakest.rest:+.3g}"
         said += self._unsettled
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"
+        if self.single is not None and (one := self.single.weakest) is not None:
+            said += f"; at scale {self.single.scale}, one seed: {self.single._lead(one)}"
+            said += f"{_between(one)} with the spread of these runs"
         return said
+
+    def _lead(self, one: Difference) -> str:
+        more, less = (self.test.better, one.other)[:: -1 if self.test.lower else 1]
+        return f"{more} minus {less} ({one.column}) {one.mean:+.3g}"
 
     @property
     def _unsettled(self) -> str:
@@ -128,6 +134,10 @@ class Part:
             return ""
         more = hours((seeds - self.seeds) * self.hours)
         return f"; the printed one needs {seeds} seeds: another {more} of one core"
+
+
+def _between(one: Difference) -> str:
+    return " [{:.3g}, {:.3g}]".format(*one.interval) if one.interval is not None else ""
 
 
 @dataclass(frozen=True)
@@ -270,14 +280,15 @@ def _judge(parts: Sequence[Part]) -> None:
 
 def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
     """Give the differences of a claim their errors. The spread over seeds is that of all its
-    differences of a unit on a data set at a scale; what is counted has no error."""
+    differences of a unit on a data set at a scale, also for one seed of a larger scale; what is
+    counted has no error."""
     pools: dict[tuple[str, str, str], list[pd.Series]] = defaultdict(list)
     for part in parts:
         for one in part.differences:
             pools[part.dataset, part.scale, one.unit].append(one.gaps)
 
-    def known(part: Part, one: Difference) -> Difference:
-        pool = pools[part.dataset, part.scale, one.unit]
+    def known(part: Part, one: Difference, scale: str) -> Difference:
+        pool = pools[part.dataset, scale, one.unit]
         freedom = pooled_freedom([len(gaps) for gaps in pool])
         if get(paper.experiment(part.test.experiment).kind).counted:
             return replace(one, freedom=math.inf, exact=True)
@@ -291,22 +302,28 @@ def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
         return replace(one, error=error, freedom=both, **sizes)
 
     for part in parts:
-        part.differences = tuple(known(part, one) for one in part.differences)
+        for own in filter(None, (part, part.single)):
+            own.differences = tuple(known(own, one, part.scale) for one in own.differences)
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
-    """A test on each data set of the paper that holds its rows, at the largest scale that does."""
+    """A test on each data set of the paper that holds its rows, at the largest scale that does; a
+    larger one with one seed only stands beside a smaller one with more."""
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
-    found = []
+    found, counted = [], get(paper.experiment(test.experiment).kind).counted
     for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
         spec = paper.dataset(dataset)
         if not spec.in_paper or test.dataset not in ("", spec.protocol):
             continue
+        ran = []
         for scale in Part(test).scales:
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
             if differences := tuple(_differences(paper, test, own)):
-                found.append(Part(test, dataset, scale, differences))
-                break
+                ran.append(Part(test, dataset, scale, differences))
+        if ran:
+            part = next((one for one in ran if one.seeds > 1 or counted), ran[0])
+            part.single = ran[0] if part is not ran[0] else None
+            found.append(part)
     return found or [Part(test)]
 
 

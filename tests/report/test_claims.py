@@ -136,6 +136,16 @@ def test_one_seed_or_no_run_is_open_and_says_so():
     assert _answer(pd.DataFrame(), SOLO).row()["p"] is None
 
 
+def test_one_seed_of_a_larger_scale_stands_beside_the_answer():
+    reduced = _cells({"ADCOL": [60.0, 61.0, 62.0], "SOLO": [50.0, 52.0, 51.0]}, scale="reduced")
+    single = _cells({"ADCOL": [40.0], "SOLO": [45.0, 46.0]})
+    answer = _answer(pd.concat([reduced, single]), SOLO)
+    said = "scale paper, one seed: ADCOL minus SOLO (avg) -5 [-9.3, -0.697]"  # t(.975, 2) = 4.303
+    assert answer.answer == "holds at scale reduced" and said in answer.parts[0].why
+    double = _cells({"ADCOL": [40.0, 41.1], "SOLO": [45.0, 46.0]})
+    assert _answer(pd.concat([reduced, double]), SOLO).answer == "contradicted at scale paper"
+
+
 def test_curves_that_still_rise_answer_nothing_at_reduced():
     values = {"ADCOL": [60.0, 61.0, 62.0], "SOLO": [50.0, 51.1, 52.0]}
     reduced = _cells(values, scale="reduced")

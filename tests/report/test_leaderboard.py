@@ -11,7 +11,6 @@ from fedrepro import papers
 from fedrepro.report import leaderboard
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.views import NOTHING
 from tests.data.made import one_line
 from tests.report.made import Made
 from tests.report.test_tables import row_of
@@ -138,7 +137,7 @@ def test_what_was_chosen_and_which_choices_are_on_the_edge():
     )
 
 
-def test_what_is_asked_and_how_the_runs_differ(monkeypatch):
+def test_what_was_asked_and_which_rows_decide_nothing_are_said(monkeypatch):
     html, protocol = leaderboard.budget(found()).html, papers.load("common").protocol
     office, pacs = (row_of(html, name) for name in (OFFICE, PACS))
     assert office[1:3] == ["as asked", str(protocol("office10", "reduced").rounds)]
@@ -147,10 +146,6 @@ def test_what_is_asked_and_how_the_runs_differ(monkeypatch):
     monkeypatch.setattr(Results, "past", lambda *_: {"office10": ["FedAvg", "ADCOL"]})
     differs = row_of(leaderboard.budget(found()).html, OFFICE)[1]
     assert differs.startswith("earlier settings: 2 of ")
-
-
-def test_rows_that_decide_nothing_are_named_over_their_table(monkeypatch):
-    monkeypatch.setattr(Results, "past", lambda *_: {"office10": ["FedAvg", "ADCOL"]})
     monkeypatch.setattr(Results, "rising", lambda *_: {"office10": ["FedAvg"]})
     html = leaderboard.linked(found(), "methods", "office10").html.partition("<table")[0]
     assert "still rise when their runs end: FedAvg. They decide nothing." in html
@@ -162,12 +157,3 @@ def test_a_method_of_which_a_seed_diverged_stands_last_without_a_rank():
     table = leaderboard.table(found("ADCOL"), "methods", "pacs")
     assert list(table.index) == ["FedBN", "FedAvg", "FedProx", "ADCOL"]
     assert table.loc["ADCOL"].dropna().to_dict() == {"other seeds": "diverged"}
-
-
-def test_nothing_recorded_is_said():
-    empty = Results([], "common")
-    for view in (leaderboard.overall, leaderboard.agreement, leaderboard.cautioned):
-        assert NOTHING in view(empty, "methods").html
-    assert leaderboard.in_short(empty, "methods", "page") == ""
-    for whole in (leaderboard.budget, leaderboard.edges):
-        assert NOTHING in whole(empty).html

@@ -18,7 +18,7 @@ from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import Store
-from fedrepro.report import ledger, results, verdicts, views
+from fedrepro.report import leaderboard, ledger, results, verdicts, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.printout import over_seeds
 from fedrepro.report.results import FOLDER, Kept, Results, collect, finished, keep, recorded
@@ -177,6 +177,8 @@ def test_without_records_pages_say_so():
         views.embedding(empty, "digits5", "domain", "class"),
         views.picture(empty, "digits5", "samples"),
         views.counts(empty, "digits5"),
+        *(view(empty, "methods") for view in (leaderboard.overall, leaderboard.cautioned)),
+        *(view(empty) for view in (leaderboard.budget, leaderboard.edges)),
     ]
     assert all(views.NOTHING in one.html for one in shown)
     html = views.table(Results([], "fedpall"), "table-1-pacs").html
