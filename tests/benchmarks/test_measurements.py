@@ -80,7 +80,7 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     pack, last = Pack(RECORDS), "measure == 'accuracy' and split == 'test' and round == 20"
     curves = [pack.rows(r) for r, line in pack.runs.items() if line["file"] == "office10-paper"]
     trials = [c.query(last).value.mean() for c in curves if c["round"].max() == 20]  # of a weight
-    assert len(trials) >= 7 and [mean for mean in trials if f"{mean:.1f}" not in page] == []
+    assert len(trials) >= 10 and [mean for mean in trials if f"{mean:.1f}" not in page] == []
 
 
 def test_what_leaks_of_features_without_noise_is_estimated_too_low():
