@@ -50,8 +50,9 @@ NOTES = (
     "images.",
     "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
     "and the weights of the protocol page, not about the paper's own run.",
-    "One seed at scale paper is no answer where scale reduced has more. It stands beside that "
-    "answer, with the spread of scale reduced (since 2026-11-26; before, it left the claim open).",
+    "One seed at scale paper, or a table there that lacks rows, is no answer where scale reduced "
+    "has more. It stands beside that answer, with the spread of scale reduced (since 2026-11-26; "
+    "before, one seed left the claim open).",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
     "the rise of a straight line through the last half, as the mean over seeds (since 2026-11-24; "
@@ -226,11 +227,20 @@ def _sources(paper: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Lead:
-    """Of a claim's row over another on one data set. least: in points, if it is an accuracy."""
+    """Of a claim's row over another on one data set. least, single (`Part.single`): in points, if
+    they are accuracies."""
 
     part: Part
     least: Difference
     unit: str
+    single: Difference | None = None
+
+    def in_points(self, factor: float) -> "Lead":
+        def scaled(one: Difference) -> Difference:
+            names = ("mean", "error", "margin") + ("printed",) * (one.printed is not None)
+            return replace(one, **{name: factor * getattr(one, name) for name in names})
+
+        return replace(self, least=scaled(self.least), single=self.single and scaled(self.single))
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -247,6 +257,9 @@ class Lead:
         ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
+        if self.part.single is not None and (one := self.single) is not None:
+            ours += f"; scale {self.part.single.scale}, {self.part.single.runs}: {signed(one.mean)}"
+            ours += f"{self.unit} over {one.other}"
         return "" if least.printed is None else signed(least.printed) + self.unit, ours
 
 
@@ -258,12 +271,10 @@ def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
         if least is None or (part.dataset in found and found[part.dataset].least.p >= least.p):
             continue
         spec = paper.experiment(part.test.experiment)
-        whole = get(spec.kind).whole
-        if whole:  # in points
-            names = ("mean", "error", "margin") + ("printed",) * (least.printed is not None)
-            least = replace(least, **{n: 100 / whole * getattr(least, n) for n in names})
+        whole, single = get(spec.kind).whole, part.single.weakest if part.single else None
         unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
-        found[part.dataset] = Lead(part, least, unit)
+        own = Lead(part, least, unit, single)
+        found[part.dataset] = own.in_points(100 / whole) if whole else own
     return list(found.values())
 
 

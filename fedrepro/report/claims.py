@@ -30,7 +30,8 @@ class Part:
     """One test of a claim on one data set. differences: none where nothing was run. rising, past:
     rows that are not flat yet, and rows trained with earlier settings; both leave it open. needed:
     the runs that are missing, and their cost. hours: of one core, that one seed of its rows took.
-    single: the same test at a larger scale that has one seed, which is no answer.
+    single: the same test at a larger scale with one seed or without some rows, which is no answer.
+    lacking: these rows.
     """
 
     test: Comparison
@@ -42,6 +43,7 @@ class Part:
     hours: float = 0.0
     needed: str = "runs"
     single: "Part | None" = None
+    lacking: tuple[str, ...] = ()
     verdict: Word = "open"
 
     @property
@@ -76,7 +78,7 @@ class Part:
         weakest = self.weakest
         if weakest is None:
             return f"{where}: not run; what is missing: {self.needed}"
-        runs = "counted" if weakest.exact else f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        runs = "counted" if weakest.exact else self.runs
         said = f"{where}, {self.scale}, {runs}: {self._lead(weakest)}"
         least = f", has to be above {weakest.margin:+.3g}" if weakest.margin else ""
         if weakest.exact:
@@ -96,9 +98,14 @@ class Part:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"
         if self.single is not None and (one := self.single.weakest) is not None:
-            said += f"; at scale {self.single.scale}, one seed: {self.single._lead(one)}"
-            said += f"{_between(one)} with the spread of these runs"
+            without = " without " * bool(self.single.lacking) + ", ".join(self.single.lacking)
+            said += f"; at scale {self.single.scale}, {self.single.runs}{without}: "
+            said += f"{self.single._lead(one)}{_between(one)} with the spread of these runs"
         return said
+
+    @property
+    def runs(self) -> str:
+        return f"{self.seeds} seed{'s' * (self.seeds > 1)}"
 
     def _lead(self, one: Difference) -> str:
         more, less = (self.test.better, one.other)[:: -1 if self.test.lower else 1]
@@ -307,8 +314,8 @@ def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
 
 
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
-    """A test on each data set of the paper that holds its rows, at the largest scale that does; a
-    larger one with one seed only stands beside a smaller one with more."""
+    """A test on each data set of the paper that holds its rows, at the largest scale that does with
+    two seeds or more, else at the largest that does. A larger one stands beside it."""
     rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
     found, counted = [], get(paper.experiment(test.experiment).kind).counted
     for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
@@ -319,21 +326,23 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
         for scale in Part(test).scales:
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
             if differences := tuple(_differences(paper, test, own)):
-                ran.append(Part(test, dataset, scale, differences))
-        if ran:
-            part = next((one for one in ran if one.seeds > 1 or counted), ran[0])
+                seen = {one.other for one in differences}
+                lacking = tuple(name for name in _others(paper, test) if name not in seen)
+                ran.append(Part(test, dataset, scale, differences, lacking=lacking))
+        if whole := [one for one in ran if not one.lacking]:
+            part = next((one for one in whole if one.seeds > 1 or counted), whole[0])
             part.single = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]
 
 
 def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator[Difference]:
-    """A test's differences in the cells of one data set and scale; none where a row is missing."""
+    """A test's differences in the cells of one data set and scale, to the rows that are there."""
     better = _by_seed(rows, test.experiment, test.better)
     others = {
         name: _by_seed(rows, test.against or test.experiment, name) for name in _others(paper, test)
     }
-    if better.empty or any(other.empty for other in others.values()):
+    if better.empty:
         return
     sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
     columns = [str(column) for column in better if column != "avg"]

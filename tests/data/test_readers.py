@@ -151,9 +151,6 @@ def test_cifar_records(tmp_path):
         refused(message, path, "cifar10-binary", {"archive": path}, classes=classes)
 
 
-# Of pictures in folders and archives.
-
-
 def office(path: Path) -> Decoded:
     known = {"folders": OFFICE.domains["caltech"].folders, "classes": OFFICE.classes}
     return read("class-tar", 8, {"images": path}, spellings=OFFICE.spellings, **known)

@@ -216,8 +216,6 @@ def test_every_method_equals_the_reference_on_a_gpu(name):
     assert_same_run(run("reference"), run("fused"))
 
 
-# Readings other than the defaults.
-
 SWITCHES = "discriminator_batch_norm", "discriminator_in_training_mode", "closing_pass"
 FEDPALL = {**dict.fromkeys(SWITCHES, True), "discriminator_weight_decay": 1e-5}
 READINGS = [

@@ -140,8 +140,11 @@ def test_one_seed_of_a_larger_scale_stands_beside_the_answer():
     reduced = _cells({"ADCOL": [60.0, 61.0, 62.0], "SOLO": [50.0, 52.0, 51.0]}, scale="reduced")
     single = _cells({"ADCOL": [40.0], "SOLO": [45.0, 46.0]})
     answer = _answer(pd.concat([reduced, single]), SOLO)
-    said = "scale paper, one seed: ADCOL minus SOLO (avg) -5 [-9.3, -0.697]"  # t(.975, 2) = 4.303
+    said = "scale paper, 1 seed: ADCOL minus SOLO (avg) -5 [-9.3, -0.697]"  # t(.975, 2) = 4.303
     assert answer.answer == "holds at scale reduced" and said in answer.parts[0].why
+    other = _cells({"FedBN": [10.0, 12.0, 11.0]}, scale="reduced")
+    partly = _answer(pd.concat([reduced, other, single]), _than("SOLO", "FedBN"))
+    assert partly.verdict == "holds" and "1 seed without FedBN: ADCOL minus" in partly.parts[0].why
     double = _cells({"ADCOL": [40.0, 41.1], "SOLO": [45.0, 46.0]})
     assert _answer(pd.concat([reduced, double]), SOLO).answer == "contradicted at scale paper"
 
