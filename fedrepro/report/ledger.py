@@ -151,7 +151,7 @@ def _training(protocol: Protocol) -> tuple[str, ...]:
 # What was run.
 
 
-def whole_protocol() -> pd.DataFrame | Html:
+def whole_protocol() -> Html:
     """Runs under the papers' own protocols: rows and verdicts of each printed table and data set
     with a run at scale paper."""
     rows = []
@@ -168,8 +168,8 @@ def whole_protocol() -> pd.DataFrame | Html:
                 run = f"{len(ran.intersection(asked))} of {len(asked)}"
                 given = ", ".join(f"{count} {word}" for word, count in words.items())
                 rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
-    frame = pd.DataFrame(rows, columns=["table", "data set", "rows run", "verdicts"])
-    return frame.set_index("table") if rows else nothing()
+    said = f"{len(rows)} tables have runs at scale paper"
+    return prose(("table", "data set", "rows run", "verdicts"), rows, said) if rows else nothing()
 
 
 def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
