@@ -210,11 +210,11 @@ def of_recorded(name: str) -> list[Answer]:
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
-    rows: dict[Row, list[Record]] = defaultdict(list)
+    rows: dict[Row, list[tuple[int, Record]]] = defaultdict(list)
     for study, experiment, result in found.runs(*names):
         for label in {result.label, result.arm.row or result.label}:
-            rows[experiment, study.dataset, study.scale, label].append(result.record)
-    known = [record for records in rows.values() for record in records]
+            rows[experiment, study.dataset, study.scale, label].append((study.seed, result.record))
+    known = [record for records in rows.values() for _, record in records]
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
@@ -222,10 +222,11 @@ def of_recorded(name: str) -> list[Answer]:
         if not whole:
             return 0.0
         others = () if part.test.above is not None else (one.other,)
-        return whole**2 * noise.variance([rows[row] for row in part.rows(*others)], one.column)
+        paired = [[r for s, r in rows[row] if s in one.gaps.index] for row in part.rows(*others)]
+        return whole**2 * noise.variance(paired, one.column)
 
     def spent(row: Row) -> float:
-        took = [hours for r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
+        took = [hours for _, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
         return sum(took) / len(took) if took else 0.0
 
     def missing(part: Part) -> str:
