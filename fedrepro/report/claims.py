@@ -105,7 +105,8 @@ class Part:
 
     @property
     def runs(self) -> str:
-        return f"{self.seeds} seed{'s' * (self.seeds > 1)}"
+        count = len(self.weakest.gaps) if self.weakest is not None else 0
+        return f"{count} seed{'s' * (count > 1)}"
 
     def _lead(self, one: Difference) -> str:
         more, less = (self.test.better, one.other)[:: -1 if self.test.lower else 1]
