@@ -227,20 +227,13 @@ def _sources(paper: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Lead:
-    """Of a claim's row over another on one data set. least, single (`Part.single`): in points, if
-    they are accuracies."""
+    """Of a claim's row over another on one data set. least, larger (of `Part.larger`): in points,
+    if they are accuracies."""
 
     part: Part
     least: Difference
     unit: str
-    single: Difference | None = None
-
-    def in_points(self, factor: float) -> "Lead":
-        def scaled(one: Difference) -> Difference:
-            names = ("mean", "error", "margin") + ("printed",) * (one.printed is not None)
-            return replace(one, **{name: factor * getattr(one, name) for name in names})
-
-        return replace(self, least=scaled(self.least), single=self.single and scaled(self.single))
+    larger: Difference | None
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -257,8 +250,8 @@ class Lead:
         ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
-        if self.part.single is not None and (one := self.single) is not None:
-            ours += f"; scale {self.part.single.scale}, {self.part.single.runs}: {signed(one.mean)}"
+        if self.part.larger is not None and (one := self.larger) is not None:
+            ours += f"; scale {self.part.larger.scale}, {self.part.larger.runs}: {signed(one.mean)}"
             ours += f"{self.unit} over {one.other}"
         return "" if least.printed is None else signed(least.printed) + self.unit, ours
 
@@ -271,11 +264,17 @@ def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
         if least is None or (part.dataset in found and found[part.dataset].least.p >= least.p):
             continue
         spec = paper.experiment(part.test.experiment)
-        whole, single = get(spec.kind).whole, part.single.weakest if part.single else None
+        whole, larger = get(spec.kind).whole, part.larger.weakest if part.larger else None
+        if whole:
+            least, larger = _in_points(least, whole), larger and _in_points(larger, whole)
         unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
-        own = Lead(part, least, unit, single)
-        found[part.dataset] = own.in_points(100 / whole) if whole else own
+        found[part.dataset] = Lead(part, least, unit, larger)
     return list(found.values())
+
+
+def _in_points(one: Difference, whole: float) -> Difference:
+    names = ("mean", "error", "margin") + ("printed",) * (one.printed is not None)
+    return replace(one, **{name: 100 / whole * getattr(one, name) for name in names})
 
 
 def main() -> list[tuple[Paper, Answer]]:

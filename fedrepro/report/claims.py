@@ -30,7 +30,7 @@ class Part:
     """One test of a claim on one data set. differences: none where nothing was run. rising, past:
     rows that are not flat yet, and rows trained with earlier settings; both leave it open. needed:
     the runs that are missing, and their cost. hours: of one core, that one seed of its rows took.
-    single: the same test at a larger scale with one seed or without some rows, which is no answer.
+    larger: the same test at a larger scale with one seed or without some rows, which is no answer.
     lacking: these rows.
     """
 
@@ -42,7 +42,7 @@ class Part:
     past: tuple[str, ...] = ()
     hours: float = 0.0
     needed: str = "runs"
-    single: "Part | None" = None
+    larger: "Part | None" = None
     lacking: tuple[str, ...] = ()
     verdict: Word = "open"
 
@@ -97,10 +97,10 @@ class Part:
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"
-        if self.single is not None and (one := self.single.weakest) is not None:
-            without = " without " * bool(self.single.lacking) + ", ".join(self.single.lacking)
-            said += f"; at scale {self.single.scale}, {self.single.runs}{without}: "
-            said += f"{self.single._lead(one)}{_between(one)} with the spread of these runs"
+        if self.larger is not None and (one := self.larger.weakest) is not None:
+            without = " without " * bool(self.larger.lacking) + ", ".join(self.larger.lacking)
+            said += f"; at scale {self.larger.scale}, {self.larger.runs}{without}: "
+            said += f"{self.larger._lead(one)}{_between(one)} with the spread of these runs"
         return said
 
     @property
@@ -311,7 +311,7 @@ def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
         return replace(one, error=error, freedom=both, **sizes)
 
     for part in parts:
-        for own in filter(None, (part, part.single)):
+        for own in filter(None, (part, part.larger)):
             own.differences = tuple(known(own, one, part.scale) for one in own.differences)
 
 
@@ -333,7 +333,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
         if whole := [one for one in ran if not one.lacking]:
             part = next((one for one in whole if one.seeds > 1 or counted), whole[0])
-            part.single = ran[0] if part is not ran[0] else None
+            part.larger = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]
 

@@ -40,7 +40,7 @@ def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -
 def claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two main claims: one on two data sets, one that is counted."""
     office = part("office10", -0.02)
-    office.single = part("office10", -0.01)
+    office.larger = part("office10", -0.01)
     found = [
         Answer("mpft", ROUND, (part("pacs", 0.05), office)),
         Answer("mpft", COST, (part("pacs", 126, 0, COST),)),

@@ -177,7 +177,7 @@ def test_without_records_pages_say_so():
         views.embedding(empty, "digits5", "domain", "class"),
         views.picture(empty, "digits5", "samples"),
         views.counts(empty, "digits5"),
-        *(view(empty, "methods") for view in (leaderboard.overall, leaderboard.cautioned)),
+        *(getattr(leaderboard, n)(empty, "methods") for n in ("overall", "agreement", "cautioned")),
         *(view(empty) for view in (leaderboard.budget, leaderboard.edges)),
     ]
     assert all(views.NOTHING in one.html for one in shown)
