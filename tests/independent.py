@@ -183,7 +183,8 @@ def rows_of(name: str, experiment: str, dataset: str, scale: str) -> dict[str, d
 
 
 def setting(run: str) -> Any:
-    return [index()[0][run]["config"]["method"], protocol(run)]
+    runs, shared, _ = index()
+    return [shared[runs[run]["config"]["method"]], protocol(run)]
 
 
 @cache
@@ -240,7 +241,9 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
             specs = [a for a in arms(name, other) if not a.get("alternative")]
             wanted = [a["label"] for a in specs if a["label"] != test["better"]]
         if kind == "speedup" and own:
-            gaps = np.array([speedup(found, test["better"], rows, rule) for rows in seeds_of(own)])
+            us, them = test["better"].split(" vs ")
+            until = [costs(name, found, runs, rule) for runs in seeds_of(own)]
+            gaps = np.array([one[them]["avg"][1] / one[us]["avg"][1] for one in until])
             return [(kind, gaps - test["above"], 0.0, 0.0)], scale, True
         if test["better"] not in own or any(label not in theirs for label in wanted):
             continue
@@ -281,16 +284,23 @@ def seeds_of(rows: dict[str, dict[int, str]]) -> list[dict[str, str]]:
     return [{label: row[seed] for label, row in rows.items()} for seed in sorted(common)]
 
 
-def speedup(experiment: dict[str, Any], row: str, runs: dict[str, str], rule: str) -> float:
-    """How many times as much the second named method sends until the mean accuracy reaches the
-    lowest final one of some methods."""
-    goal = min(values(runs[m], "accuracy", rule)["avg"] for m in experiment["target"]["lowest_of"])
-    sent = []
-    for label in row.split(" vs "):
-        mean, rows = by_round(runs[label]).mean(axis=1), curve(runs[label])
-        last = mean.index[mean >= goal - 1e-9][0]
-        sent.append(rows[(rows.measure == "bytes") & (rows["round"] <= last)].value.sum())
-    return float(sent[1] / sent[0])
+def costs(name: str, experiment: dict[str, Any], runs: dict[str, str], rule: str) -> Any:
+    """By row and column, the round in which a row reaches the lowest final accuracy of some
+    methods, and a client's traffic until then in the paper's GB; two NaN if it does not."""
+    unit = paper(name)["reporting"]["gigabyte_bytes"]["value"]
+    ends = [values(runs[m], "accuracy", rule) for m in experiment["target"]["lowest_of"]]
+    goals = pd.DataFrame(ends).min() - 1e-9
+    found = {}
+    for label, run in runs.items():
+        rows, means = curve(run), by_round(run)
+        means = means.assign(avg=means.mean(axis=1))
+        sent = rows[rows.measure == "bytes"].groupby("round").value.sum().cumsum()
+        sent /= unit * len(facts(run)["clients"])
+        enough = means >= goals[means.columns]
+        there = enough.idxmax().where(enough.any())
+        pairs = zip(there, sent.reindex(there), strict=True)
+        found[label] = dict(zip(means, pairs, strict=True))
+    return found
 
 
 def tested_p(parts: list[Any]) -> list[list[tuple[float, float]]]:

@@ -9,35 +9,21 @@ import numpy as np
 import yaml
 from scipy import stats
 
-from tests.independent import (
-    KINDS,
-    PAPERS,
-    arms,
-    curve,
-    facts,
-    image_variance,
-    index,
-    paper,
-    past,
-    protocol,
-    rows_of,
-    scored,
-    tested,
-    values,
-)
+from tests import independent as claims
 
-DRAWN = (
-    "pooled-stratified",
-    "pooled-leaky",
-    "random-fifth",
-)  # splits with test images of one's own
+# splits with test images of one's own
+DRAWN = ("pooled-stratified", "pooled-leaky", "random-fifth")
+# what follows from other numbers: of a paper's text, which its claims compare, or of two rows
+DERIVED = "relative", "differences", "speedup"
+REACHED = {"rounds": 0, "traffic": 1}  # the place in `costs`
 DELTA = {"percent": 2.0, "fraction": 0.02}
 Place = tuple[str, str, str, str]  # table, data set, row, column
+Numbers = dict[str, dict[int, dict[str, float]]]  # by row, seed and column
 
 
 @cache
 def tables(name: str) -> dict[str, dict[str, Any]]:
-    read = yaml.safe_load((PAPERS / f"{name}.tables.yaml").read_text(encoding="utf-8"))
+    read = yaml.safe_load((claims.PAPERS / f"{name}.tables.yaml").read_text(encoding="utf-8"))
     return {table["id"]: table for table in read["tables"]}
 
 
@@ -58,23 +44,23 @@ def printed(name: str, table: str, row: str, column: str) -> str:
 
 def shown(name: str, table: str, column: str) -> str:
     """The column that a domain is printed under."""
-    names = [column, *paper(name)["columns"].get(column, ())]
+    names = [column, *claims.paper(name)["columns"].get(column, ())]
     return next((n for n in names if n in tables(name)[table]["columns"]), column)
 
 
 def scores(run: str, kind: str, rule: str) -> dict[str, float]:
     if kind != "in-out":
-        return values(run, kind, rule)
-    found, sent = values(run, kind, rule), (curve(run).measure == "bytes").any()
-    best = scored(run, "validation")[0] if sent else 0
+        return claims.values(run, kind, rule)
+    found, sent = claims.values(run, kind, rule), (claims.curve(run).measure == "bytes").any()
+    best = claims.scored(run, "validation")[0] if sent else 0
     return {"ood_acc": found["ood"], "ind_acc": found["ind"], "rounds": float(best)}
 
 
 def counted(name: str) -> dict[Place, str]:
     """Words of what is not trained."""
-    kinds = {e["id"]: (e["kind"], table_of(name, e)) for e in paper(name)["experiments"]}
+    kinds = {e["id"]: (e["kind"], table_of(name, e)) for e in claims.paper(name)["experiments"]}
     found = {}
-    for study in index()[2]:
+    for study in claims.index()[2]:
         given = study["study"]
         if (given["paper"], given["scale"]) != (name, "paper"):
             continue
@@ -94,20 +80,22 @@ def counted(name: str) -> dict[Place, str]:
     return found
 
 
-def trained(name: str) -> dict[Place, str]:
-    """Words of what is trained: one correction by Benjamini and Hochberg for each table."""
+def trained(name: str) -> tuple[dict[Place, str], dict[Place, tuple[float, float]]]:
+    """Words of what is trained: one correction by Benjamini and Hochberg for each table. And the
+    95 % intervals behind them."""
     found: dict[Place, str] = {}
-    places = {(s["study"]["dataset"]) for s in index()[2] if s["study"]["paper"] == name}
-    for experiment in paper(name)["experiments"]:
+    intervals = {}
+    places = {(s["study"]["dataset"]) for s in claims.index()[2] if s["study"]["paper"] == name}
+    for experiment in claims.paper(name)["experiments"]:
         table = table_of(name, experiment)
-        for dataset in places if table else ():
-            rows = rows_of(name, experiment["id"], dataset, "paper")
+        for dataset in places if table and experiment["kind"] not in DERIVED else ():
+            rows = numbers_of(name, experiment, dataset, "paper")
             tests: dict[Place, tuple[float, float, float, float, float]] = {}
-            for label, runs in rows.items():
-                own = next(a for a in arms(name, experiment["id"]) if a["label"] == label)
-                if own.get("alternative"):
+            for label, runs in claims.rows_of(name, experiment["id"], dataset, "paper").items():
+                own = next(a for a in claims.arms(name, experiment["id"]) if a["label"] == label)
+                if own.get("alternative") or (experiment["kind"] in REACHED and label not in rows):
                     continue
-                old = past(name, experiment["id"], dataset, "paper", label)
+                old = claims.past(name, experiment["id"], dataset, "paper", label)
                 for column, place in places_of(name, experiment, own, next(iter(runs.values()))):
                     place = (table, dataset, *place)
                     cell = printed(name, table, *place[2:])
@@ -116,9 +104,9 @@ def trained(name: str) -> dict[Place, str]:
                     found[place] = "no verdict"
                     if not old:
                         found[place] = settled(name, table, runs, column, cell)
-                    if found[place] == "open" and (experiment["id"], label) not in diverged(
-                        dataset
-                    ):
+                    ours = [one[column] for one in rows.get(label, {}).values()]
+                    lost = not ours or any(map(math.isnan, ours))
+                    if found[place] == "open" and not lost:
                         test = tested_cell(name, experiment, label, column, place)
                         tests |= {place: test} if test else {}
             ordered = sorted(tests, key=lambda one: tests[one][4])
@@ -126,7 +114,9 @@ def trained(name: str) -> dict[Place, str]:
             for rank, place in reversed(list(enumerate(ordered, 1))):
                 least = min(least, tests[place][4] * len(tests) / rank)
                 found[place] = worded(*tests[place][:4], least)
-    return found
+                d, _, half, *_ = tests[place]
+                intervals[place] = d - half, d + half
+    return found, intervals
 
 
 def places_of(
@@ -140,25 +130,21 @@ def places_of(
     return [(column, (row, shown(name, table, column))) for column in columns]
 
 
-def diverged(dataset: str) -> set[tuple[str, str]]:
-    """Experiment and row of the trainings at scale paper that diverged."""
-    where = {"dataset": dataset, "scale": "paper"}
-    return {
-        (end[0], end[1])
-        for study in index()[2]
-        if where.items() <= study["study"].items()
-        for end in study["diverged"]
-    }
+def diverged(dataset: str, scale: str) -> set[tuple[str, str]]:
+    """Experiment and row of the trainings that diverged."""
+    where = {"dataset": dataset, "scale": scale}
+    ended = [s["diverged"] for s in claims.index()[2] if where.items() <= s["study"].items()]
+    return {(end[0], end[1]) for one in ended for end in one}
 
 
 def rule(name: str) -> str:
-    found: str = paper(name)["reporting"]["score_rule"]["value"]
+    found: str = claims.paper(name)["reporting"]["score_rule"]["value"]
     return found
 
 
 def settled(name: str, table: str, runs: dict[int, str], column: str, cell: str) -> str:
     """*no verdict* where one is refused, else *open* until it is tested."""
-    data = facts(next(iter(runs.values())))
+    data = claims.facts(next(iter(runs.values())))
     domains = [column] if column in data["domains"] else data["domains"]
     lesser = {*data["standins"], *data["subsets"]} & set(domains)
     foreign = column == "avg" and any(
@@ -171,15 +157,17 @@ def tested_cell(
     name: str, experiment: dict[str, Any], label: str, column: str, place: Place
 ) -> tuple[float, float, float, float, float] | None:
     """d, half of its 90 and 95 % intervals, the tolerance and p; None where no spread is known."""
-    kind, table, dataset = experiment["kind"], tables(name)[place[0]], place[1]
-    here = rows_of(name, experiment["id"], dataset, "paper")
-    runs, ours = list(here[label].values()), numbers(here[label], kind, rule(name), column)
-    reporting, seen = paper(name)["reporting"], [ours]
-    if len(ours) == 1:  # the spread of other rows; with few of them, those at scale reduced too
-        few = rows_of(name, experiment["id"], dataset, "reduced")
-        seen = [numbers(row, kind, rule(name), column) for row in here.values()]
-        if sum(len(row) - 1 for row in seen) < 4:
-            seen += [numbers(row, kind, rule(name), column) for row in few.values()]
+    table, dataset = tables(name)[place[0]], place[1]
+    here = numbers_of(name, experiment, dataset, "paper")
+    ours = numbers(here[label], column)
+    reporting, seen = claims.paper(name)["reporting"], [ours]
+    unit = table.get("units", {}).get(place[3], table["unit"])
+    delta = DELTA.get(unit, 0.0)
+    if len(ours) == 1:  # other rows' spread; with few of them, an accuracy's at scale reduced too
+        seen = [row for one in here.values() if (row := numbers(one, column))]
+        if delta and sum(len(row) - 1 for row in seen) < 4:
+            few = numbers_of(name, experiment, dataset, "reduced")
+            seen += [row for one in few.values() if (row := numbers(one, column))]
     freedom = sum(len(row) - 1 for row in seen)
     if not freedom:
         return None
@@ -193,8 +181,7 @@ def tested_cell(
         parts.append((float(std) ** 2 / trials, trials - 1))
     else:
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
-    unit = table.get("units", {}).get(place[3], table["unit"])
-    delta = DELTA.get(unit, 0.0)
+    runs = list(claims.rows_of(name, experiment["id"], dataset, "paper").get(label, {}).values())
     drawn, image = of_images(name, place, column, runs, unit) if delta else (0.0, 0.0)
     total = drawn + sum(v for v, _ in parts)
     known = total**2 / below if (below := sum(v**2 / f for v, f in parts)) else math.inf
@@ -204,19 +191,42 @@ def tested_cell(
     return d, halves[0], halves[1], max(delta, image) if delta else 0.0, p
 
 
-def numbers(runs: dict[int, str], kind: str, rule: str, column: str) -> list[float]:
-    """A row's numbers in a column, one per seed."""
-    return [scores(run, kind, rule)[column] for run in runs.values()]
+def numbers(row: dict[int, dict[str, float]], column: str) -> list[float]:
+    """A row's numbers in a column, one per seed that has one."""
+    return [one[column] for one in row.values() if not math.isnan(one[column])]
+
+
+def numbers_of(name: str, experiment: dict[str, Any], dataset: str, scale: str) -> Numbers:
+    rows, kind = claims.rows_of(name, experiment["id"], dataset, scale), experiment["kind"]
+    for one, label in diverged(dataset, scale):
+        rows.pop(label if one == experiment["id"] else "", None)
+    found: Numbers = {}
+    if kind not in REACHED:
+        return {
+            label: {seed: scores(run, kind, rule(name)) for seed, run in runs.items()}
+            for label, runs in rows.items()
+        }
+    for seed in set[int]().union(*rows.values()):
+        runs = {label: own[seed] for label, own in rows.items() if seed in own}
+        if not {*experiment["target"]["lowest_of"]} <= {*runs}:
+            continue
+        until = {
+            label: {column: pair[REACHED[kind]] for column, pair in ends.items()}
+            for label, ends in claims.costs(name, experiment, runs, rule(name)).items()
+        }
+        for label, ends in until.items():
+            found.setdefault(label, {})[seed] = ends
+    return found
 
 
 def of_images(
     name: str, place: Place, column: str, runs: list[str], unit: str
 ) -> tuple[float, float]:
     """Variance over test images of both sides, and what one image moves."""
-    whole, sizes = KINDS["accuracy"] if unit == "percent" else 1.0, tested(runs[0])
+    whole, sizes = claims.KINDS["accuracy"] if unit == "percent" else 1.0, claims.tested(runs[0])
     domains = [column] if column in sizes else list(sizes)
     image = whole / min(sizes[d] for d in domains) / len(domains)
-    data = protocol(runs[0])["data"]
+    data = claims.protocol(runs[0])["data"]
     if data["split"] not in DRAWN and data.get("test_limit") is None:
         return 0.0, image
     theirs = 0.0
@@ -225,7 +235,7 @@ def of_images(
         cell = cell if cell not in ("", "-") else printed(name, place[0], *place[2:])
         p = float(cell.partition("±")[0]) / whole
         theirs += p * (1 - p) / sizes[domain] / len(domains) ** 2
-    return whole**2 * (image_variance([runs], rule(name), column) + theirs), image
+    return whole**2 * (claims.image_variance([runs], rule(name), column) + theirs), image
 
 
 def worded(d: float, inner: float, outer: float, delta: float, p: float) -> str:

@@ -32,7 +32,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.files import CHECKOUT, RECORDS
 from fedrepro.commands import pack
-from fedrepro.records.packed import INDEX, SHARED, SMALL, check
+from fedrepro.records.packed import INDEX, PARTS, SHARED, SMALL, check
 from fedrepro.report.claim_views import PICTURE
 from fedrepro.report.results import STUDIES
 
@@ -93,7 +93,7 @@ def join(root: Path, unused: set[str]) -> int:
             frame.to_parquet(root / name, **SMALL)
             sums[name] = hashlib.sha256((root / name).read_bytes()).hexdigest()
     facts = {key for line in lines for key in (line["environment"], line["data"])}
-    needed = facts | {line["config"]["protocol"] for line in lines}
+    needed = facts | {line["config"][part] for line in lines for part in PARTS}
     shared = [line for line in files.read_lines(root / SHARED) if line["key"] in needed]
     write_lines(root / SHARED, [*shared, *({"key": k, "content": v} for k, v in sums.items())])
     write_lines(root / INDEX, lines)

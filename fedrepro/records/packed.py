@@ -1,10 +1,11 @@
 """Many records in few files, for a repository. New runs add files and lines; existing files and
 lines are not changed.
 
-``runs.jsonl`` has one line per run: its config, and hashes of what many runs share (protocol,
-environment, data), which is once in ``shared.jsonl``. ``<data set>-<scale>.parquet`` has curves,
-``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs whose
-features are drawn. Features are left out. Runs are not sorted by paper: two papers may share one.
+``runs.jsonl`` has one line per run: its config, and hashes of what many runs share (method,
+protocol, environment, data), which is once in ``shared.jsonl``. ``<data set>-<scale>.parquet`` has
+curves, ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs
+whose features are drawn. Features are left out. Runs are not sorted by paper: two papers may share
+one.
 """
 
 import hashlib
@@ -26,6 +27,8 @@ from fedrepro.records.record import Array, Record, run_id, short_hash
 
 SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteenth larger
 INDEX, SHARED = "runs.jsonl", "shared.jsonl"
+DIGITS = {"term": 3, "loss": 3, "server": 3, "seconds": 2}  # kept of a value, by measure
+PARTS = "method", "protocol"  # of a config, that many runs share
 
 
 class Pack:
@@ -46,8 +49,11 @@ class Pack:
         return {line["key"]: line["content"] for line in files.read_lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
+        """A run's config. Lines of earlier packs have the method itself."""
         config = self.runs[run]["config"]
-        return {**config, "protocol": self._shared(run, config["protocol"])}
+        named = {key: config[key] for key in PARTS if isinstance(config[key], str)}
+        whole: dict[str, Any] = config | {k: self._shared(run, key) for k, key in named.items()}
+        return whole
 
     def facts(self, run: str, kind: str) -> dict[str, Any]:
         """A run's ``environment`` or ``data``. The date is in the run's own line."""
@@ -171,9 +177,9 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
     for record in records:
         run, config = record.run_id, dict(record.config)
         facts = {"environment": dict(record.environment), "data": record.data}
-        protocol, date = config.pop("protocol"), facts["environment"].pop("date")
-        shared |= {short_hash(content): content for content in (protocol, *facts.values())}
-        config["protocol"] = short_hash(protocol)
+        date, own = facts["environment"].pop("date"), {key: config[key] for key in PARTS}
+        shared |= {short_hash(content): content for content in (*own.values(), *facts.values())}
+        config |= {key: short_hash(content) for key, content in own.items()}
         hashed = {kind: short_hash(content) for kind, content in facts.items()}
         measured = before.runs.get(run, {}).get("measured", {})
         measured = measured | {p: record.measured(p) for p in record.probes}
@@ -198,14 +204,16 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(record: Record) -> pd.DataFrame:
-    """A run's curve without digits that say nothing: losses, seconds and the server's log to three
-    significant digits. Exact: accuracies, bytes, validation losses where they choose a round."""
-    curve = record.curve
-    losses = curve.measure.isin(["term", "loss", "seconds", "server"])
+    """A run's curve without digits that say nothing: losses and the server's log to three
+    significant digits, seconds to two. Exact: accuracies, bytes, validation losses where they
+    choose a round."""
+    curve, digits = record.curve, record.curve.measure.map(DIGITS)
     if record.config["protocol"]["early_stop"] is not None:
-        losses &= curve.split != "validation"
-    scale = 10 ** (2 - np.floor(np.log10(curve.value.abs().where(curve.value != 0, 1.0))))
-    return curve.assign(value=curve.value.mask(losses, (curve.value * scale).round() / scale))
+        digits = digits.mask((curve.measure == "loss") & (curve.split == "validation"))
+    lead = np.floor(np.log10(curve.value.abs().where(curve.value != 0, 1.0)))
+    scale = 10 ** (digits - 1 - lead)
+    rounded = (curve.value * scale).round() / scale
+    return curve.assign(value=curve.value.mask(digits.notna(), rounded))
 
 
 def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -154,6 +154,7 @@ def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
     line, curve = packed.runs[run], PackedRecord(packed.root / run, packed).curve
     return {
         **line["config"],
+        "method": packed.config(run)["method"],
         "environment": packed.facts(run, "environment"),
         "data": line["data"],
         "scores": {

@@ -55,7 +55,8 @@ NOTES: tuple[str, ...] = (
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
     "One seed has no spread: it takes that of the other rows with two seeds or more in the same "
     f"column of the table. If these have fewer than {ENOUGH} degrees of freedom, those at scale "
-    "reduced are added. The cell then shows n=1.",
+    "reduced are added, if the number is an accuracy: traffic follows from the network's size, and "
+    "rounds from how fast it learns. The cell then shows n=1.",
     "The test images' part is p(1-p)/N on each side. Ours is that of the mean of all seeds, image "
     "by image from the recorded predictions where they are kept. The paper's takes p from the "
     "printed accuracy and N from our test images, for the protocol fixes N; of an average, it adds "
@@ -71,7 +72,9 @@ NOTES: tuple[str, ...] = (
     "paper was known (ADCOL's Table 4, training alone, seed 0). `fedrepro verdicts --json` gives "
     "the word of the older rules as `earlier`, for one release. Changed on 2026-11-24, with four "
     "runs known: the paper's side takes p from the printed accuracy, a table may have trials of "
-    f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more.",
+    f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more. Changed on "
+    "2026-11-26, when ADCOL's Table 6 had its first run: before, one seed of rounds or traffic "
+    "took the spread of scale reduced, whose small network sends less.",
 )
 
 
@@ -264,10 +267,11 @@ def _compared(
 
 def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
     """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
-    two seeds: at its scale, and with few degrees of freedom at scale reduced too."""
+    two seeds: at its scale, and for an accuracy with few degrees of freedom at reduced too."""
     beside = [c for c in cells if (c.dataset, c.column) == (cell.dataset, cell.column)]
     seen, freedom = [], 0
-    for scale in dict.fromkeys((cell.scale, "reduced")):
+    scales = (cell.scale, "reduced") if cell.printed["unit"] in TOLERANCES else (cell.scale,)
+    for scale in dict.fromkeys(scales):
         if freedom < ENOUGH:
             seen += [c.reached for c in beside if c.scale == scale and c.valid > 1]
             freedom = sum(len(values) - 1 for values in seen)

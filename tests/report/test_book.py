@@ -78,14 +78,15 @@ def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(show
 
 
 def test_each_number_leads_to_the_runs_of_its_seeds():
-    found = results.recorded("fedapc").where(dataset="office10")
+    found = results.recorded("fedapc").where(dataset="office10", scale="reduced")
     links = found.links("table-1-office10")
     runs = [r.record.run_id for *_, r in found.runs("table-1-office10") if r.label == "MOON"]
     moon = "-".join(run[:SHORT] for run in runs)
     assert len(runs) > 1
     assert links["office10", "reduced", "MOON", "avg"] == f"../../run.html#run-{moon}"
     assert {row["method"] for row in found.cells("table-1-office10")} == {k[2] for k in links}
-    found = results.recorded("adcol").where(dataset="office10", seed=0)  # a ratio: to all arms
+    where = {"dataset": "office10", "scale": "reduced", "seed": 0}
+    found = results.recorded("adcol").where(**where)  # a ratio: to all arms
     (to,) = found.links("prose-relative-gain").values()
     runs = {r.record.run_id[:SHORT] for *_, r in found.runs("prose-relative-gain")}
     assert set(to.partition("#run-")[2].split("-")) == runs and len(runs) > 1

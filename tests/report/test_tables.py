@@ -66,13 +66,6 @@ def test_a_cell_shows_paper_ours_difference_and_verdict():
     assert row_of(mean, "ADCOL") == ["ADCOL", "80.2 ± 0.5", "not run", "–", "not run"]
 
 
-def test_a_table_without_an_average_or_with_nothing_else_is_one():
-    only = table({("ADCOL", "avg"): [80.0] * 3})
-    for frame in (only[only.column == "avg"], build_table(ADCOL, "table-3-sizes", [])):
-        html = tables.beside_table(frame).html
-        assert html.count("<table") == 1 and "<details>" not in html
-
-
 def test_marks_are_letters_explained_below():
     values = {("ADCOL", "mnist"): [94.7] * 3, ("ADCOL", "synthdigits-standin"): [70.0] * 3}
     frame = table({**values, ("ADCOL", "avg"): [80.0] * 3}, caveats=(SUBSET,))
