@@ -31,6 +31,7 @@ STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued result
 FOLDER = RECORDS
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 OWN = ("method", "column", "value")  # of a glued row; the rest is glued once for rows in sequence
+ONE = ("dataset", "scale", "seed", "method", "column")  # of a row: what names one number
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
@@ -184,8 +185,9 @@ class Results:
         return list(dict.fromkeys(row["dataset"] for row in self.cells(experiment)))
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        """Rows as from `Study.cells`."""
-        return [row for study in self.holding(experiment) for row in study.cells(experiment)]
+        """Rows as from `Study.cells`. A number that several studies have counts once: the last."""
+        rows = (row for study in self.holding(experiment) for row in study.cells(experiment))
+        return [*{tuple(row[key] for key in ONE): row for row in rows}.values()]
 
     @property
     def whole(self) -> Results:
@@ -232,7 +234,7 @@ class Results:
 
     def curves(self, experiment: str) -> pd.DataFrame:
         """Tidy curves of one experiment: label, seed, dataset, round, avg, bytes and domains."""
-        found = [s.curves(experiment) for s in self.holding(experiment) if s.results(experiment)]
+        found = [study.curves_of([run]) for study, _, run in self.runs(experiment)]
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
     def links(self, experiment: str) -> dict[tuple[str, str, str, str], str]:

@@ -193,6 +193,9 @@ def test_a_place_is_a_sentence_with_computed_numbers():
         "in the paper ADCOL is number 1 of 5 with 62.6."
     )
     assert views.place(found, "table-4", "office10", "Ditto") == f"Ditto: {views.NOTHING}"
+    asked, again = ("table-4", "office10", "ADCOL"), Results([*found.studies, found.studies[0]])
+    assert views.place(again, *asked) == views.place(found, *asked)  # a seed that two studies have
+    assert again.cells("table-4") == found.cells("table-4")
 
 
 def test_a_table_with_its_figures_a_data_set_at_a_time(monkeypatch):
