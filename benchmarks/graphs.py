@@ -1,9 +1,9 @@
 """The plain loop on a GPU, with the kernels of a step's gradients launched together.
 
-A deep network on small batches keeps a GPU waiting for the host: ADCOL's ResNet-50 launches more
-than a thousand small kernels a step. Here the same kernels are recorded once as a CUDA graph, for
-each loss and each size of a batch, and then repeated; so the numbers are the plain loop's, bit by
-bit (`gpu.py --only checks`).
+The plain loop launches the kernels of a step one by one, which costs the host time. Here they are
+recorded once as a CUDA graph, for each loss and each size of a batch, and then launched together.
+They are the same kernels, so the numbers are the plain loop's, bit by bit (`gpu.py --only checks`).
+How much time that saves is not measured yet.
 """
 
 from __future__ import annotations
