@@ -31,7 +31,6 @@ STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued result
 FOLDER = RECORDS
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 OWN = ("method", "column", "value")  # of a glued row; the rest is glued once for rows in sequence
-ONE = ("dataset", "scale", "seed", "method", "column")  # of a row: what names one number
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
 
 
@@ -186,8 +185,12 @@ class Results:
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         """Rows as from `Study.cells`. A number that several studies have counts once: the last."""
-        rows = (row for study in self.holding(experiment) for row in study.cells(experiment))
-        return [*{tuple(row[key] for key in ONE): row for row in rows}.values()]
+        found = {}
+        for study in self.holding(experiment):
+            for row in study.cells(experiment):
+                place = study.dataset, study.scale, study.seed, row["method"], row["column"]
+                found[place] = row
+        return list(found.values())
 
     @property
     def whole(self) -> Results:
