@@ -250,9 +250,8 @@ class Session:
         """Every method, a few where only the path is tried; augmentation; deep networks."""
         tiny = self.given.tiny
         on_images = [n for n in methods.names() if not methods.get(n).needs_embeddings]
-        cases: dict[str, Case] = {}
-        for n in TIMED if tiny else on_images:
-            cases[n] = {"method": n, "what": "method"}
+        names = TIMED if tiny else on_images
+        cases: dict[str, Case] = {n: {"method": n, "what": "method"} for n in names}
         networks = ("small-cnn",) if tiny else ("digit-cnn", "resnet10", "adcol-resnet50")
         for what in ("augmentation", *networks):
             cases[what] = {"method": "FedAvg", "what": what}

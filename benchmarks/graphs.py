@@ -28,6 +28,8 @@ Found = tuple[dict[str, Tensor], dict[str, Tensor]]
 
 
 class GraphEngine(LoopEngine):
+    """Records what `_gradients` launches, by loss, trained parameters, sizes and message's form."""
+
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._pool = torch.cuda.graph_pool_handle()

@@ -197,6 +197,7 @@ def numbers(row: dict[int, dict[str, float]], column: str) -> list[float]:
 
 
 def numbers_of(name: str, experiment: dict[str, Any], dataset: str, scale: str) -> Numbers:
+    """All numbers of an experiment; rows that diverged have none."""
     rows, kind = claims.rows_of(name, experiment["id"], dataset, scale), experiment["kind"]
     for one, label in diverged(dataset, scale):
         rows.pop(label if one == experiment["id"] else "", None)
@@ -210,12 +211,9 @@ def numbers_of(name: str, experiment: dict[str, Any], dataset: str, scale: str) 
         runs = {label: own[seed] for label, own in rows.items() if seed in own}
         if not {*experiment["target"]["lowest_of"]} <= {*runs}:
             continue
-        until = {
-            label: {column: pair[REACHED[kind]] for column, pair in ends.items()}
-            for label, ends in claims.costs(name, experiment, runs, rule(name)).items()
-        }
-        for label, ends in until.items():
-            found.setdefault(label, {})[seed] = ends
+        for label, ends in claims.costs(name, experiment, runs, rule(name)).items():
+            own = {column: pair[REACHED[kind]] for column, pair in ends.items()}
+            found.setdefault(label, {})[seed] = own
     return found
 
 

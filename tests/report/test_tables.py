@@ -64,6 +64,9 @@ def test_a_cell_shows_paper_ours_difference_and_verdict():
     assert cells[5:9] == ["58.2 ± 1.0", "not run", "–", "not run"]
     assert "verdict-not-run" in html
     assert row_of(mean, "ADCOL") == ["ADCOL", "80.2 ± 0.5", "not run", "–", "not run"]
+    alone = table({("ADCOL", "avg"): [80.0] * 3}).query("column == 'avg'")
+    for frame in (alone, build_table(ADCOL, "table-3-sizes", [])):  # nothing to fold
+        assert tables.beside_table(frame).html.count("<table") == 1
 
 
 def test_marks_are_letters_explained_below():
