@@ -173,11 +173,6 @@ def traffic(curve: pd.DataFrame) -> pd.DataFrame:
     return wide
 
 
-def bytes_to_round(curve: pd.DataFrame, round: int, clients: int) -> float:
-    """Bytes that one client has sent and received up to and including a round."""
-    return float(traffic(curve).loc[:round].to_numpy().sum()) / clients
-
-
 def seconds(curve: pd.DataFrame) -> "pd.Series[float]":
     """Seconds by phase of the round, summed over rounds."""
     rows = curve[curve.measure == "seconds"]

@@ -48,7 +48,7 @@ class Result:
         """By round: test accuracy per domain, `avg`, and `bytes`, one client's traffic so far."""
         table = metrics.accuracies(self.record.curve)
         sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum() / self.clients
-        table["bytes"] = sent.reindex(table.index).fillna(0.0)
+        table["bytes"] = sent.reindex(table.index, method="ffill").fillna(0.0)
         return table
 
 

@@ -49,10 +49,7 @@ def reached(result: Result, column: str, target: float) -> int | None:
 def gigabytes(asked: Asked, result: Result, column: str, target: float) -> float | None:
     """One client's traffic to the target, in the paper's own GB."""
     last = reached(result, column, target)
-    if last is None:
-        return None
-    sent = metrics.bytes_to_round(result.record.curve, last, result.clients)
-    return sent / asked.unit("gigabyte")
+    return None if last is None else float(result.curve()["bytes"][last]) / asked.unit("gigabyte")
 
 
 @quantity("rounds")
@@ -82,13 +79,11 @@ def speedup(asked: Asked) -> Values:
 
 @quantity("sampling", whole=100.0)
 def sampling(asked: Asked) -> Values:
-    """Accuracy, and rounds and bytes to a target (100 percent if none is printed)."""
-    target = asked.experiment.target
-    goal = target.accuracy if target is not None and target.accuracy is not None else 100.0
-    for result in asked.results:
-        yield result.label, "accuracy", asked.scores(result)["avg"]
-        yield result.label, "rounds", reached(result, "avg", goal)
-        yield result.label, "size_GB", gigabytes(asked, result, "avg", goal)
+    """Accuracy, and rounds and bytes to the target."""
+    for result, (column, target) in product(asked.results, targets(asked).items()):
+        yield result.label, "accuracy", asked.scores(result)[column]
+        yield result.label, "rounds", reached(result, column, target)
+        yield result.label, "size_GB", gigabytes(asked, result, column, target)
 
 
 @quantity("seconds")

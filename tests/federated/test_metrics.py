@@ -56,11 +56,10 @@ def test_means_that_differ_by_rounding_alone_are_equal(rounds):
     assert metrics.best_value({"low": 0.1, "one": min(first, second), "two": highest}) == "one"
 
 
-def test_rounds_and_bytes_to_target_and_the_best_round():
+def test_rounds_to_target_and_the_best_round():
     assert metrics.rounds_to_target(curve(), "a", 50) == 2
     assert metrics.rounds_to_target(curve(), "avg", 60) == 3
     assert metrics.rounds_to_target(curve(), "a", 99) is None
-    assert metrics.bytes_to_round(curve(), 2, clients=3) == 100
     assert metrics.best_round(curve()) == 5  # the lowest mean validation loss
     assert metrics.best_round(curve(validation=False)) == 6
 
