@@ -108,6 +108,7 @@ class Figure:
 # Row, column and value of each number; the value is None if the target was not reached, or there is
 # none. A fourth item has further keys for `cells`.
 Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, dict[str, Any]]]
+Computes = Callable[[Asked], Values]
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Quantity:
     measurement at the end of a training. figure: computes the arrays of a figure. whole: for
     accuracies, the number if all images are right (100 or 1); 0 for other numbers."""
 
-    values: Callable[[Asked], Values]
+    values: Computes
     counted: bool = False
     given: bool = False
     per_arm: bool = True
@@ -129,13 +130,11 @@ class Quantity:
 _registry: dict[str, Quantity] = {}
 
 
-def quantity(
-    *kinds: str, **traits: Any
-) -> Callable[[Callable[[Asked], Values]], Callable[[Asked], Values]]:
+def quantity(*kinds: str, **traits: Any) -> Callable[[Computes], Computes]:
     """Decorator: register a function of `Asked` for the kinds of experiments whose numbers it
     computes. traits: as in `Quantity`."""
 
-    def register(values: Callable[[Asked], Values]) -> Callable[[Asked], Values]:
+    def register(values: Computes) -> Computes:
         _registry.update(dict.fromkeys(kinds, Quantity(values, **traits)))
         return values
 

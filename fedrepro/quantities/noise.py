@@ -76,12 +76,6 @@ def binomial(accuracy: float, images: int) -> float:
     return accuracy * (1 - accuracy) / images
 
 
-def of_printed(accuracies: Sequence[float], images: Sequence[int]) -> float:
-    """Variance of a mean of domains' accuracies (0 to 1) over draws of their test images."""
-    drawn = map(binomial, accuracies, images)
-    return sum(drawn) / len(images) ** 2
-
-
 def tested_images(record: Record) -> dict[str, int]:
     """Number of test images by domain."""
     counts = pd.DataFrame(record.data["counts"])

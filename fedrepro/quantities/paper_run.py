@@ -112,11 +112,8 @@ class Study(Question):
         where |= {"progress": self.progress, "track": self.track}
         return self.store.obtain(self.spec(arm), probe=probe, **where)
 
-    def curves(self, experiment: str) -> pd.DataFrame:
-        """Tidy curves of an experiment: label, seed, dataset, round, avg, bytes and domains."""
-        return self.curves_of(self.results(experiment))
-
     def curves_of(self, results: Sequence[Result]) -> pd.DataFrame:
+        """Tidy curves of runs: label, seed, dataset, round, avg, bytes and domains."""
         frames = [
             r.curve().reset_index().assign(label=r.label, seed=self.seed, dataset=self.dataset)
             for r in results

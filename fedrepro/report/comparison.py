@@ -16,7 +16,7 @@ from fedrepro import papers
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Comparison, Paper
 from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
-from fedrepro.quantities.noise import Noise, combined, of_printed, tested_images
+from fedrepro.quantities.noise import Noise, binomial, combined, tested_images
 from fedrepro.records import Record
 from fedrepro.report.results import recorded
 
@@ -106,7 +106,8 @@ def drawn(
     known = [cell if cell is not None and cell.value is not None else own for cell in cells]
     whole = 1.0 if printed.unit_of(paper.column(table, column) or column) == "fraction" else 100.0
     shares = [cell.value / whole for cell in known if cell is not None and cell.value is not None]
-    theirs = of_printed(shares, [images[domain] for domain in domains])
+    sizes = [images[domain] for domain in domains]
+    theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
     return whole**2 * noise.variance([runs], column), whole**2 * theirs
 
 

@@ -31,7 +31,7 @@ def curves(
     """Test accuracy during training: one line per label, the mean over seeds, in a band from the
     lowest to the highest seed. A mean ends where its first seed ends.
 
-    frame: from `Study.curves`. x="bytes": one client's traffic so far in MB (10^6 bytes), on a
+    frame: from `Study.curves_of`. x="bytes": one client's traffic so far in MB (10^6 bytes), on a
     logarithmic axis; a label that sends nothing is a level line at its last accuracy. printed: the
     paper's final accuracy of some labels, a thin dotted line in the label's colour.
     """

@@ -85,7 +85,7 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
         assert isinstance(kept, Kept) and list(names) == chosen
         for name in chosen:
             assert kept.cells(name) == live.cells(name)
-        pd.testing.assert_frame_equal(kept.curves("table-1"), live.curves("table-1"))
+        pd.testing.assert_frame_equal(*(s.curves_of(s.results("table-1")) for s in (kept, live)))
     assert recorded("adcol", tmp_path).studies == []  # smoke is no result
     next(tmp_path.glob("*/done")).unlink()
     with pytest.raises(FedReproError, match=r"one used run .* which is not in"):
