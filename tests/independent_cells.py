@@ -37,8 +37,7 @@ def table_of(name: str, experiment: dict[str, Any]) -> str:
 def printed(name: str, table: str, row: str, column: str) -> str:
     """A cell's text; empty where there is none."""
     found = tables(name)[table]
-    cells = next((r["cells"] for r in found["rows"] if r["method"] == row), "")
-    places = dict(zip(found["columns"], str(cells).split(), strict=False))
+    places = dict(zip(found["columns"], found["rows"].get(row, "").split(), strict=False))
     return places.get(column, "")
 
 

@@ -106,7 +106,7 @@ def test_verdicts_list_every_printed_cell_once(tmp_path):
         (name, table.id, method, column)
         for name in papers.list()
         for table in papers.load(name).tables
-        for method in table.methods
+        for method in table.rows
         for column in table.columns
     ]
     found = [(row["paper"], row["table"], row["method"], row["column"]) for row in rows]

@@ -36,15 +36,9 @@ def _cells(raw: Any) -> Any:
     return tuple(map(parse_cell, raw.split())) if isinstance(raw, str) else raw
 
 
-class Row(_Spec):
-    """One printed row: the method (or setting) and its cells, in the order of the columns."""
-
-    method: str
-    cells: Annotated[tuple[Cell, ...], BeforeValidator(_cells)]
-
-
 class Table(_Spec):
     """A printed table, or one block of it (or numbers of a figure or of prose).
+    rows: by method (or setting), the cells in the order of the columns.
     unit: of every column not named in ``units``. std_over: what the printed std runs over; only one
     over trials can enter an interval. trials: of its numbers, if not the paper's."""
 
@@ -57,22 +51,15 @@ class Table(_Spec):
     setting: str = ""
     notes: str = ""
     columns: tuple[str, ...]
-    rows: tuple[Row, ...]
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return tuple(row.method for row in self.rows)
+    rows: dict[str, Annotated[tuple[Cell, ...], BeforeValidator(_cells)]]
 
     def cell(self, method: str, column: str) -> Cell | None:
         """The printed cell, None if the table has no such row or column."""
-        for row in self.rows:
-            if row.method == method and column in self.columns:
-                return row.cells[self.columns.index(column)]
-        return None
+        return dict(zip(self.columns, self.rows.get(method, ()), strict=False)).get(column)
 
     def values(self, column: str) -> dict[str, float]:
         """The printed numbers of a column by row."""
-        cells = {method: self.cell(method, column) for method in self.methods}
+        cells = {method: self.cell(method, column) for method in self.rows}
         return {m: c.value for m, c in cells.items() if c is not None and c.value is not None}
 
     def unit_of(self, column: str) -> str:

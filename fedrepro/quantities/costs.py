@@ -68,7 +68,7 @@ def traffic(asked: Asked) -> Values:
 def speedup(asked: Asked) -> Values:
     """Ratios of traffic: the printed row "A vs B" is B's traffic divided by A's."""
     by_label = {result.label: result for result in asked.results}
-    for row in asked.table.methods:
+    for row in asked.table.rows:
         ours, _, theirs = row.partition(" vs ")
         if ours not in by_label or theirs not in by_label:
             continue

@@ -58,7 +58,7 @@ def row(asked: Asked, domain: str | None = None) -> str:
     if domain is None:
         return start
     names = (f"{start} / {name}" for name in asked.paper.columns.get(domain, ()))
-    return next((name for name in names if name in asked.table.methods), f"{start} / {domain}")
+    return next((name for name in names if name in asked.table.rows), f"{start} / {domain}")
 
 
 @quantity("counts", counted=True)
@@ -77,10 +77,11 @@ def clients(asked: Asked) -> Values:
     """Clients of each domain, in the one printed row."""
     federation = asked.federation
     owners = [client.domain for client in federation.clients]
+    (printed,) = asked.table.rows
     for domain in federation.domains:
         caveats = list(federation.deviations.get(domain, ()))
         more = {"standin": domain in federation.standins, "caveats": caveats}
-        yield asked.table.methods[0], domain, float(owners.count(domain)), more
+        yield printed, domain, float(owners.count(domain)), more
 
 
 @quantity("shares")
@@ -142,7 +143,7 @@ def sizes(asked: Asked) -> Values:
     given = asked.federation
     lesser = {"standin": bool(given.standins), "subset": bool(given.subsets)}
     for row, value, *of_images in of_fedpall(asked):
-        more: dict[str, Any] = {"alternative": row not in asked.table.methods}
+        more: dict[str, Any] = {"alternative": row not in asked.table.rows}
         more |= lesser if of_images else {}
         yield row, "value", round(value, asked.digits(row, "value")), more
 

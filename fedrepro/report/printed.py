@@ -86,13 +86,13 @@ def averages(paper: Paper) -> pd.DataFrame:
     for table in paper.tables:
         if table.unit not in ("percent", "fraction") or len({*table.columns, "avg"}) < 3:
             continue
-        for row in table.rows if "avg" in table.columns else ():
-            split = [cell.printed.partition("±")[0].strip() for cell in row.cells]
+        for method, printed in table.rows.items() if "avg" in table.columns else ():
+            split = [cell.printed.partition("±")[0].strip() for cell in printed]
             cells = dict(zip(table.columns, split, strict=True))
             average, others = cells.pop("avg"), list(cells.values())
             if "-" not in split and not average_fits(others, average):
                 mean = round(float(np.mean([float(other) for other in others])), 3)
-                rows.append((table.id, row.method, average, mean))
+                rows.append((table.id, method, average, mean))
     return pd.DataFrame(rows, columns=["table", "method", "printed", "mean of the row"])
 
 
@@ -118,7 +118,7 @@ def shown(paper: Paper) -> Html:
 def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:
     """(mean, deviation) as printed, the second empty if there is none."""
     printed = paper.table(table)
-    cells = [printed.cell(method, column) for method in printed.methods]
+    cells = [printed.cell(method, column) for method in printed.rows]
     texts = [cell.printed.partition("±") for cell in cells if cell and cell.value is not None]
     return [(mean.strip(), std.strip()) for mean, _, std in texts]
 

@@ -150,7 +150,7 @@ class Section:
             rows = [row | {"published": None, "published_std": None} for row in rows]
         self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
         shown = {method for method, _ in self.cells}
-        methods = dict.fromkeys([*table.methods, *(row["method"] for row in rows)])
+        methods = dict.fromkeys([*table.rows, *(row["method"] for row in rows)])
         self.methods = [method for method in methods if method in shown]
         self.standins = {row["column"] for row in rows if row["standin"]}
         # Whether no printed number belongs to these data; whether the authors' files have some.

@@ -107,10 +107,10 @@ def build_table(
     covered = {(cell.method, cell.column) for cell in shown}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     missing = [
-        _Cell(paper, table, (dataset, None, row.method, column), ())
-        for row in paper.table(table).rows
+        _Cell(paper, table, (dataset, None, method, column), ())
+        for method in paper.table(table).rows
         for column in paper.table(table).columns
-        if (row.method, column) not in covered
+        if (method, column) not in covered
     ]
     _judge(paper, table, cells + missing)
     columns = list(COLUMNS)

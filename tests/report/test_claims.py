@@ -205,7 +205,7 @@ def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
                 continue
             if test.above is not None:
                 table = loaded.experiment(test.experiment).table
-                assert table and test.better in loaded.table(table).methods
+                assert table and test.better in loaded.table(table).rows
                 continue
             labels = {spec.label for spec in loaded.arm_specs(test.experiment)}
             others = {spec.label for spec in loaded.arm_specs(test.against or test.experiment)}
