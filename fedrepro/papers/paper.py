@@ -241,12 +241,11 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
     def _arm(self, spec: ArmSpec, protocol: Protocol, base: str, tuning: Tuning | None) -> Arm:
         if spec.clients_each is not None:
             protocol = _equal_clients(protocol, spec.clients_each)
-        at_scale = spec.protocol if protocol.scale == "paper" else spec.scales.get(protocol.scale)
-        here = spec.where.get(protocol.data.dataset, {})
-        changes = {**spec.everywhere, **here, **(at_scale or {})}
+        changes: dict[str, Any] = {}
         if spec.rounds_share is not None:
-            rounds = max(1, round(spec.rounds_share * protocol.rounds))
-            changes = {"rounds": rounds, **changes}
+            changes["rounds"] = max(1, round(spec.rounds_share * protocol.rounds))
+        here, at_scale = spec.where.get(protocol.data.dataset), spec.scales.get(protocol.scale)
+        changes |= {**spec.everywhere, **(here or {}), **(at_scale or {})}
         defaults = self.settings_of(spec.method, base)
         fields = {key: setting.value for key, setting in defaults.items()} | spec.fields
         hashable = {

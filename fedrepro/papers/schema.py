@@ -168,23 +168,21 @@ class Claim(_Spec):
 
 
 class ArmSpec(_Spec):
-    """One curve of an experiment. ``protocol`` changes the paper-scale protocol, ``scales`` the
-    protocol of another scale, ``rounds_share`` the rounds at every scale.
-    everywhere: changes at every scale; ``where``: those on a data set, by its name. Both come
-    before ``protocol`` and ``scales``. tuned: the method's fields that get a tuned value, instead
-    of the protocol's setting. constant: one field of the method, and the values that are tried
-    instead of its own after the protocol's setting is tuned. clients_each: clients in every
-    domain; an experiment may set them by scale. row, column: the printed place of the mean accuracy
-    in kind ``grid``; by default the label and the first column. alternative: a second reading of
-    the paper, without a row in its table."""
+    """One curve of an experiment. Changes of the protocol, later ones winning: ``rounds_share`` of
+    the rounds, ``everywhere``, ``where`` by data set, ``scales`` by scale.
+    tuned: the method's fields that get a tuned value, instead of the protocol's setting.
+    constant: one field of the method, and the values that are tried instead of its own after the
+    protocol's setting is tuned. clients_each: clients in every domain; an experiment may set them
+    by scale. row, column: the printed place of the mean accuracy in kind ``grid``; by default the
+    label and the first column. alternative: a second reading of the paper, without a row in its
+    table."""
 
     label: str
     method: str
     fields: dict[str, Any] = {}
-    protocol: dict[str, Any] = {}
-    scales: dict[Scale, dict[str, Any]] = {}
     everywhere: dict[str, Any] = {}
     where: dict[str, dict[str, Any]] = {}
+    scales: dict[Scale, dict[str, Any]] = {}
     tuned: tuple[str, ...] = ()
     constant: dict[str, tuple[float, ...]] = Field({}, max_length=1)
     clients_each: Count | None = None
