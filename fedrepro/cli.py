@@ -208,25 +208,23 @@ def run(
     from fedrepro import papers
 
     loaded = papers.load(paper)
-    only, changed = _split(methods, loaded.labels), changes_of(changes)
+    how: dict[str, Any] = {"only": _split(methods, loaded.labels), "changes": changes_of(changes)}
+    how |= {"device": device, "engine": engine}
     names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
-    asked = [
-        papers.Question(loaded, name, scale, seed, only, changed, device, engine) for name in names
-    ]
-    todo = [(a, name) for a in asked for name in a.chosen(experiment)]
+    asked = [papers.Question(loaded, name, scale, seed, **how) for name in names]
+    todo = [(one.dataset, name) for one in asked for name in one.chosen(experiment)]
     if not todo:
         raise FedReproError(
             f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"
         )
     from fedrepro.base.progress import progress
-    from fedrepro.quantities.paper_run import Study  # torch comes with it
-    from fedrepro.records import Store
+    from fedrepro.quantities.paper_run import study  # torch comes with it
     from fedrepro.records.record import pick_device
     from fedrepro.report.printout import result
 
     pick_device(device)
-    where = {"store": Store(runs), "data_root": data_root, "progress": progress()}
-    studies = [(Study.of(question, **where), name) for question, name in todo]
+    how |= {"runs_dir": runs, "data_root": data_root, "progress": progress()}
+    studies = [(study(paper, data, scale, seed, **how), name) for data, name in todo]
     for one, name in studies:
         one.announce([name])
     for one, name in studies:

@@ -2,9 +2,9 @@
 The numbers of the command line and of the notebooks are computed here."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pandas as pd
 
@@ -29,11 +29,6 @@ class Study(Question):
     store: Store = field(default_factory=lambda: Store(RUNS))
     progress: Progress | None = None
     track: str | type[Tracker] = ""
-
-    @classmethod
-    def of(cls, question: Question, **where: Any) -> Self:
-        """The study that answers a question."""
-        return cls(**{f.name: getattr(question, f.name) for f in fields(question)}, **where)
 
     def results(self, experiment: str) -> list[Result]:
         """The finished runs of an experiment, trained if they are not in the store, except arms
