@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,12 @@ import entry
 import report
 import torch
 from peers.shared import name_for_the_library
-from rounds import RESULTS, Settings, made_federation
+from rounds import Settings, made_federation
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.fedavg import FedAvg
-from fedrepro.records.record import environment
 
 # Images of a client, their side in pixels, and a batch: about a second a round on two cores.
 WORK = {
@@ -66,6 +66,18 @@ def measure(settings: Settings) -> dict[str, Any]:
     return {"parameters": sum(w.numel() for w in weights), **seconds}
 
 
+def measure_all(models: Sequence[str], base: Settings) -> list[dict[str, Any]]:
+    """`measure` of every network and precision."""
+    found = []
+    for model, precision in product(models, PRECISIONS):
+        images, size, batch = WORK[model]
+        work = {"images": images, "size": size, "batch": batch}
+        settings = replace(base, model=model, precision=precision, **work)
+        found.append({"settings": asdict(settings), **measure(settings)})
+        print(f"{model}, {precision}: done", file=sys.stderr, flush=True)
+    return found
+
+
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     plan.add_argument("--model", nargs="+", default=list(WORK), choices=list(WORK))
@@ -79,22 +91,9 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
     name_for_the_library()
     base = Settings(clients=2 * given.threads, threads=given.threads, repeat=given.repeat, rounds=1)
-    before, found = os.getloadavg()[0], []
-    for model in given.model:
-        images, size, batch = WORK[model]
-        for precision in PRECISIONS:
-            settings = replace(
-                base, model=model, images=images, size=size, batch=batch, precision=precision
-            )
-            found.append({"settings": asdict(settings), **measure(settings)})
-            print(f"{model}, {precision}: done", file=sys.stderr, flush=True)
-    content = {
-        "command": entry.command("at_once", sys.argv[1:] if words is None else words),
-        "environment": environment(torch.device("cpu")),
-        "load_average": {"before": before, "after": os.getloadavg()[0]},
-        "results": found,
-    }
-    files.write_json(given.json or RESULTS / "at-once-cpu.json", content)
+    call = entry.command("at_once", words)
+    content = entry.stored(call, "cpu", lambda: measure_all(given.model, base))
+    files.write_json(given.json or entry.RESULTS / "at-once-cpu.json", content)
     entry.show(report.at_once_rows(content))
 
 

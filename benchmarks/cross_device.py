@@ -30,12 +30,12 @@ from peers.shared import MARK, Work
 from rounds import made_samples
 from rounds import ratios as paired
 
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.engine import ENGINES
 from fedrepro.records.record import environment, pick_device
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 LIBRARY = "library"
 OWN = (LIBRARY, "field")  # run by the Python that runs this
 PEERS = ("pfl", "pfl-torchrun", "flower", "field")  # those measured where nobody names any
@@ -279,12 +279,11 @@ def called(given: argparse.Namespace, words: Sequence[str]) -> dict[str, Any]:
 def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
     kind = "" if given.precision == "float32" else f"-{given.precision}"
-    path = given.json or RESULTS / f"cross-device{kind}-{given.device}.json"
+    path = given.json or entry.RESULTS / f"cross-device{kind}-{given.device}.json"
     held = called(given, sys.argv[1:] if words is None else words)
     if given.add and path.exists():
         held = joined(json.loads(path.read_text(encoding="utf-8")), held)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+    files.write_json(path, held)
     entry.show(report.cross_device_rows(held))
 
 

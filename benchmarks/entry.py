@@ -1,14 +1,22 @@
-"""How a script reads counts, names its call and ends: bad input is one line on standard error and
+"""How a script reads counts, stores a call and ends: bad input is one line on standard error and
 status 2, as on the command line. It has no command; the others ask.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
 
 from fedrepro.base.errors import FedReproError
+from fedrepro.records.record import environment
+
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def count(text: str) -> int:
@@ -21,9 +29,10 @@ def count(text: str) -> int:
 PLACES = ("--json", "--results", "--folder", "--runs", "--data-root")
 
 
-def command(script: str, words: Sequence[str]) -> str:
+def command(script: str, words: Sequence[str] | None) -> str:
     """A call as it is stored: without the places of its files, which are no part of what is
-    measured."""
+    measured. words: None for those of this process."""
+    words = sys.argv[1:] if words is None else words
     places = [i for i, word in enumerate(words) if word in PLACES]
     kept = [
         word
@@ -31,6 +40,19 @@ def command(script: str, words: Sequence[str]) -> str:
         if word.partition("=")[0] not in PLACES and i - 1 not in places
     ]
     return " ".join([f"python benchmarks/{script}.py", *kept])
+
+
+def stored(call: str, device: str, measure: Callable[[], Any], **facts: Any) -> dict[str, Any]:
+    """What a file keeps of a call: its command, facts such as the settings, the machine and its
+    load before and after, and what was measured."""
+    before, results = os.getloadavg()[0], measure()
+    return {
+        "command": call,
+        **facts,
+        "environment": environment(torch.device(device)),
+        "load_average": {"before": before, "after": os.getloadavg()[0]},
+        "results": results,
+    }
 
 
 def show(rows: Iterable[Mapping[str, str]]) -> None:

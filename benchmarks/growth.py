@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
@@ -37,9 +38,8 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import ClientData, Federation
 from fedrepro.federated.rounds import Training
 from fedrepro.models import build_model, parameter_count
-from fedrepro.records.record import environment, pick_device
+from fedrepro.records.record import pick_device
 
-RESULTS = Path(__file__).resolve().parent / "results"
 METHODS = ("FedAvg", "ADCOL")
 DOMAINS = 5
 AXES = {
@@ -207,22 +207,6 @@ def measure(axis: str, values: Sequence[int], base: Point, repeat: int) -> dict[
     }
 
 
-def stored(
-    axis: str, values: Sequence[int], base: Point, repeat: int, command: str
-) -> dict[str, Any]:
-    """Everything of one axis, as it is stored."""
-    load_before = os.getloadavg()[0]
-    results = measure(axis, values, base, repeat)
-    return {
-        "command": command,
-        "axis": axis,
-        "settings": {"repeat": repeat, "warm_up": 1, **asdict(base)},
-        "environment": environment(torch.device(base.device)),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
-        "results": results,
-    }
-
-
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     plan.add_argument("--axis", nargs="+", choices=tuple(AXES), default=list(AXES))
@@ -235,7 +219,7 @@ def parser() -> argparse.ArgumentParser:
     plan.add_argument("--repeat", type=entry.count, default=2, help="processes a point")
     plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
     plan.add_argument("--seed", type=int, default=0)
-    plan.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
+    plan.add_argument("--results", type=Path, default=entry.RESULTS, help="folder of the files")
     return plan
 
 
@@ -261,9 +245,11 @@ def main(words: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     names = ("engine", "device", "images", "batch", "rounds", "threads", "seed")
     base = Point("", **{name: getattr(given, name) for name in names})
-    command = entry.command("growth", sys.argv[1:] if words is None else words)
+    call = entry.command("growth", words)
+    settings = {"repeat": given.repeat, "warm_up": 1, **asdict(base)}
     for axis, values in axes:
-        found = stored(axis, values, base, given.repeat, command)
+        work = partial(measure, axis, values, base, given.repeat)
+        found = entry.stored(call, given.device, work, axis=axis, settings=settings)
         path = given.results / f"growth-{axis}-{given.engine}-{given.device}.json"
         files.write_json(path, found)
         print(slopes([found]).to_string(index=False))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ import entry
 import pandas as pd
 import report
 import torch
-from rounds import Settings, made_federation, synchronize
+from rounds import Settings, add_work, made_federation, synchronize
 
 from fedrepro import methods
 from fedrepro.base import files
@@ -34,9 +33,8 @@ from fedrepro.engine import LoopEngine
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.methods.server import Server
-from fedrepro.records.record import environment, pick_device
+from fedrepro.records.record import pick_device
 
-RESULTS = Path(__file__).resolve().parent / "results"
 METHODS = ("FedAvg", "ADCOL")
 MODELS = ("digit-cnn", "small-cnn")
 LARGE = ("messages", "server", "evaluate")  # the library's own phases, beside `train`
@@ -146,18 +144,20 @@ def with_tests(settings: Settings) -> Any:
     return replace(federation, tests={c.name: c.train for c in tests.clients})
 
 
+def measure_all(models: Sequence[Settings]) -> dict[str, dict[str, Any]]:
+    """`measure` of every network and method."""
+    results: dict[str, dict[str, Any]] = {}
+    for settings in models:
+        for method in METHODS:
+            results.setdefault(settings.model, {})[method] = measure(method, settings)
+            print(f"{settings.model}, {method}: done", file=sys.stderr, flush=True)
+    return results
+
+
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     plan.add_argument("--model", nargs="+", default=list(MODELS), help="networks by name")
-    plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    plan.add_argument("--clients", type=entry.count, default=5)
-    plan.add_argument("--images", type=entry.count, default=192, help="of each client, to train on")
-    plan.add_argument("--size", type=entry.count, default=28, help="pixels")
-    plan.add_argument("--batch", type=entry.count, default=64)
-    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
-    plan.add_argument("--repeat", type=entry.count, default=5, help="watched, as many in between")
-    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
-    plan.add_argument("--seed", type=int, default=0)
+    add_work(plan, images=192)  # --repeat: watched rounds, and as many in between
     plan.add_argument("--json", type=Path, help="default: results/phases-DEVICE.json")
     return plan
 
@@ -168,22 +168,10 @@ def main(words: Sequence[str] | None = None) -> None:
     settings = Settings(**{name: getattr(given, name) for name in names})
     pick_device(given.device)
     torch.set_num_threads(given.threads)
-    load_before = os.getloadavg()[0]
-    results: dict[str, dict[str, Any]] = {}
-    for model in given.model:
-        for method in METHODS:
-            found = measure(method, replace(settings, model=model))
-            results.setdefault(model, {})[method] = found
-            print(f"{model}, {method}: done", file=sys.stderr, flush=True)
     asked = {name: value for name, value in asdict(settings).items() if name in names}
-    content = {
-        "command": entry.command("phases", sys.argv[1:] if words is None else words),
-        "settings": asked,
-        "environment": environment(torch.device(given.device)),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
-        "results": results,
-    }
-    files.write_json(given.json or RESULTS / f"phases-{given.device}.json", content)
+    call, models = entry.command("phases", words), [replace(settings, model=m) for m in given.model]
+    content = entry.stored(call, given.device, lambda: measure_all(models), settings=asked)
+    files.write_json(given.json or entry.RESULTS / f"phases-{given.device}.json", content)
     shown = pd.DataFrame(report.phase_rows(content)).set_index("network, method")
     print(shown.T.to_string())
 

@@ -23,7 +23,6 @@ from fedrepro.federated import metrics
 from fedrepro.quantities.paper_run import study
 from fedrepro.records.record import environment, pick_device
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PAPER, RULE, BASE = "adcol", "last5", "float32"
 
 
@@ -85,12 +84,12 @@ def main(words: Sequence[str] | None = None) -> None:
         raise FedReproError("a CPU has no tf32; pass --device cuda, or --precision bf16")
     keys = ("precision", "experiment", "dataset", "scale", "seeds", "device")
     stored: dict[str, Any] = {
-        "command": entry.command("precision", sys.argv[1:] if words is None else words),
+        "command": entry.command("precision", words),
         "settings": {"paper": PAPER, "rule": RULE, **{k: getattr(given, k) for k in keys}},
         "environment": environment(device),
         "results": measure(given),
     }
-    path = given.json or RESULTS / f"precision-{given.precision}-{given.device}.json"
+    path = given.json or entry.RESULTS / f"precision-{given.precision}-{given.device}.json"
     files.write_json(path, stored)
     print(path)
 

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+import entry
 import numpy as np
 import pandas as pd
 from scipy.stats import t
@@ -22,7 +23,6 @@ from fedrepro.report.picture import COLOURS, GRID, Picture, label_axes, legend_a
 from fedrepro.report.tables import Html, nothing, styled
 from fedrepro.report.views import show
 
-RESULTS = Path(__file__).resolve().parent / "results"
 NOTHING = "No measurement of this is stored yet."
 File = Mapping[str, Any]
 PARTS = {  # of a round, in order; the first five are its training
@@ -41,7 +41,7 @@ HATCHES = ("", "", "", "////", "....", "", "xxxx", "\\\\\\\\")
 def stored(pattern: str, folder: Path | None = None) -> dict[str, dict[str, Any]]:
     """Stored measurements by file name. FedReproError: a file that is no JSON object."""
     found = {}
-    for path in sorted((folder or RESULTS).glob(pattern)):
+    for path in sorted((folder or entry.RESULTS).glob(pattern)):
         try:
             found[path.name] = dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, TypeError, ValueError) as error:

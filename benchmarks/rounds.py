@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import pairwise, product
 from operator import itemgetter
 from pathlib import Path
@@ -29,15 +30,15 @@ import torch
 from field_loop import FIELDS, METHODS, FieldLoop
 
 from fedrepro import methods
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol, parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
-from fedrepro.records.record import environment, pick_device
+from fedrepro.records.record import pick_device
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "results"
 SIDES = ("library", "field")
 CLASSES = 10
 CHECK_ROUNDS = 2
@@ -261,12 +262,9 @@ def mean_seconds(found: Found) -> float:
     return statistics.fmean(found["seconds"])
 
 
-def measure(settings: Settings, command: str) -> dict[str, Any]:
-    """Everything of one measurement, as it is stored."""
-    pick_device(settings.device)  # a missing device ends here; both sides get the same settings
-    torch.set_num_threads(settings.threads)
+def measure(settings: Settings) -> dict[str, Any]:
+    """By method: the checked losses, and seconds and memory of both sides with their ratios."""
     federation = made_federation(settings)
-    load_before = os.getloadavg()[0]
     checks = {m: check(m, settings, federation) for m in METHODS}
     key = "device_peak" if settings.device == "cuda" else "peak"
     results = {}
@@ -283,28 +281,27 @@ def measure(settings: Settings, command: str) -> dict[str, Any]:
             "memory_ratio": memory["library"][key] / memory["field"][key],
             "check": checks[method],
         }
-    return {
-        "command": command,
-        "settings": asdict(settings),
-        "environment": environment(torch.device(settings.device)),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
-        "results": results,
-    }
+    return results
+
+
+def add_work(plan: argparse.ArgumentParser, images: int = Settings.images) -> None:
+    """The options of what is trained, by the names in `Settings`."""
+    plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    plan.add_argument("--clients", type=entry.count, default=5)
+    plan.add_argument("--images", type=entry.count, default=images, help="of a client, to train on")
+    plan.add_argument("--size", type=entry.count, default=28, help="pixels")
+    plan.add_argument("--batch", type=entry.count, default=64)
+    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
+    plan.add_argument("--repeat", type=entry.count, default=5)
+    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
+    plan.add_argument("--seed", type=int, default=0)
 
 
 def parser() -> argparse.ArgumentParser:
     plan = argparse.ArgumentParser(description="library against field's loop, as ratios")
     plan.add_argument("--model", default="digit-cnn", help="digit-cnn, small-cnn, adcol-resnet50")
-    plan.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    plan.add_argument("--clients", type=entry.count, default=5)
-    plan.add_argument("--images", type=entry.count, default=743, help="of each client, to train on")
-    plan.add_argument("--size", type=entry.count, default=28, help="pixels")
-    plan.add_argument("--batch", type=entry.count, default=64)
-    plan.add_argument("--epochs", type=entry.count, default=1, help="local epochs a round")
+    add_work(plan)
     plan.add_argument("--rounds", type=entry.count, default=1, help="timed rounds in each repeat")
-    plan.add_argument("--repeat", type=entry.count, default=5)
-    plan.add_argument("--threads", type=entry.count, default=os.cpu_count() or 1)
-    plan.add_argument("--seed", type=int, default=0)
     plan.add_argument("--precision", default="float32", choices=("float32", "bf16"))
     plan.add_argument(
         "--json", type=Path, help="default: results/rounds-MODEL[-PRECISION]-DEVICE.json"
@@ -317,17 +314,17 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser().parse_args(words)
     chosen = {name: getattr(given, name) for name in Settings.__dataclass_fields__}
     settings = replace(Settings(), **chosen)
+    torch.set_num_threads(settings.threads)
+    pick_device(settings.device)  # a missing device ends here; both sides get the same settings
     if given.side:
-        torch.set_num_threads(settings.threads)
-        pick_device(settings.device)
         print(json.dumps(measured_here(*given.side, settings)))
         return
-    command = entry.command("rounds", sys.argv[1:] if words is None else words)
-    stored = measure(settings, command)
+    call = entry.command("rounds", words)
+    work = partial(measure, settings)
+    stored = entry.stored(call, settings.device, work, settings=asdict(settings))
     kind = "" if settings.precision == "float32" else f"-{settings.precision}"
-    path = given.json or RESULTS / f"rounds-{settings.model}{kind}-{settings.device}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    name = f"rounds-{settings.model}{kind}-{settings.device}.json"
+    files.write_json(given.json or entry.RESULTS / name, stored)
     import report  # only here: the processes that are measured do without it
 
     entry.show(report.round_rows(stored))
