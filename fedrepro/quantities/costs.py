@@ -3,7 +3,7 @@ estimate of a run's floating point operations, made without training it.
 A target accuracy is the printed one, or the lowest final one among some arms."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -42,48 +42,46 @@ def targets(asked: Asked) -> dict[str, float]:
     return {c: min(scores[label][c] for label in target.lowest_of) for c in columns}
 
 
-def reached(result: Result, column: str, target: float) -> int | None:
-    return metrics.rounds_to_target(result.record.curve, column, target)
-
-
-def gigabytes(asked: Asked, result: Result, column: str, target: float) -> float | None:
-    """One client's traffic to the target, in the paper's own GB."""
-    last = reached(result, column, target)
-    return None if last is None else float(result.curve()["bytes"][last]) / asked.unit("gigabyte")
+def until(asked: Asked) -> Iterator[tuple[Result, str, int | None, float | None]]:
+    """Run and column, the round that reaches the target, and one client's traffic until then in the
+    paper's own GB; both None if it is not reached."""
+    unit = asked.unit("gigabyte")
+    for result, (column, target) in product(asked.results, targets(asked).items()):
+        last = metrics.rounds_to_target(result.record.curve, column, target)
+        sent = None if last is None else float(result.curve()["bytes"][last]) / unit
+        yield result, column, last, sent
 
 
 @quantity("rounds")
 def rounds(asked: Asked) -> Values:
-    for result, (column, target) in product(asked.results, targets(asked).items()):
-        yield result.label, column, reached(result, column, target)
+    for result, column, last, _ in until(asked):
+        yield result.label, column, last
 
 
 @quantity("traffic")
 def traffic(asked: Asked) -> Values:
-    for result, (column, target) in product(asked.results, targets(asked).items()):
-        yield result.label, column, gigabytes(asked, result, column, target)
+    for result, column, _, sent in until(asked):
+        yield result.label, column, sent
 
 
 @quantity("speedup", per_arm=False)
 def speedup(asked: Asked) -> Values:
     """Ratios of traffic: the printed row "A vs B" is B's traffic divided by A's."""
-    by_label = {result.label: result for result in asked.results}
-    for row in asked.table.rows:
-        ours, _, theirs = row.partition(" vs ")
-        if ours not in by_label or theirs not in by_label:
-            continue
-        for column, target in targets(asked).items():
-            pair = [gigabytes(asked, by_label[name], column, target) for name in (theirs, ours)]
-            yield row, column, pair[0] / pair[1] if pair[0] and pair[1] else None
+    spent = {(result.label, column): sent for result, column, _, sent in until(asked)}
+    for row, column in product(asked.table.rows, targets(asked)):
+        names = [(name, column) for name in row.split(" vs ")]
+        if spent.keys() >= set(names):
+            ours, theirs = (spent[name] for name in names)
+            yield row, column, theirs / ours if ours and theirs else None
 
 
 @quantity("sampling", whole=100.0)
 def sampling(asked: Asked) -> Values:
     """Accuracy, and rounds and bytes to the target."""
-    for result, (column, target) in product(asked.results, targets(asked).items()):
+    for result, column, last, sent in until(asked):
         yield result.label, "accuracy", asked.scores(result)[column]
-        yield result.label, "rounds", reached(result, column, target)
-        yield result.label, "size_GB", gigabytes(asked, result, column, target)
+        yield result.label, "rounds", last
+        yield result.label, "size_GB", sent
 
 
 @quantity("seconds")
@@ -208,10 +206,9 @@ def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
     """The number of all clients' training images."""
     allocation, domains = data.allocation, DATASETS.get(data.dataset, ())
     clients, each = allocation.clients or dict.fromkeys(domains, 1), allocation.per_client
-    if isinstance(each, int):
-        return each * sum(clients.values())
-    if isinstance(each, dict) and all(isinstance(each.get(d), int) for d in clients):
-        return sum(int(each[domain]) * number for domain, number in clients.items())
+    stated = each if isinstance(each, dict) else dict.fromkeys(clients, each)
+    if all(isinstance(stated.get(domain), int) for domain in clients):
+        return sum(int(stated[domain]) * number for domain, number in clients.items())
     if allocation.rule == "dirichlet" and data.split == "official":
         totals = [collection_of(domain).sources[0].totals for domain in domains]
         return sum(total[0][0] for total in totals) if all(totals) else None
