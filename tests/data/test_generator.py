@@ -1,6 +1,7 @@
 """The generated domains: the same pictures every time, all classes, and what they are named by."""
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -27,10 +28,12 @@ def test_mini_domain_has_both_parts_with_every_class(name):
 
 @pytest.mark.parametrize("name", ["mini-street", "syn-standin"])
 def test_larger_counts_extend_smaller_ones(name, monkeypatch):
-    few, few_labels, few_part = generate(name, 32, counts=(15, 7))
+    monkeypatch.setitem(generator.RECIPES, name, replace(generator.RECIPES[name], counts=(15, 7)))
+    few, few_labels, few_part = generate(name, 32)
     monkeypatch.setattr(generator, "CHUNK", 11)  # chunks may not show, nor the global generator
+    monkeypatch.setitem(generator.RECIPES, name, replace(generator.RECIPES[name], counts=(40, 20)))
     np.random.seed(1)
-    many, many_labels, many_part = generate(name, 32, counts=(40, 20))
+    many, many_labels, many_part = generate(name, 32)
     for part, count in ((0, 15), (1, 7)):
         assert np.array_equal(few[few_part == part], many[many_part == part][:count])
         assert np.array_equal(few_labels[few_part == part], many_labels[many_part == part][:count])
