@@ -71,22 +71,16 @@ def accuracy(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
     return float((predicted == y).float().mean() * 100)
 
 
-def measure_drift(
-    domains: tuple[str, ...] = MINIDIGITS,
-    size: int = 28,
-    epochs: int = 12,
-    seed: int = 0,
-    trained_on: tuple[str, ...] | None = None,
-) -> pd.DataFrame:
+def measure_drift(domains: list[str], size: int, epochs: int, seed: int) -> pd.DataFrame:
     """Accuracy in percent on the test part of each domain (columns) of a network trained on the
-    train part of one (rows: ``trained_on``, by default all of ``domains``)."""
+    train part of one (rows)."""
     sets = {name: tensors(name, size) for name in domains}
     rows = {}
-    for name in trained_on or domains:
+    for name in domains:
         x, y, part = sets[name]
         model = train(x[part == 0], y[part == 0], epochs, seed)
         rows[name] = {to: accuracy(model, x[p == 1], y[p == 1]) for to, (x, y, p) in sets.items()}
-    matrix = pd.DataFrame.from_dict(rows, orient="index", columns=list(domains))
+    matrix = pd.DataFrame.from_dict(rows, orient="index", columns=domains)
     return matrix.rename_axis(index="trained on", columns="tested on")
 
 
@@ -99,7 +93,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write the matrix there, for the book")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    matrix = measure_drift(tuple(args.domains), args.size, args.epochs, args.seed)
+    matrix = measure_drift(args.domains, args.size, args.epochs, args.seed)
     print(matrix.round(1).to_string())
     if args.json is not None:
         args.json.write_text(matrix.round(2).to_json(orient="index", indent=1) + "\n")

@@ -10,7 +10,6 @@ import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import entry
@@ -38,22 +37,15 @@ PARTS = {  # of a round, in order; the first five are its training
 HATCHES = ("", "", "", "////", "....", "", "xxxx", "\\\\\\\\")
 
 
-def stored(pattern: str, folder: Path | None = None) -> dict[str, dict[str, Any]]:
+def stored(pattern: str) -> dict[str, dict[str, Any]]:
     """Stored measurements by file name. FedReproError: a file that is no JSON object."""
     found = {}
-    for path in sorted((folder or entry.RESULTS).glob(pattern)):
+    for path in sorted(entry.RESULTS.glob(pattern)):
         try:
             found[path.name] = dict(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, TypeError, ValueError) as error:
             raise FedReproError(f"{path} cannot be read ({error}); measure it again") from None
     return found
-
-
-def rows_of(
-    pattern: str, folder: Path | None, rows: Callable[[File], list[dict[str, str]]]
-) -> list[dict[str, str]]:
-    """The rows of all stored measurements of a kind."""
-    return [row for file in stored(pattern, folder).values() for row in rows(file)]
 
 
 # Words and tables.
@@ -68,6 +60,11 @@ def table(rows: Iterable[Mapping[str, str]], caption: str = "") -> Html:
     shown = texts.set_index(first).rename_axis(index=None, columns=first)
     note = f"<p>{escape(caption)}</p>\n" if caption else ""
     return Html(note + styled(shown, "dataframe", caption or label), label)
+
+
+def table_of(pattern: str, rows: Callable[[File], list[dict[str, str]]], caption: str) -> Html:
+    """The rows of all stored measurements of a kind as a table."""
+    return table([row for file in stored(pattern).values() for row in rows(file)], caption)
 
 
 def protocol(text: str) -> Html:
@@ -101,10 +98,10 @@ def call(file: File) -> File:
     return last
 
 
-def measurements(folder: Path | None = None) -> Html:
+def measurements() -> Html:
     """Command, date, machine, versions and commit of every stored measurement."""
     rows = []
-    for name, file in stored("*.json", folder).items():
+    for name, file in stored("*.json").items():
         facts = call(file).get("environment")
         if facts is None:  # not one of the scripts' files
             continue
@@ -152,20 +149,20 @@ def round_rows(file: File) -> list[dict[str, str]]:
     return rows
 
 
-def rounds(folder: Path | None = None) -> Html:
+def rounds() -> Html:
     """`round_rows` of every stored measurement."""
-    rows = rows_of("rounds-*.json", folder, round_rows)
-    return table(rows, "Median (least to greatest); ratios are library / field.")
+    caption = "Median (least to greatest); ratios are library / field."
+    return table_of("rounds-*.json", round_rows, caption)
 
 
-def precision(folder: Path | None = None) -> Html:
+def precision() -> Html:
     """Test accuracy in a narrow precision beside float32, over the same seeds.
 
     The difference is of runs of one seed, its interval by Student's t. *Seed noise* is the standard
     deviation of the float32 runs.
     """
     rows = []
-    for file in stored("precision-*.json", folder).values():
+    for file in stored("precision-*.json").values():
         asked = file["settings"]
         for label, found in file["results"].items():
             wide, narrow = (np.array(found[name]) for name in ("float32", asked["precision"]))
@@ -199,9 +196,9 @@ def _parts(found: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(found["watched"])[list(PARTS)]
 
 
-def phases(folder: Path | None = None) -> Picture | Html:
+def phases() -> Picture | Html:
     """Shares of a round's parts, a bar a network and method; a picture a stored measurement."""
-    files = stored("phases-*.json", folder).values()
+    files = stored("phases-*.json").values()
     return each((phases_picture(file), _phases_protocol(file)) for file in files)
 
 
@@ -258,10 +255,10 @@ def phase_rows(file: File) -> list[dict[str, str]]:
     return rows
 
 
-def phase_table(folder: Path | None = None) -> Html:
+def phase_table() -> Html:
     """`phase_rows` of every stored measurement."""
-    rows = rows_of("phases-*.json", folder, phase_rows)
-    return table(rows, "Median seconds and share of each part; whole rounds with their range.")
+    caption = "Median seconds and share of each part; whole rounds with their range."
+    return table_of("phases-*.json", phase_rows, caption)
 
 
 # What other scripts stored.
@@ -290,10 +287,10 @@ def cross_device_rows(file: File) -> list[dict[str, str]]:
     return rows
 
 
-def cross_device(folder: Path | None = None) -> Html:
+def cross_device() -> Html:
     """`cross_device_rows` of every stored measurement."""
-    rows = rows_of("cross-device-*.json", folder, cross_device_rows)
-    return table(rows, "Median (least to greatest) of a repeat's mean.")
+    caption = "Median (least to greatest) of a repeat's mean."
+    return table_of("cross-device-*.json", cross_device_rows, caption)
 
 
 def _side(name: str, file: File) -> str:
@@ -319,10 +316,9 @@ def gpu_rows(file: File) -> list[dict[str, str]]:
     ]
 
 
-def gpu(folder: Path | None = None) -> Html:
+def gpu() -> Html:
     """Rounds on GPUs: the engines and the field's loop."""
-    rows = rows_of("gpu-*.json", folder, gpu_rows)
-    return table(rows, "Median (least to greatest).")
+    return table_of("gpu-*.json", gpu_rows, "Median (least to greatest).")
 
 
 def proof_rows(file: File) -> list[dict[str, str]]:
@@ -340,10 +336,10 @@ def proof_rows(file: File) -> list[dict[str, str]]:
     ]
 
 
-def proof(folder: Path | None = None) -> Html:
+def proof() -> Html:
     """`proof_rows` of every GPU."""
-    rows = rows_of("gpu-*.json", folder, proof_rows)
-    return table(rows, "|a - b| / (1 + |a|) of all messages, networks and curves, in float64.")
+    caption = "|a - b| / (1 + |a|) of all messages, networks and curves, in float64."
+    return table_of("gpu-*.json", proof_rows, caption)
 
 
 def at_once_rows(file: File) -> list[dict[str, str]]:
@@ -367,7 +363,7 @@ def at_once_rows(file: File) -> list[dict[str, str]]:
     return rows
 
 
-def at_once(folder: Path | None = None) -> Html:
+def at_once() -> Html:
     """`at_once_rows` of every stored measurement."""
-    rows = rows_of("at-once-*.json", folder, at_once_rows)
-    return table(rows, "Median (least to greatest) of a round; ratios round by round.")
+    caption = "Median (least to greatest) of a round; ratios round by round."
+    return table_of("at-once-*.json", at_once_rows, caption)

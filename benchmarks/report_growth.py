@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -120,15 +119,15 @@ def _verdict(fitted: Slope, work: Slope | None) -> str:
     return "more than linear"
 
 
-def slope_table(folder: Path | None = None) -> Html:
+def slope_table() -> Html:
     """`slopes` of every stored measurement of growth."""
-    return table(slopes(stored("growth-*.json", folder).values()).to_dict("records"))
+    return table(slopes(stored("growth-*.json").values()).to_dict("records"))
 
 
-def phase_slopes(axis: str, folder: Path | None = None) -> Html:
+def phase_slopes(axis: str) -> Html:
     """How each phase of a round grows, and its share of the largest round."""
     rows = []
-    for file in stored(f"growth-{axis}-*.json", folder).values():
+    for file in stored(f"growth-{axis}-*.json").values():
         for method, part in growth_frame(file).groupby("method", sort=False):
             last = part[part.x == part.x.max()].median(numeric_only=True)
             for phase in (name for name in PHASES if name in part):
@@ -143,9 +142,9 @@ def phase_slopes(axis: str, folder: Path | None = None) -> Html:
     return table(rows)
 
 
-def growth(axis: str, folder: Path | None = None) -> Picture | Html:
+def growth(axis: str) -> Picture | Html:
     """Seconds a round and memory on one axis, a picture a stored measurement."""
-    files = stored(f"growth-{axis}-*.json", folder).values()
+    files = stored(f"growth-{axis}-*.json").values()
     return each((growth_picture(file), _growth_protocol(file)) for file in files)
 
 

@@ -40,16 +40,17 @@ def test_growth_in_processes_of_their_own_fills_the_file(tmp_path, capsys, monke
     assert "slope" in capsys.readouterr().out
 
 
-def test_the_file_of_phases_is_what_the_page_draws(tmp_path):
+def test_the_file_of_phases_is_what_the_page_draws(tmp_path, monkeypatch):
     words = "--model tiny-cnn --clients 2 --images 18 --size 16 --batch 8 --repeat 2 --threads 1"
-    phases.main([*words.split(), "--json", str(tmp_path / "phases-cpu.json")])
+    monkeypatch.setattr(phases.entry, "RESULTS", tmp_path)
+    phases.main(words.split())
     file = json.loads((tmp_path / "phases-cpu.json").read_text())
     for found in file["results"]["tiny-cnn"].values():
         assert len(found["watched"]) == len(found["plain"]) == 2 and min(found["plain"]) > 0
         for row in found["watched"]:
             assert set(row) == set(phases.report.PARTS)
             assert all(row[part] > 0 for part in ("reading", "forward", "backward", "step", "rest"))
-    assert "tiny-cnn, FedAvg" in phases.report.phase_table(tmp_path).html
+    assert "tiny-cnn, FedAvg" in phases.report.phase_table().html
     bars = phases.report.phases_picture(file).axes[0].patches  # shares of two methods' rounds
     assert sum(bar.get_width() for bar in bars) == pytest.approx(200)
 
