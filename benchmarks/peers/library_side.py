@@ -11,11 +11,12 @@ from itertools import count
 from typing import Any
 
 import torch
-from shared import CLASSES, Clock, Probe, Work, answer, name_for_the_library, stored
+from rounds import made, made_protocol
+from shared import Clock, Probe, Work, answer, name_for_the_library, stored
 from torch import Tensor, nn
 
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import Protocol, parse_protocol
+from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, LocalModel
@@ -46,18 +47,9 @@ class Ticks(Silent):
 
 
 def protocol(work: Work) -> Protocol:
-    return parse_protocol(
-        {
-            "data": {"dataset": "made", "size": work.size, "normalise": "half"},
-            "model": "pfl-cnn",
-            "rounds": work.rounds + 1,
-            "local_epochs": 1,
-            "batch_size": work.batch,
-            "participation": work.cohort / work.users,
-            "precision": work.precision,
-            "optimizer": {"lr": work.lr},
-        }
-    )
+    facts = {"model": "pfl-cnn", "optimizer": {"lr": work.lr}, "precision": work.precision}
+    facts |= {"rounds": work.rounds + 1, "local_epochs": 1, "batch_size": work.batch}
+    return made_protocol(work.size, participation=work.cohort / work.users, **facts)
 
 
 def federation(work: Work) -> Federation:
@@ -68,14 +60,7 @@ def federation(work: Work) -> Federation:
         ClientData(f"user{i}", "made", Samples(x, y), None)
         for i, (x, y) in enumerate(zip(images, labels, strict=True))
     ]
-    return Federation(
-        dataset="made",
-        size=work.size,
-        classes=tuple(str(k) for k in range(CLASSES)),
-        domains=("made",),
-        clients=tuple(clients),
-        tests={"made": Samples(images[0, :1], labels[0, :1])},
-    )
+    return made(work.size, clients, {"made": Samples(images[0, :1], labels[0, :1])})
 
 
 class Logits(nn.Module):
