@@ -16,8 +16,6 @@ from fedrepro.quantities.paper_run import Result, Study, study
 from fedrepro.records import Record
 from fedrepro.report.picture import Picture
 
-SEEDS = (0, 1, 2)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -104,7 +102,7 @@ def compare(
     methods: Sequence[str],
     dataset: str = "minidigits",
     *,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = (0, 1, 2),
     scale: str = "smoke",
     paper: str = "common",
     changes: Mapping[str, Any] | None = None,

@@ -87,7 +87,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 # What is asked of a paper.
 
-SMOKE_DATASET = "minidigits"
 METHODS = "fedrepro.methods"  # the package, and the group of entry points of others
 NAME = re.compile(r'^    name = "(.+)"$', re.MULTILINE)  # in the class of a method
 
@@ -185,5 +184,5 @@ def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:
     if experiment != "all" and not paper.experiment(experiment).can_run:
         paper.arms(experiment)  # raises the line that says why
     if scale == "smoke":
-        return [SMOKE_DATASET]
+        return ["minidigits"]
     return list(dict.fromkeys(name for e in paper.named(experiment, scale) for name in e.datasets))
