@@ -23,9 +23,8 @@ def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any
     facts = {"domains": domains, "standins": [], "subsets": [], "deviations": {}, **data}
     facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
     curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
-    record = SimpleNamespace(
-        curve=curve, data=facts, measured=lambda name: {"mutual_information": 1.5}
-    )
+    leaked = {"mutual_information": 1.5}
+    record = SimpleNamespace(curve=curve, data=facts, measured=lambda _: leaked)
     arm = SimpleNamespace(**{"row": "", "column": None, "alternative": False, **(arm or {})})
     return SimpleNamespace(label=label, record=record, arm=arm, clients=2, past=False)
 
