@@ -141,23 +141,19 @@ def _runs(entry: Entry) -> Iterator[Run]:
 def status(run: Run, runs: Path) -> dict[str, Any]:
     """A run's last status: state, round, rounds, trained and seconds (here), and more."""
     from fedrepro.records import Store
+    from fedrepro.records.packed import holds
 
     path = runs / FOLDER / f"{run.key}.json"
     if not path.exists():
-        return {"state": "done" if _is_packed(run, runs) else "waiting"}
+        asked, arm = run.study(None, None)
+        # Which record a row with tuned settings has is not known here.
+        packed = arm.tuning is None and holds(runs, asked.spec(arm).config())
+        return {"state": "done" if packed else "waiting"}
     said = files.read_json(path)
     gone = said["state"] == "done" and Store(runs).find(said["run_id"]) is None
     if gone or (said["state"] == "under way" and not _alive(*said["process"])):
         return said | {"state": "waiting"}
     return said
-
-
-def _is_packed(run: Run, runs: Path) -> bool:
-    """Whether packed records of the folder hold it; not known of a row with tuned settings."""
-    from fedrepro.records.packed import holds
-
-    asked, arm = run.study(None, None)
-    return arm.tuning is None and holds(runs, asked.spec(arm).config())
 
 
 def _alive(pid: int, born: float) -> bool:
