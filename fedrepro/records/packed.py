@@ -49,16 +49,14 @@ class Pack:
         return {line["key"]: line["content"] for line in files.read_lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
-        """A run's config. Lines of earlier packs have the method itself."""
-        config = self.runs[run]["config"]
-        named = {key: config[key] for key in PARTS if isinstance(config[key], str)}
-        whole: dict[str, Any] = config | {k: self._shared(run, key) for k, key in named.items()}
-        return whole
+        """A run's config."""
+        config: dict[str, Any] = self.runs[run]["config"]
+        return config | {part: self._shared(run, config[part]) for part in PARTS}
 
     def facts(self, run: str, kind: str) -> dict[str, Any]:
         """A run's ``environment`` or ``data``. The date is in the run's own line."""
         line = self.runs[run]
-        own = {"date": line["date"]} if kind == "environment" and "date" in line else {}
+        own = {"date": line["date"]} if kind == "environment" else {}
         return own | self._shared(run, line[kind])
 
     def _shared(self, run: str, key: str) -> dict[str, Any]:

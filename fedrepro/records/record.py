@@ -63,7 +63,7 @@ class RunSpec:
 
 def run_id(config: Mapping[str, Any], hashes: Mapping[str, str]) -> str:
     """16 hex digits of the hash of a run's config and its data, split and allocation hashes."""
-    return short_hash([config, dict(sorted(hashes.items()))])
+    return short_hash([config, dict(hashes)])
 
 
 def short_hash(content: Any) -> str:
