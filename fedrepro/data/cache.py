@@ -63,14 +63,12 @@ def cache_path(name: str, size: int, hash: str) -> Path:
     return cache_root() / f"{name}-{size}-{hash[:16]}.safetensors"
 
 
-def write_signed(path: Path, arrays: Mapping[str, Any], facts: Mapping[str, str]) -> None:
-    """Write arrays and facts into one file with its checksum. It is complete or absent."""
+def write_signed(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays into one file with its checksum. It is complete or absent."""
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    # one string, because safetensors writes several in no fixed order
-    note = {"fedrepro": json.dumps({**facts, **files.UNSIGNED}, sort_keys=True)}
 
     def write(file: Path) -> None:
-        save_file(whole, file, metadata=note)
+        save_file(whole, file, metadata=files.UNSIGNED)
         files.sign(file)
 
     files.write(path, write, f"free some space or set {CACHE} to a folder you may write to")
@@ -94,15 +92,13 @@ def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
     return files.is_whole(path)
 
 
-def open_arrays(path: Path, hash: str) -> Decoded | None:
+def open_arrays(path: Path) -> Decoded | None:
     """Arrays, images memory-mapped read-only. None, which means prepare again, if the file is
-    absent, damaged, older than checksums, or of another hash."""
+    absent, damaged or older than checksums."""
     if not is_whole(path):
         return None
     # torch's tensors are views of the mapped file; numpy's would be copies
     with safe_open(str(path), framework="pt") as file:
-        if json.loads(file.metadata()["fedrepro"])["hash"] != hash:
-            return None
         names = ("images", "labels", "part")
         images, labels, part = (file.get_tensor(name).numpy() for name in names)
     images.setflags(write=False)

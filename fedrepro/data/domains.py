@@ -143,10 +143,10 @@ def _prepared(
 ) -> DomainArrays:
     """The arrays from the cache, else read now and written there."""
     path = cache_path(name, size, hash)
-    found = open_arrays(path, hash)
+    found = open_arrays(path)
     if fresh := found is None:
-        write_signed(path, vars(read()), {"hash": hash})
-        found = open_arrays(path, hash)
+        write_signed(path, vars(read()))
+        found = open_arrays(path)
     if found is None:
         raise FedReproError(f"{path} cannot be read back; delete it and prepare again")
     return DomainArrays(**vars(found), name=name, hash=hash, fresh=fresh, **more)

@@ -155,8 +155,7 @@ def embed_domain(
         together = np.concatenate([found.rows, missing])
         order = np.argsort(together)
         found = Embeddings(together[order], np.concatenate([found.values, values])[order])
-        facts = {"domain": arrays.name, "encoder": encoder.name}
-        write_signed(path, {"rows": found.rows, "embeddings": found.values}, facts)
+        write_signed(path, {"rows": found.rows, "embeddings": found.values})
     further = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
     deviations = (*arrays.deviations, *further)
     return replace(arrays, images=cast(Any, found), hash=hash, deviations=deviations)
