@@ -2,7 +2,6 @@
 When it is read first, it gets the name ``folder:<its name>-<8 hex digits of its content>``, for
 any path. Tables and caches use that name. Run ids depend only on the content of its domains."""
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,21 +22,18 @@ TAKEN = {"avg", "bytes", "dataset", "high", "label", "low", "pooled", "round", "
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder that was read. hashes: of each domain's pictures, over their names and content."""
+    """A folder that was read. By domain: hashes of its pictures, over their names and content, and
+    counts of them."""
 
     root: Path
     classes: tuple[str, ...]
     hashes: dict[str, str]
+    counts: dict[str, int]
 
     @property
     def name(self) -> str:
         """Its own name and a hash of its content."""
         return f"{self.root.name}-{hash_of(*sorted(self.hashes.items()))[:8]}"
-
-    def counts(self) -> dict[str, int]:
-        """Pictures by domain."""
-        counted = Counter(domain for domain, *name in _entries(self.root) if name)
-        return dict(sorted(counted.items()))
 
     def read(self, domain: str, size: int) -> readers.Decoded:
         """A domain's pictures by class, then file name; they have no official parts."""
@@ -109,9 +105,9 @@ def _own() -> Iterator[None]:
 def _look(root: Path) -> Tree:
     _need(root.exists(), root, "does not exist", f"correct the path: {HOW}")
     _need(root.is_dir(), root, "is a file", f"name a folder: {HOW}")
-    found: dict[str, set[str]] = {}
+    found: dict[str, list[str]] = {}  # the class of each picture, by domain
     for domain, *name in _entries(root := root.resolve()):
-        found.setdefault(domain, set()).update(name)
+        found.setdefault(domain, []).extend(name)
     names, classes = sorted(found), sorted(set().union(*found.values()))
     for held, what in ((names, "domain"), (classes, "class")):
         said = f"holds {f'one {what}, {held[0]}' if held else f'no {what}'}"
@@ -123,7 +119,7 @@ def _look(root: Path) -> Tree:
         _need(domain not in TAKEN, root / domain, "has the name of a column", "rename the domain")
     with _own():
         hashes = {domain: file_hash(root / domain) for domain in names}
-    return Tree(root, tuple(classes), hashes)
+    return Tree(root, tuple(classes), hashes, {domain: len(found[domain]) for domain in names})
 
 
 def _entries(root: Path) -> Iterator[tuple[str, ...]]:

@@ -92,17 +92,16 @@ def _folder_status(name: str) -> list[DomainStatus]:
     try:
         tree = folders.opened(folders.named(name))
         assert tree is not None
-        counts = tree.counts()
     except FedReproError as error:
         path = Path(name.partition(":")[2]).expanduser()
         state: HashState = "bad" if path.exists() else "missing"
         return [DomainStatus(name, path.is_dir(), None, "", state, None, licence, str(error))]
     classes = ", ".join(tree.classes[:10]) + ", ..." * (len(tree.classes) > 10)
-    images = sum(counts.values())
-    held = f"{len(counts)} domains, {len(tree.classes)} classes ({classes}), {images:,} images"
+    images = sum(tree.counts.values())
+    held = f"{len(tree.counts)} domains, {len(tree.classes)} classes ({classes}), {images:,} images"
     whole = DomainStatus(name, True, tree.root, "folder", "unknown", images, licence, held)
     row = replace(whole, note="")
-    parts = [replace(row, domain=d, path=tree.root / d, images=n) for d, n in counts.items()]
+    parts = [replace(row, domain=d, path=tree.root / d, images=n) for d, n in tree.counts.items()]
     return [whole, *parts]
 
 
