@@ -25,9 +25,7 @@ def load_torchvision() -> ModuleType:
     ImportError: torchvision is not installed, or fails for another reason."""
     for _ in range(_ATTEMPTS):
         try:
-            module = importlib.import_module("torchvision")
-            importlib.import_module("torchvision.models")
-            return module
+            return importlib.import_module("torchvision")
         except RuntimeError as error:
             match = _MISSING.search(str(error))
             if match is None or torch.version.cuda is not None:

@@ -138,10 +138,6 @@ class FileCheckpoint:
             raise FedReproError(f"{self.path} is of another run, {run}; {mend}")
         return tensors, facts
 
-    def remove(self) -> None:
-        """Delete the file, when the record is complete."""
-        self.path.unlink(missing_ok=True)
-
 
 def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
     """In safetensors' format, without a copy but for tensors of a GPU or out of order in memory."""
@@ -253,7 +249,7 @@ def _train(
     if probe is not None:
         files.write_json(folder / f"{probe.name}.json", probe.measure(training))
     _write_results(folder, training)
-    checkpoint.remove()
+    checkpoint.path.unlink(missing_ok=True)
 
 
 def _diverged(folder: Path) -> Diverged:
@@ -292,7 +288,6 @@ def predicted_of(training: Training) -> dict[str, Tensor]:
 
 def data_facts(federation: Federation) -> dict[str, Any]:
     """A record's facts about its data."""
-    counts = federation.counts()
     return {
         "dataset": federation.dataset,
         "domains": list(federation.domains),
@@ -301,7 +296,7 @@ def data_facts(federation: Federation) -> dict[str, Any]:
         "subsets": list(federation.subsets),
         "deviations": {k: list(v) for k, v in federation.deviations.items()},
         "clients": [{"name": c.name, "domain": c.domain} for c in federation.clients],
-        "counts": json.loads(counts.to_json(orient="records")),
+        "counts": federation.counts().to_dict("records"),
         **({"weights": federation.weights} if federation.weights else {}),
     }
 
