@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -53,9 +53,8 @@ class DomainStatus:
     note: str
 
 
-def status(names: Iterable[str] = (), root: Path | str | None = None) -> list[DomainStatus]:
+def status(names: Sequence[str] = (), root: Path | str | None = None) -> list[DomainStatus]:
     """One row per domain, also for ``folder:PATH``. Bad or missing files give a row, no error."""
-    names = list(names)
     own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
     official = [name for name in names if name not in own]
     chosen = domain_names(official) if official or not own else ()
@@ -128,12 +127,11 @@ def _status(name: str, root: Path) -> DomainStatus:
 
 
 def prepare(
-    names: Iterable[str] = (), sizes: Iterable[int] = (), root: Path | str | None = None
+    names: Sequence[str] = (), sizes: Sequence[int] = (), root: Path | str | None = None
 ) -> Iterator[str]:
     """Turn files into array files; yields one line per finished domain and size. Sizes: those
     given, else the papers' (``SIZES``). An encoder's file is used unchanged.
     With no names, all domains with files are prepared; a named one that is missing is an error."""
-    names, sizes = list(names), list(sizes)
     domain_names(names)  # a folder is not prepared
     for row in status(names, root):
         if not names and not row.present:
