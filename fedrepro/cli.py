@@ -301,7 +301,8 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     finally:
         report.close()
     typer.echo(text.summary(ended))
-    if rows := over_seeds([job.path for job in ended if job.path]):
+    folder = planned[0].output.parent
+    if rows := over_seeds(folder, [job.path for job in ended if job.path]):
         typer.echo(f"\n{text.aligned(MEANS, rows)}")
     if any(outcome.state == "failed" for outcome in ended):
         raise typer.Exit(1)

@@ -169,10 +169,9 @@ def pack(runs: Known = RUNS) -> None:
     from fedrepro.records.packed import pack as packed  # torch comes with it
     from fedrepro.report.results import collect, keep
 
-    found = collect(runs / "notebooks")
     drawn = {
         result.record.run_id
-        for study, names in found.studies
+        for study, names in collect(runs / "notebooks")
         for name in names
         if study.paper.experiment(name).kind == "features"
         for result in study.results(name)

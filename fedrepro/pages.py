@@ -249,7 +249,7 @@ def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None
             results.append(file)
     rows = []
     try:
-        rows = over_seeds(results)
+        rows = over_seeds(folder, results)
     except FedReproError as error:
         say(f"no page of means over the seeds: {error}")
     if rows:

@@ -371,7 +371,7 @@ def _score(job: Job) -> str:
 
     own = load(job.paper).short.lower()
     found = collect(job.output.parent, only=[job.output])
-    cells = [cell for name in found.experiments for cell in found.cells(name)]
+    cells = [cell for study, names in found for name in names for cell in study.cells(name)]
     means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
     for cell in [c for c in means if c["method"].lower() == own] + means:
         return f"{cell['method']} {cell['value']:.1f}"

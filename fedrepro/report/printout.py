@@ -37,17 +37,12 @@ def result(study: Study, experiment: str) -> str:
 MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy", "95 % interval")
 
 
-def over_seeds(notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Mean accuracies of executed notebooks, under the head `MEANS`: one row per method, with its
-    number of seeds and the 95 % interval over them (Student's t). Empty if no method has two."""
+def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
+    """Mean accuracies of some executed notebooks of a folder, under the head `MEANS`: one row per
+    method, with its number of seeds and the 95 % interval over them (Student's t). Empty if no
+    method has two."""
     found: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
-    # A folder as a whole: of a row, seeds of earlier settings are left out beside today's.
-    studies = [
-        pair
-        for folder in dict.fromkeys(path.parent for path in notebooks)
-        for pair in collect(folder, only=[p for p in notebooks if p.parent == folder]).studies
-    ]
-    for study, names in studies:
+    for study, names in collect(folder, only=notebooks):
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
         methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
         for cell in (cell for name in methods for cell in study.cells(name)):
@@ -68,7 +63,7 @@ def over_seeds(notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Every printed cell of every paper as a line of `build_table`, from the executed notebooks in
     the folders: one for each data set and scale with runs."""
-    every = [pair for folder in folders for pair in collect(folder).studies]
+    every = [pair for folder in folders for pair in collect(folder)]
     found = Results(pair for pair in every if not pair[0].changes)
     rows: list[dict[str, Any]] = []
     for paper in map(papers.load, papers.list()):

@@ -286,14 +286,16 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
-    every = collect(runs / "notebooks", paper).studies
+    every = collect(runs / "notebooks", paper)
     shown = [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
     return Results(shown, paper)
 
 
-def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None = None) -> Results:
-    """The glued results of the finished notebooks in a folder, also of those that were deleted, or
-    only of some notebooks there; their records are beside the folder."""
+def collect(
+    folder: Path, paper: str | None = None, only: Sequence[Path] | None = None
+) -> list[tuple[Kept, Sequence[str]]]:
+    """The studies of the finished notebooks in a folder, with their experiments, also of those that
+    were deleted, or only of some notebooks there; their records are beside the folder."""
     place, names = folder.parent, None if only is None else [path.stem for path in only]
     lines = files.read_lines(place / STUDIES)
     glued = {line["name"]: line for line in lines if names is None or line["name"] in names}
@@ -312,7 +314,7 @@ def collect(folder: Path, paper: str | None = None, only: Sequence[Path] | None 
             own = {key: given[key] for key in GIVEN if key in given}
             own |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
             every.append(Kept(papers.load(given["paper"]), **own, beside=every))
-    return Results([(one, one.scraps["study"]["experiments"]) for one in every], paper)
+    return [(one, one.scraps["study"]["experiments"]) for one in every]
 
 
 def _scraps(path: Path) -> dict[str, Any]:
@@ -331,9 +333,8 @@ def _whole(scraps: Mapping[str, Any]) -> bool:
 
 def keep(runs: Path) -> None:
     """Store what notebooks glued next to their records, so that most of them can be deleted."""
-    studies = [study for study, _ in collect(runs / "notebooks").studies if isinstance(study, Kept)]
-    lines = [json.dumps({**one.scraps, "name": one.name}, sort_keys=True) for one in studies]
-    text = "".join(f"{line}\n" for line in lines)
+    studies = [{**study.scraps, "name": study.name} for study, _ in collect(runs / "notebooks")]
+    text = "".join(f"{json.dumps(study, sort_keys=True)}\n" for study in studies)
     files.write(runs / STUDIES, lambda file: file.write_text(text, encoding="utf-8"))
 
 

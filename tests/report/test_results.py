@@ -81,15 +81,15 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
     assert not finished(tmp_path / "absent.ipynb")
     keep(tmp_path)
     for notebooks in ("notebooks", "gone"):
-        ((kept, names),) = collect(tmp_path / notebooks, "adcol").studies
-        assert isinstance(kept, Kept) and list(names) == chosen
+        ((kept, names),) = collect(tmp_path / notebooks, "adcol")
+        assert list(names) == chosen
         for name in chosen:
             assert kept.cells(name) == live.cells(name)
         pd.testing.assert_frame_equal(*(s.curves_of(s.results("table-1")) for s in (kept, live)))
     assert recorded("adcol", tmp_path).studies == []  # smoke is no result
     next(tmp_path.glob("*/done")).unlink()
     with pytest.raises(FedReproError, match=r"one used run .* which is not in"):
-        collect(tmp_path / "notebooks").cells("table-1")
+        Results(collect(tmp_path / "notebooks")).cells("table-1")
 
 
 def test_an_unreadable_notebook_and_lines_are_named(tmp_path):
@@ -296,11 +296,11 @@ def test_pages_name_experiments_that_are_there(name):
 def test_means_over_seeds_are_of_the_named_notebooks_alone():
     place = results.FOLDER / "notebooks"
     named = [place / f"common-office10-reduced-seed{seed}.ipynb" for seed in (0, 2)]
-    means = {row[4]: row for row in over_seeds(named) if row[1] == "methods"}
+    means = {row[4]: row for row in over_seeds(place, named) if row[1] == "methods"}
     found = recorded("common").where(dataset="office10", scale="reduced")
     cells = [c for s in found.holding("methods") for c in s.cells("methods") if s.seed in (0, 2)]
     own = [c["value"] for c in cells if (c["method"], c["column"]) == ("FedBN", "avg")]
     middle, half = sum(own) / 2, 12.706205 * abs(own[0] - own[1]) / 2
     around = f"{middle - half:.1f} to {middle + half:.1f}"
     assert means["FedBN"][5:] == ("2", f"{middle:.1f}", around)
-    assert over_seeds(named[:1] * 2) == []
+    assert over_seeds(place, named[:1] * 2) == []
