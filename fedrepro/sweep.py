@@ -321,13 +321,13 @@ def papermill_complaint(
 
     try:
         papermill.execute_notebook(
-            str(source),
-            str(output),
+            source,
+            output,
             dict(given),
             kernel_name="python3",
             progress_bar=False,
             shutdown_kernel="graceful",  # killed at once, it could not save its last round
-            cwd=str(cwd) if cwd else None,
+            cwd=cwd,
         )
     except DeadKernelError:
         return "the kernel died, perhaps for lack of memory"
