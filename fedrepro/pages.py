@@ -2,7 +2,6 @@
 The sources are copied to a new folder, where papermill executes the result notebooks. Then Jupyter
 Book makes pages and executes nothing. Only a complete new site replaces the old one."""
 
-import contextlib
 import re
 import shutil
 import subprocess
@@ -58,8 +57,6 @@ BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # the part of the table of contents that is filled at each build
 PATH_CHECK = "Your own runs (path check, not results)"
-OWN_RUNS = "Your own runs"
-OWN_MEANS = "Means over the seeds"
 BUILD = "import sys; from jupyter_book.cli.main import main; sys.exit(main())"
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -72,8 +69,7 @@ def build_book(
     say: Report = lambda line: None,
 ) -> Path:
     """Build the site and return the path of its first page, `<out>/html/index.html`.
-    runs: folder of run records. Result notebooks with a parameter `runs_dir` receive it, and the
-    executed notebooks below `<runs>/notebooks` become pages.
+    runs: folder of run records; the executed notebooks below `<runs>/notebooks` become pages.
     out: folder for copy, log and site; default `<source>/_build`.
     strict: any warning of the build is an error.
     source: the repository; by default the one of this (editable) installation.
@@ -93,7 +89,7 @@ def build_book(
     add_recorded(copy, say)
     say(f"executing the notebooks of {RESULTS}")
     pages = sorted((copy / RESULTS).glob("*.ipynb"), reverse=True)  # a long one not as the last
-    _execute(pages, source / RESULTS, runs, meanwhile=partial(_generate, copy, toc))
+    _execute(pages, source / RESULTS, meanwhile=partial(_generate, copy, toc))
     _main_claims(copy)
     if runs is not None:
         _add_own(runs.resolve() / "notebooks", copy, toc, say)
@@ -192,29 +188,19 @@ def _title(file: Path, given: dict[str, Any]) -> str:
     """``ADCOL on Digits, reduced, seed 0``; a part of a paper's runs is named before the seed."""
     from fedrepro import papers
 
-    paper, dataset = file.name.partition("-")[0], str(given["dataset"])
-    with contextlib.suppress(FedReproError):
-        paper = papers.load(paper).short
-    name = dataset_name(dataset).removesuffix(STANDIN)
+    paper = papers.load(file.name.partition("-")[0]).short
+    name = dataset_name(given["dataset"]).removesuffix(STANDIN)
     chosen = [] if given["experiment"] == "all" else [given["experiment"]]
     parts = [f"{paper} on {name}", given["scale"], *chosen, *(given["methods"] or ())]
     return ", ".join([*parts, f"seed {given['seed']}"])
 
 
-def _execute(
-    pages: list[Path], folder: Path, runs: Path | None, meanwhile: Callable[[], None]
-) -> None:
+def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> None:
     """Execute result notebooks in place; their kernels work in `folder`, which has the sources.
 
     meanwhile: what this process does at the same time."""
-    import papermill
-
-    given = {}
-    for page in pages:
-        takes = runs is not None and "runs_dir" in papermill.inspect_notebook(str(page))
-        given[page] = {"runs_dir": str(runs.resolve())} if takes and runs else {}
     with pool(max(1, min(cores(), len(pages)))) as processes:
-        jobs = [processes.submit(papermill_complaint, p, p, given[p], folder) for p in pages]
+        jobs = [processes.submit(papermill_complaint, p, p, {}, folder) for p in pages]
         meanwhile()
         for page, job in zip(pages, jobs, strict=True):
             if reason := job.result():
@@ -222,12 +208,6 @@ def _execute(
                 raise FedReproError(
                     f"{RESULTS / page.name} failed ({reason}); open {page} to see its traceback"
                 )
-    for page in pages:  # the injected cell has a path of this machine and no result
-        notebook = nbformat.read(page, as_version=4)
-        for cell in notebook.cells:
-            if "injected-parameters" in cell.metadata.setdefault("tags", []):
-                cell.metadata.tags.append("remove-cell")
-        nbformat.write(notebook, page)
 
 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
@@ -253,11 +233,11 @@ def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None
     except FedReproError as error:
         say(f"no page of means over the seeds: {error}")
     if rows:
-        means = f"# {OWN_MEANS}\n\nAccuracy in percent.\n\n{markdown(MEANS, rows)}"
+        means = f"# Means over the seeds\n\nAccuracy in percent.\n\n{markdown(MEANS, rows)}"
         (copy / OWN / "means.md").write_text(means, encoding="utf-8")
         chapters.insert(0, {"file": f"{OWN.as_posix()}/means"})
     if chapters:
-        caption = PATH_CHECK if scales == {"smoke"} else OWN_RUNS
+        caption = PATH_CHECK if scales == {"smoke"} else "Your own runs"
         toc["parts"].append({"caption": caption, "chapters": chapters})
 
 
