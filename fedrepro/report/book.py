@@ -23,7 +23,7 @@ from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
 from fedrepro.models import parameter_count
-from fedrepro.records.packed import Pack, PackedRecord
+from fedrepro.records.packed import Pack
 from fedrepro.records.record import short_hash
 from fedrepro.report.results import Kept, Results, recorded
 from fedrepro.report.text import markdown
@@ -151,7 +151,7 @@ def write_scripts(folder: Path, runs: Path) -> None:
 
 def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
     """One run; accuracies in percent, rounded to 0.01."""
-    line, curve = packed.runs[run], PackedRecord(packed.root / run, packed).curve
+    line, curve = packed.runs[run], packed.rows(run)
     return {
         **line["config"],
         "method": packed.config(run)["method"],

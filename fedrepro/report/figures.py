@@ -55,8 +55,6 @@ def curves(
 
 def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> None:
     """One label's mean and band. shift: the first marker, so that equal lines show all theirs."""
-    from seaborn import lineplot
-
     along, label = rows.get("MB", rows["round"]), str(rows.label.iloc[0])
     if "MB" in rows and not rows.MB.any():
         del style["marker"]
@@ -65,8 +63,7 @@ def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> N
         return
     every = (shift, max(1, len(rows) // 6)) if len(rows) > 8 else 1
     marks: dict[str, Any] = {"markevery": every, "markersize": 5.5, "markeredgewidth": 0}
-    line = {"linewidth": 1.8, "label": label, "legend": False}
-    lineplot(x=along, y=rows["mean"], errorbar=None, **style, **marks, **line, ax=ax)
+    ax.plot(along, rows["mean"], **style, **marks, linewidth=1.8, label=label)
     if rows.seeds.max() > 1:
         ax.fill_between(along, rows.low, rows.high, color=style["color"], alpha=0.15, linewidth=0)
 
@@ -256,11 +253,10 @@ def _pairs(ax: Axes, section: Section, column: str) -> None:
             ax.errorbar(values, places, xerr=stds, **style, label=f"{name}, mean ± std")
 
 
-def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
+def order(rows: pd.DataFrame) -> Picture:
     """The order of the methods in one column: the paper's ranks left, ours right, joined by lines:
-    solid where a method ranks higher with us, dashed where lower, dotted where equal. ranks: from
-    `verdicts.order`, of one table, data set and scale."""
-    rows = ranks[ranks.column == column]
+    solid where a method ranks higher with us, dashed where lower, dotted where equal. rows: from
+    `verdicts.order`, of one table, data set, scale and column."""
     figure, ax = shared.single(1.3 + 0.36 * len(rows))
     for row in rows.itertuples():
         pair = [row.rank_published, row.rank_ours]
@@ -281,5 +277,5 @@ def order(ranks: pd.DataFrame, column: str = "avg") -> Picture:
     ax.spines["bottom"].set_visible(False)
     ax.tick_params(axis="x", length=0)
     agreement = "" if math.isnan(tau) else f", Kendall's tau = {number(tau, 'ratio')}"
-    shared.label_axes(ax, "", "rank (1 is best)", f"{column}{agreement}")
+    shared.label_axes(ax, "", "rank (1 is best)", f"{rows.column.iloc[0]}{agreement}")
     return figure

@@ -42,7 +42,7 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
     runs, tuned, diverged, counted = [], [], [], {}
     for name in experiments:
         if not study.paper.arm_specs(name):
-            alike = groupby(study.cells(name), _rest)
+            alike = groupby(study.cells(name), lambda row: {k: row[k] for k in row if k not in OWN})
             counted[name] = [[rest, [[row[k] for k in OWN] for row in own]] for rest, own in alike]
             continue
         for result in study.results(name):
@@ -56,10 +56,6 @@ def glue_study(study: Study, experiments: Sequence[str]) -> None:
     scraps |= {"diverged": diverged, "counted": counted, SENTINEL: True}
     for scrap, value in scraps.items():
         scrapbook.glue(scrap, value)
-
-
-def _rest(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in OWN}
 
 
 @dataclass
@@ -109,7 +105,9 @@ class Kept(Study):
         for run, used, label in self.scraps["runs"]:
             if used == experiment:
                 record = self._record_of(run)
-                arm = arms.get(label) or self._gone(label, **record.config["method"])
+                if (arm := arms.get(label)) is None:  # no longer in the paper's file
+                    own = record.config["method"]
+                    arm = Arm(label, own["name"], own["fields"], self.protocol(), alternative=True)
                 past = short_hash(record.config) not in self.asked(experiment).get(label, ())
                 results.append(Result(arm, record, trials[label], past))
         ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
@@ -131,10 +129,6 @@ class Kept(Study):
         for _, chosen, run in chain(first, *each):
             yield self.spec(chosen)
             yield self.spec(run)
-
-    def _gone(self, label: str, name: str, fields: dict[str, Any], **_: Any) -> Arm:
-        """A row that is no longer in the paper's file."""
-        return Arm(label, name, fields, self.protocol(), alternative=True)
 
     def _record_of(self, run: str) -> Record:
         record = self.store.find(run)
@@ -264,8 +258,7 @@ class Results:
         """The studies of an experiment on a data set, for one figure, which must not mix scales: at
         scale paper if those have every row of the others, else the others."""
         held = [(s, e) for s, e in self.studies if s.dataset == dataset and experiment in e]
-        here = Results(held, self._paper)
-        full = here.where(scale="paper")
+        full = Results(held, self._paper, "paper")
         rest = Results([pair for pair in held if pair[0].scale != "paper"], self._paper)
         rows = [{row["method"] for row in found.cells(experiment)} for found in (full, rest)]
         return full if rows[0] >= rows[1] else rest

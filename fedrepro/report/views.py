@@ -128,7 +128,7 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
         shown += [draw(part, figures.beside) for _, part in ran.groupby("scale", sort=False)]
         for column in columns:
             own = orders[orders.column == column].groupby("scale", sort=False)
-            shown += [draw(part, partial(figures.order, column=column)) for _, part in own]
+            shown += [draw(part, figures.order) for _, part in own]
     return _last(shown) if shown else table(found, experiment)
 
 
@@ -358,10 +358,10 @@ def picture(found: Results, dataset: str, name: str) -> Html:
 def counts(found: Results, dataset: str) -> pd.DataFrame | Html:
     """Images by domain, split and class."""
     runs = found.where(dataset=dataset).runs()
-    runs.sort(key=lambda pair: pair[0].scale == "paper")
     if not runs:
         return nothing()
-    frame, rows = pd.DataFrame(runs[0][2].record.data["counts"]), ["domain", "split"]
+    *_, result = min(runs, key=lambda run: run[0].scale == "paper")
+    frame, rows = pd.DataFrame(result.record.data["counts"]), ["domain", "split"]
     table = frame.pivot_table("images", rows, "class", aggfunc="sum", sort=False)
     return table.rename_axis(columns=None)
 
