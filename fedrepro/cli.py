@@ -301,8 +301,7 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     finally:
         report.close()
     typer.echo(text.summary(ended))
-    folder = planned[0].output.parent
-    if rows := over_seeds(folder, [job.path for job in ended if job.path]):
+    if rows := over_seeds(planned[0].output.parent, [job.path for job in ended if job.path]):
         typer.echo(f"\n{text.aligned(MEANS, rows)}")
     if any(outcome.state == "failed" for outcome in ended):
         raise typer.Exit(1)

@@ -370,7 +370,7 @@ def _score(job: Job) -> str:
     from fedrepro.report.results import collect
 
     own = load(job.paper).short.lower()
-    found = collect(job.output.parent, only=[job.output])
+    found = collect(job.output.parent, [job.output])
     cells = [cell for study, names in found for name in names for cell in study.cells(name)]
     means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
     for cell in [c for c in means if c["method"].lower() == own] + means:

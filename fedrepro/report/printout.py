@@ -42,7 +42,7 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
     method, with its number of seeds and the 95 % interval over them (Student's t). Empty if no
     method has two."""
     found: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
-    for study, names in collect(folder, only=notebooks):
+    for study, names in collect(folder, notebooks):
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
         methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
         for cell in (cell for name in methods for cell in study.cells(name)):

@@ -279,14 +279,12 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
-    every = collect(runs / "notebooks", paper)
+    every = [pair for pair in collect(runs / "notebooks") if paper in (None, pair[0].paper.name)]
     shown = [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
     return Results(shown, paper)
 
 
-def collect(
-    folder: Path, paper: str | None = None, only: Sequence[Path] | None = None
-) -> list[tuple[Kept, Sequence[str]]]:
+def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept, Sequence[str]]]:
     """The studies of the finished notebooks in a folder, with their experiments, also of those that
     were deleted, or only of some notebooks there; their records are beside the folder."""
     place, names = folder.parent, None if only is None else [path.stem for path in only]
@@ -299,14 +297,12 @@ def collect(
             glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
             shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
-    store = Store(place)
     every: list[Kept] = []
+    where: dict[str, Any] = {"store": Store(place), "beside": every}
     for name, data in glued.items():
-        given = data["study"]
-        if paper in (None, given["paper"]):
-            own = {key: given[key] for key in GIVEN if key in given}
-            own |= {"store": store, "scraps": data, "name": name, "shown": shown.get(name, {})}
-            every.append(Kept(papers.load(given["paper"]), **own, beside=every))
+        own = {key: data["study"][key] for key in GIVEN if key in data["study"]}
+        own |= {"scraps": data, "name": name, "shown": shown.get(name, {})}
+        every.append(Kept(papers.load(data["study"]["paper"]), **own, **where))
     return [(one, one.scraps["study"]["experiments"]) for one in every]
 
 

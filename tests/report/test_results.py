@@ -81,7 +81,7 @@ def test_a_study_comes_back_from_what_its_notebook_glued(tmp_path, monkeypatch):
     assert not finished(tmp_path / "absent.ipynb")
     keep(tmp_path)
     for notebooks in ("notebooks", "gone"):
-        ((kept, names),) = collect(tmp_path / notebooks, "adcol")
+        ((kept, names),) = collect(tmp_path / notebooks)
         assert list(names) == chosen
         for name in chosen:
             assert kept.cells(name) == live.cells(name)
