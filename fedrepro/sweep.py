@@ -176,7 +176,7 @@ def sweep(
     ended: dict[int, Outcome] = {}
     for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
         make_folder(folder, "name a writable folder with --runs")
-    with _executor(on, workers, scheduler) as executor:
+    with pool(workers) if on == "local" else _dask(workers, scheduler) as executor:
         futures = {executor.submit(run, job): index for index, job in enumerate(jobs)}
         try:
             for future in as_completed(futures):
@@ -218,11 +218,7 @@ def usual_workers(jobs: Sequence[Job]) -> int:
 
 
 @contextlib.contextmanager
-def _executor(on: str, workers: int, scheduler: str | None) -> Iterator[Executor]:
-    if on == "local":
-        with pool(workers) as processes:
-            yield processes
-        return
+def _dask(workers: int, scheduler: str | None) -> Iterator[Executor]:
     try:
         dask = import_module("distributed")
     except ImportError:
