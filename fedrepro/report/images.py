@@ -158,7 +158,7 @@ def confusion(frame: pd.DataFrame) -> Picture:
 
     first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
     domains = frame[frame.method == first].groupby("domain", sort=False)
-    figure, axes = shared.panels(len(domains), 2.6, 0.3, cols=2)
+    figure, axes = shared.panels(len(domains), 2.6, 0.3)
     for ax, (domain, part) in zip(axes.flat, domains, strict=False):
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)

@@ -120,13 +120,12 @@ def single(height: float, **shared: Any) -> tuple[Picture, Any]:
 
 
 def panels(
-    count: int, height: float, more: float, cols: int = 0, **shared: Any
+    count: int, height: float, more: float, **shared: Any
 ) -> tuple[Picture, npt.NDArray[Any]]:
     """A picture of so many panels, two beside each other if there are several. Places without a
-    panel are empty. height: of a row; more: of the whole; cols: 2 also for a single panel."""
-    cols = cols or min(count, 2)
-    rows = math.ceil(count / cols)
-    figure, axes = picture(height * rows + more, rows, cols, **shared)
+    panel are empty. height: of a row; more: of the whole."""
+    rows = math.ceil(count / 2)
+    figure, axes = picture(height * rows + more, rows, min(count, 2), **shared)
     for ax in axes.flat[count:]:
         ax.set_axis_off()
     return figure, axes
@@ -148,8 +147,7 @@ def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = 
         ax.grid(axis=grid, color=GRID)
     ax.set_xlabel(x, fontsize=TEXT)
     ax.set_ylabel(y, fontsize=TEXT)
-    if title:
-        ax.set_title(title, fontsize=TEXT)
+    ax.set_title(title, fontsize=TEXT)
 
 
 def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
