@@ -230,7 +230,7 @@ class Results:
         return rows
 
     def curves(self, experiment: str) -> pd.DataFrame:
-        """Tidy curves of one experiment: label, seed, dataset, round, avg, bytes and domains."""
+        """The curves of one experiment, as from `Study.curves_of`."""
         found = [study.curves_of([run]) for study, _, run in self.runs(experiment)]
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 

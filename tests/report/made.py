@@ -58,8 +58,3 @@ class Made:
         protocol = SimpleNamespace(rounds=max(self.asked, len(values)))
         name = f"{label}-{self.seed}-{self.scale}"
         return SimpleNamespace(run_id=name, curve=curve, protocol=protocol)
-
-    def curves(self, experiment: str) -> pd.DataFrame:
-        frames = [r.record.curve.assign(label=r.label) for r in self.results(experiment)]
-        frame = pd.concat(frames).rename(columns={"value": "avg"})
-        return frame.assign(seed=self.seed, dataset=self.dataset, bytes=frame["round"] * 1e6)
