@@ -24,7 +24,7 @@ import nbformat
 import psutil
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RUNS, TRACK, check_runs, loaded, make_folder
+from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded, make_folder
 from fedrepro.data import folders
 from fedrepro.data.cache import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
@@ -81,14 +81,14 @@ def plan(
     papers: Sequence[str],
     seeds: Sequence[int],
     *,
-    scale: str = "smoke",
-    datasets: Sequence[str] = (),
-    methods: Sequence[str] | None = None,
-    experiment: str = "all",
-    changes: Mapping[str, Any] | None = None,
-    device: str = "auto",
-    data_root: Path | None = None,
-    runs: Path = RUNS,
+    scale: str,
+    datasets: Sequence[str],
+    methods: Sequence[str] | None,
+    experiment: str,
+    changes: Mapping[str, Any],
+    device: str,
+    data_root: Path | None,
+    runs: Path,
 ) -> list[Job]:
     """The jobs of a sweep. Every value is checked before the first kernel starts."""
     check_runs(folder := runs.expanduser().resolve())
@@ -108,7 +108,7 @@ def plan(
         paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
         for dataset in datasets or default_datasets(paper, experiment, scale):
             for seed in dict.fromkeys(seeds):
-                asked = Question(paper, dataset, scale, seed, methods, changes or {}, device)
+                asked = Question(paper, dataset, scale, seed, methods, changes, device)
                 if not asked.chosen(experiment):
                     raise FedReproError(
                         f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
@@ -159,11 +159,11 @@ def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
 def sweep(
     jobs: Sequence[Job],
     *,
-    workers: int | None = None,
-    resume: bool = False,
-    on: str = "local",
-    scheduler: str | None = None,
-    report: Callable[[Outcome], None] | None = None,
+    workers: int | None,
+    resume: bool,
+    on: str,
+    scheduler: str | None,
+    report: Callable[[Outcome], None],
 ) -> list[Outcome]:
     """Execute the jobs, `workers` at a time, and return how they ended, in their order.
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
@@ -185,8 +185,7 @@ def sweep(
                     ended[index] = future.result()
                 else:  # a lost worker, a full disk
                     ended[index] = Outcome(jobs[index], "failed", reason=one_line(error))
-                if report is not None:
-                    report(ended[index])
+                report(ended[index])
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -210,7 +209,7 @@ def usual_workers(jobs: Sequence[Job]) -> int:
     processes with one thread are faster than one with two threads; on a GPU, one."""
     from fedrepro.records.record import pick_device
 
-    devices = {pick_device(job.parameters.get("device", "auto")).type for job in jobs}
+    devices = {pick_device(job.parameters["device"]).type for job in jobs}
     if devices != {"cpu"}:
         return 1
     fitting = psutil.virtual_memory().available // ROOM
