@@ -2,12 +2,12 @@
 what a claim's test without runs needs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
 from statistics import fmean, variance
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 from scipy.special import stdtrit  # scipy.stats takes a second to import
@@ -16,7 +16,7 @@ from fedrepro import papers
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Comparison, Paper
 from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
-from fedrepro.quantities.noise import Noise, binomial, combined, tested_images
+from fedrepro.quantities.noise import combined
 from fedrepro.records import Record
 from fedrepro.report.results import recorded
 
@@ -26,11 +26,6 @@ Word = Tested | Literal["counted equal", "counted unequal", "no verdict", "not r
 LEVEL = 0.05
 POWER = 0.8
 SEEDS = 3  # of a test's runs that are not there yet
-
-
-def last_digit(decimals: int) -> float:
-    """How far a number may be from one printed with so many decimals."""
-    return 0.5 * 10.0**-decimals + ROUNDING
 
 
 @dataclass(frozen=True)
@@ -89,26 +84,6 @@ def compared(
         parts = [(spread / len(ours), freedom), (published_std**2 / trials, trials - 1)]
     error, known = combined(*parts, (images + theirs, math.inf))
     return Compared(fmean(ours) - published, error, known, tolerance, len(ours) == 1)
-
-
-def drawn(
-    paper: Paper, table: str, method: str, column: str, runs: Sequence[Record], noise: Noise
-) -> tuple[float, float]:
-    """Variance over draws of test images, of our runs' mean and of the printed number, in its unit;
-    none where both test the same images. column: ours, a domain or a plain mean of all domains."""
-    if runs[0].protocol.data.same_tests:
-        return 0.0, 0.0
-    printed, images = paper.table(table), tested_images(runs[0])
-    domains = [column] if column in images else list(images)
-    own, *cells = (
-        printed.cell(method, paper.column(table, name) or name) for name in (column, *domains)
-    )
-    known = [cell if cell is not None and cell.value is not None else own for cell in cells]
-    whole = 1.0 if printed.unit_of(paper.column(table, column) or column) == "fraction" else 100.0
-    shares = [cell.value / whole for cell in known if cell is not None and cell.value is not None]
-    sizes = [images[domain] for domain in domains]
-    theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
-    return whole**2 * noise.variance([runs], column), whole**2 * theirs
 
 
 # The claims.
@@ -235,46 +210,3 @@ def _speed(scale: str, *names: str) -> float | None:
     done = [(size, took) for size, took in known if size is not None and took is not None]
     spent = sum(took for _, took in done)
     return sum(size for size, _ in done) / spent if spent else None
-
-
-# The rules until 2026-11-23, kept for one release: `verdicts --json` shows their word with today's.
-
-
-def earlier(
-    printed: Mapping[str, Any],
-    trials: int | None,
-    ours: Sequence[float],
-    *,
-    scale: str,
-    standin: bool,
-    counted: bool,
-) -> str:
-    """The word of one cell. ours: one number per seed, NaN if a seed has no value."""
-    published = printed["published"]
-    if not ours:
-        return "not run"
-    if scale == "smoke" or published is None:
-        return "no verdict"
-    if scale != "paper" or standin:
-        return "not comparable"
-    valid = [value for value in ours if not math.isnan(value)]
-    d = fmean(valid) - published if valid else math.nan
-    beyond = "higher" if d > 0 else "lower"
-    if counted and valid:
-        return "reproduced" if abs(d) <= last_digit(printed["decimals"]) else beyond
-    if len(valid) < max(len(ours), 3):
-        return "inconclusive"
-    if abs(d) <= {"percent": 2.0, "fraction": 0.02}.get(printed["unit"], -math.inf) + ROUNDING:
-        return "reproduced"
-    half = _half_width(printed["published_std"], trials, valid) + ROUNDING
-    return "within noise" if abs(d) <= half else beyond
-
-
-def _half_width(published_std: float | None, trials: int | None, ours: Sequence[float]) -> float:
-    """Of the 95 % interval: Welch's if the paper gives std and trials, else of a prediction."""
-    own, n = variance(ours), len(ours)
-    parts = [(own * (1 + 1 / n), float(n - 1))]
-    if published_std is not None and trials is not None and trials > 1:
-        parts = [(own / n, float(n - 1)), (published_std**2 / trials, float(trials - 1))]
-    error, freedom = combined(*parts)
-    return float(stdtrit(freedom, 0.975)) * error

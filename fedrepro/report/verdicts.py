@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper, contradicts
-from fedrepro.quantities.noise import Noise
+from fedrepro.quantities.noise import Noise, binomial, tested_images
 from fedrepro.records import Record
-from fedrepro.report.comparison import Compared, Word, compared, drawn, earlier, last_digit
+from fedrepro.report.comparison import Compared, Word, compared
 from fedrepro.report.results import Results
 from fedrepro.report.text import CELL_KEYS, markdown
 
@@ -141,9 +142,9 @@ class _Cell:
         self.dataset, self.scale, self.method, self.column = place
         self.row = place[:3]
         self.printed = _printed(paper, table, self.method, self.column)
-        self.values = [math.nan if row["value"] is None else row["value"] for row in rows]
-        self.reached = [value for value in self.values if not math.isnan(value)]
-        self.seeds, self.valid = len(self.values), len(self.reached)
+        values = [row["value"] for row in rows if row["value"] is not None]
+        self.reached = [value for value in values if not math.isnan(value)]
+        self.seeds, self.valid = len(rows), len(self.reached)
         self.ours = fmean(self.reached) if self.reached else None
         self.ours_std = stdev(self.reached) if len(self.reached) > 1 else None
         last: Mapping[str, Any] = rows[-1] if rows else {}
@@ -166,6 +167,12 @@ class _Cell:
         self.difference: float | None = None
         self.low: float | None = None
         self.high: float | None = None
+
+    @property
+    def equal(self) -> bool:
+        """Whether our number is the printed one to its last digit."""
+        room = 0.5 * 10.0 ** -self.printed["decimals"] + ROUNDING
+        return self.difference is not None and abs(self.difference) <= room
 
 
 def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
@@ -224,9 +231,7 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
             cell.low, cell.high = both.between()
         if cell.ours is not None and published is not None and cell.scale != "smoke":
             cell.difference = cell.ours - published
-        facts: dict[str, Any] = {"scale": cell.scale, "counted": cell.counted}
-        facts["standin"] = cell.standin or cell.foreign
-        cell.earlier = earlier(cell.printed, _trials(paper), cell.values, **facts)
+        cell.earlier = _earlier(cell, _trials(paper))
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
         elif lost := cell.seeds - cell.valid:
@@ -252,7 +257,7 @@ def _compared(
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
     images, theirs = 0.0, 0.0
     if known and cell.runs:
-        images, theirs = drawn(paper, table, cell.method, cell.name, cell.runs, noise)
+        images, theirs = _drawn(paper, table, cell, noise)
     return compared(
         printed["published"],
         printed["published_std"] if usable else None,
@@ -263,6 +268,21 @@ def _compared(
         theirs=theirs,
         tolerance=max(known, cell.one_image) if known else 0.0,
     )
+
+
+def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> tuple[float, float]:
+    """Variance over draws of test images, of our runs' mean and of the printed number, in its unit;
+    none where both test the same images."""
+    first, unit = cell.runs[0], cell.printed["unit"]
+    if first.protocol.data.same_tests:
+        return 0.0, 0.0
+    images, whole = tested_images(first), 1.0 if unit == "fraction" else 100.0
+    domains = [cell.name] if cell.name in images else list(images)
+    columns = [paper.table(table).values(paper.column(table, name) or name) for name in domains]
+    shares = [column.get(cell.method, cell.printed["published"]) / whole for column in columns]
+    sizes = [images[domain] for domain in domains]
+    theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
+    return whole**2 * noise.variance([cell.runs], cell.name), whole**2 * theirs
 
 
 def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
@@ -295,10 +315,33 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
     if cell.refused:
         return "no verdict", cell.refused
     if cell.counted and cell.valid:
-        if abs(fmean(cell.reached) - printed["published"]) <= last_digit(printed["decimals"]):
+        if cell.equal:
             return "counted equal", "the printed number to its last digit"
         return "counted unequal", "not the printed number"
     return None
+
+
+def _earlier(cell: _Cell, trials: int | None) -> str:
+    """The word of the rules until 2026-11-23, kept for one release."""
+    if not cell.seeds:
+        return "not run"
+    if cell.scale == "smoke" or cell.printed["published"] is None:
+        return "no verdict"
+    if cell.scale != "paper" or cell.standin or cell.foreign:
+        return "not comparable"
+    d, std = cell.difference, cell.printed["published_std"]
+    if d is None or (not cell.counted and cell.valid < max(cell.seeds, 3)):
+        return "inconclusive"
+    beyond, known = "higher" if d > 0 else "lower", TOLERANCES.get(cell.printed["unit"], -math.inf)
+    if cell.counted:
+        return "reproduced" if cell.equal else beyond
+    if abs(d) <= known + ROUNDING:
+        return "reproduced"
+    # Without a printed spread the paper's number is one more run.
+    trials = (trials or 1) if std is not None else 1
+    both = compared(cell.printed["published"], std, trials, cell.reached)
+    within = both is not None and abs(d) <= both.between()[1] - d + ROUNDING
+    return "within noise" if within else beyond
 
 
 def _trials(paper: Paper) -> int | None:
