@@ -23,6 +23,7 @@ from fedrepro.report.results import FLAT, recorded
 Word = Literal["holds", "contradicted", "open"]
 SCALES = ("paper", "reduced")  # smoke answers nothing
 Row = tuple[str, str, str, str]  # experiment, data set, scale, name
+CELL = ["table", "dataset", "scale", "method", "column", "seed", "value", "standin", "past"]
 
 
 @dataclass
@@ -210,7 +211,7 @@ def of_recorded(name: str) -> list[Answer]:
     found = recorded(name)
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}
-    cells = pd.DataFrame([row for name in sorted(names) for row in found.cells(name)])
+    cells = pd.DataFrame(row for name in sorted(names) for row in found.cells(name))
     rows: dict[Row, list[tuple[int, Record]]] = defaultdict(list)
     for study, experiment, result in found.runs(*names):
         for label in {result.label, result.arm.row or result.label}:
@@ -246,15 +247,13 @@ def answers(
 ) -> list[Answer]:
     """The answers to every claim of a paper, from the numbers of recorded runs.
 
-    cells: columns table (the experiment), dataset, scale, method (the row), column, seed, value.
+    cells: the columns `CELL`; table is the experiment, method the row.
     gains: `Results.late_gains`. images: variance of a difference over test images. spent: hours of
     one run of a row. missing: what a part without runs, or with runs of earlier settings, needs.
     """
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
-    old: set[Any] = set()
-    if "past" in cells:
-        places = cells.loc[cells.past.eq(True), ["table", "dataset", "scale", "method"]]
-        old = set(places.itertuples(index=False, name=None))
+    cells = cells.reindex(columns=CELL)
+    old = set(cells.loc[cells.past.eq(True), CELL[:4]].itertuples(index=False, name=None))
     found = []
     for claim in paper.claims:
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
@@ -318,9 +317,9 @@ def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
 def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]:
     """A test on each data set of the paper that holds its rows, at the largest scale that does with
     two seeds or more, else at the largest that does. A larger one stands beside it."""
-    rows = cells[cells.table.isin([test.experiment, test.against])] if len(cells) else cells
+    rows = cells[cells.table.isin([test.experiment, test.against])]
     found, counted = [], get(paper.experiment(test.experiment).kind).counted
-    for dataset in dict.fromkeys(rows.dataset) if len(rows) else ():
+    for dataset in rows.dataset.unique():
         spec = paper.dataset(dataset)
         if not spec.in_paper or test.dataset not in ("", spec.protocol):
             continue
@@ -348,7 +347,7 @@ def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator
         return
     sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
     columns = [str(column) for column in better if column != "avg"]
-    standins = set(rows.column[rows.standin.eq(True)]) if "standin" in rows else set()
+    standins = set(rows.column[rows.standin.eq(True)])
     real = [column for column in columns if column not in standins]
     if test.by not in ("each", "only"):
         names = (test.by,) if isinstance(test.by, str) else test.by

@@ -170,11 +170,8 @@ def _text(value: Any, page: str | None) -> str:
 
 def overall(found: Results, experiment: str) -> pd.DataFrame | Html:
     """Mean rank over the data sets, best first, and the rank on each."""
-    return _by_mean_rank(found, experiment) if datasets(found, experiment) else nothing()
-
-
-def _by_mean_rank(found: Results, experiment: str) -> pd.DataFrame:
-    names = datasets(found, experiment)
+    if not (names := datasets(found, experiment)):
+        return nothing()
     frame = pd.DataFrame(
         {dataset_name(d): ranks(scores(found, experiment, d)[0])["rank"] for d in names}
     )
@@ -185,9 +182,10 @@ def _by_mean_rank(found: Results, experiment: str) -> pd.DataFrame:
 def in_short(found: Results, experiment: str, page: str) -> str:
     """The order over all data sets in Markdown: the three best, then the five papers' own methods
     and FedAvg. Nothing without runs. page: the address of the common protocol's page."""
-    if not (names := datasets(found, experiment)):
+    order = overall(found, experiment)
+    if isinstance(order, Html):
         return ""
-    place = _by_mean_rank(found, experiment)["mean rank"].dropna()
+    place = order["mean rank"].dropna()
     own = [*(papers.load(name).short for name in papers.list()), "FedAvg"]
     scale = "` and `".join({study.scale for study in found.holding(experiment)})
     first, rest = (
@@ -196,8 +194,8 @@ def in_short(found: Results, experiment: str, page: str) -> str:
     )
     return (
         f'**<a href="{page}">One protocol for all {len(place)} methods</a>**, scale `{scale}`: the '
-        f"mean rank over {len(names)} data sets, where 1 is best. First are {first}. The papers' "
-        f"own methods and FedAvg: {rest}. {_unready(found, experiment)}\n"
+        f"mean rank over {len(order.columns) - 1} data sets, where 1 is best. First are {first}. "
+        f"The papers' own methods and FedAvg: {rest}. {_unready(found, experiment)}\n"
     )
 
 
@@ -283,13 +281,15 @@ def _tried(found: Results, experiment: str, dataset: str) -> dict[str, dict[str,
 
 def chosen(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html:
     """Each row's learning rate and own constant, and its trials' validation accuracy in percent."""
-    rows = {}
+    rows: dict[str, dict[str, object]] = {}
     for label, tries in _tried(found, experiment, dataset).items():
-        rate, _, own = metrics.best_value(tries).partition(", ")
+        rate, _, best = metrics.best_value(tries).partition(", ")
         edge = f" ({word})" if (word := _edge(tries)) else ""
-        rows[label] = {"chosen": rate + edge, **_tries(tries)}
-        if "own constant" in rows[label]:
-            rows[label]["chosen constant"] = _plain(own) or "the paper's"
+        rows[label] = {"chosen": rate + edge, **{n: round(tries[n], 1) for n in _rates(tries)}}
+        own = [f"{_plain(n.partition(', ')[2])}: {a:.1f}" for n, a in tries.items() if ", " in n]
+        if own:
+            constant = _plain(best) or "the paper's"
+            rows[label] |= {"own constant": "; ".join(own), "chosen constant": constant}
     if not rows:
         return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
@@ -328,13 +328,6 @@ def _plain(constant: str) -> str:
     """``mu 10.0`` as ``mu 10``."""
     name, _, value = constant.rpartition(" ")
     return f"{name} {float(value):g}" if name else ""
-
-
-def _tries(tries: Mapping[str, float]) -> dict[str, object]:
-    """Each trial's accuracy: the learning rate's in columns, the own constant's in words."""
-    shown: dict[str, object] = {name: round(tries[name], 1) for name in _rates(tries)}
-    own = [f"{_plain(v.partition(', ')[2])}: {a:.1f}" for v, a in tries.items() if ", " in v]
-    return {**shown, "own constant": "; ".join(own)} if own else shown
 
 
 def figure(found: Results, experiment: str, dataset: str) -> Picture:

@@ -3,7 +3,7 @@ runs differ or may differ; the recorded runs, their date, machine and data; and 
 the score rule, changes. All only from its file, the methods' fields and the records."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
 import pandas as pd
@@ -30,8 +30,6 @@ RULES = {
     "validation": "chosen on validation images",
     "best-test": "best on the test images (optimistic)",
 }
-Row = tuple[str, str, str, str, str]
-Cells = tuple[str, str, str, str]  # of a row, without the setting
 
 
 def ledger(found: Results) -> Html:
@@ -41,7 +39,7 @@ def ledger(found: Results) -> Html:
     return prose(HEAD, rows, f"ledger of {found.paper.short}", "ledger")
 
 
-def _data(found: Results) -> Iterator[Row]:
+def _data(found: Results) -> Iterator[Sequence[str]]:
     paper = found.paper
     for scale in dict.fromkeys(study.scale for study, _ in found.studies):
         if spec := {str(name): spec for name, spec in paper.scales.items()}.get(scale):
@@ -58,12 +56,12 @@ def _data(found: Results) -> Iterator[Row]:
         yield f"data: {', '.join(domains)}", "–", "–", clause, "recorded with the runs"
 
 
-def _settings(found: Results) -> list[Row]:
+def _settings(found: Results) -> list[Sequence[str]]:
     paper = found.paper
     specs = [spec for name in found.experiments for spec in paper.arm_specs(name)]
     methods = dict.fromkeys(spec.method for spec in specs)
     datasets = dict.fromkeys(study.dataset for study, _ in found.studies)
-    on: dict[tuple[str, str, Cells], list[str]] = {}  # the data sets of each row
+    on: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}  # the data sets of each row
     for dataset in datasets:
         given = {row["setting"]: row for row in paper.sources(dataset).to_dict("records")}
         del given["data.dataset"]
@@ -158,7 +156,7 @@ def whole_protocol() -> Html:
     for paper in papers.list():
         found = recorded(paper).where(scale="paper")
         tables = [n for n in found.experiments if found.paper.experiment(n).table]
-        for name in (n for n in tables if found.runs(n)):
+        for name in filter(found.runs, tables):
             for dataset in found.datasets(name):
                 here = found.where(dataset=dataset)
                 ran = {result.label for *_, result in here.runs(name)}
@@ -178,20 +176,18 @@ def _each_run(found: Results) -> dict[tuple[str, str], tuple[Study, Result]]:
 
 def executions(found: Results) -> Html:
     """Date, machine, versions and commit: one row per group of runs that share them."""
-    rows = [
-        {
+    rows = []
+    for study, result in _each_run(found).values():
+        facts = result.record.environment
+        row = {
             **{"paper": study.paper.name, "dataset": study.dataset, "scale": study.scale},
             "date": facts["date"][:10],
             "machine": f"{facts['device']}, {facts['threads']} thread",
             "python": facts["python"],
             **{k: facts["packages"][k] for k in ("torch", "torchvision", "numpy")},
-            "commit": (facts["commit"] or "unknown")[:10]
-            + (" (changed files)" if facts["dirty"] else ""),
         }
-        for study, facts in (
-            (study, result.record.environment) for study, result in _each_run(found).values()
-        )
-    ]
+        changed = " (changed files)" if facts["dirty"] else ""
+        rows.append(row | {"commit": (facts["commit"] or "unknown")[:10] + changed})
     if not rows:
         return nothing()
     frame = pd.DataFrame(rows).fillna("none")
