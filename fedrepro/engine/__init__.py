@@ -6,9 +6,7 @@ from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine
 
 # By their names in run ids.
-ENGINES: dict[str, type[LoopEngine] | type[StackedEngine]] = {
-    engine.name: engine for engine in (LoopEngine, StackedEngine)
-}
+ENGINES: dict[str, type[Engine]] = {"reference": LoopEngine, "fused": StackedEngine}
 
 __all__ = [
     "ENGINES", "Engine", "Job", "LoopEngine", "StackedEngine", "Trained", "must_be_finite",

@@ -111,8 +111,6 @@ def terms_of(loss: Loss, model: LocalModel, batch: Batch, received: Message) -> 
 class Engine(ABC):
     """One network object, loaded with a client's or the server's tensors in turn."""
 
-    name: str
-
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         if device.type == "cpu":
             keep_freed_memory()
@@ -187,7 +185,7 @@ class Engine(ABC):
             pass
         for norm, momentum in usual.items():
             norm.momentum = momentum
-        after = self._snapshot()
+        after = self.snapshot()
         return {n: v for n, v in after.items() if self.layout[n].is_bn and self.layout[n].is_buffer}
 
     def _outputs(
@@ -239,7 +237,8 @@ class Engine(ABC):
                 raise FedReproError("{} has shape {}, not the network's {}".format(name, *shapes))
             own[name].copy_(value)
 
-    def _snapshot(self) -> dict[str, Tensor]:
+    def snapshot(self) -> dict[str, Tensor]:
+        """The network's tensors by name, without batch counters."""
         # Contiguous for any format of the network, as in a checkpoint: the order in which a norm is
         # summed must be the same after a resume.
         return {

@@ -23,8 +23,6 @@ from fedrepro.models import FLModel
 class LoopEngine(Engine):
     """One network object, loaded with each client's tensors; several to train clients at once."""
 
-    name = "reference"  # its name in run ids
-
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
         self.lanes: int | None = None if device.type == "cpu" else 1  # at once; None: one per core
@@ -54,7 +52,7 @@ class LoopEngine(Engine):
 
     def _train_one(self, job: Job, method: Method) -> Trained:
         self._load(job.state)
-        self.module.train()
+        params = dict(self.module.train().named_parameters())
         received = tree_map(lambda value: value.to(self.device), job.received)
         streams = Streams.of(job)
         keeps = method.keeps_optimizer or self.protocol.optimizer.kept
@@ -62,45 +60,30 @@ class LoopEngine(Engine):
         sums: dict[str, Tensor] = {}
         seen: Counter[str] = Counter()  # samples of the steps that had a term
         for phase in job.phases:
+            for name, value in params.items():
+                value.requires_grad_(phase.trains(self.layout[name]))
+            moving = {name: value for name, value in params.items() if value.requires_grad}
             if not keeps:
                 memory = {}
+            updates = Updates(phase, self.protocol.optimizer, [moving], [memory], job.round)
+            model = LocalModel(self.module, moving, self._run_other)
+            loss = getattr(method, phase.loss)
             with self._multiplying():
-                for size, terms in self._steps(method, phase, job, received, streams, memory):
+                for first, batch in self._batches(method, phase, job, streams):
+                    if phase.lookahead is None:
+                        terms, late = self._gradients(loss, model, batch, received, phase.unclipped)
+                    else:
+                        self._gradients(loss, model, first, received)
+                        with _one_step_ahead(model, phase.lookahead):
+                            terms, late = self._gradients(loss, model, batch, received)
+                    updates.step([late])
                     for name, value in terms.items():
-                        part = value.detach() * size
+                        part = value.detach() * len(batch.y)
                         sums[name] = sums[name] + part if name in sums else part
-                        seen[name] += size
+                        seen[name] += len(batch.y)
+            updates.keep()
         means = {name: float(total) / seen[name] for name, total in sums.items()}
-        return Trained(self._snapshot(), memory if keeps else {}, means)
-
-    def _steps(
-        self,
-        method: Method,
-        phase: Phase,
-        job: Job,
-        received: Message,
-        streams: Streams,
-        memory: dict[str, Tensor],
-    ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """Take the steps of one phase; yields each step's number of samples and terms. At the end
-        the optimiser's state is in `memory`."""
-        params = dict(self.module.named_parameters())
-        for name, value in params.items():
-            value.requires_grad_(phase.trains(self.layout[name]))
-        moving = {name: value for name, value in params.items() if value.requires_grad}
-        updates = Updates(phase, self.protocol.optimizer, [moving], [memory], job.round)
-        model = LocalModel(self.module, moving, self._run_other)
-        loss = getattr(method, phase.loss)
-        for first, batch in self._batches(method, phase, job, streams):
-            if phase.lookahead is None:
-                terms, late = self._gradients(loss, model, batch, received, phase.unclipped)
-            else:
-                self._gradients(loss, model, first, received)
-                with _one_step_ahead(model, phase.lookahead):
-                    terms, late = self._gradients(loss, model, batch, received)
-            updates.step([late])
-            yield len(batch.y), terms
-        updates.keep()
+        return Trained(self.snapshot(), memory if keeps else {}, means)
 
     def _gradients(
         self,

@@ -29,8 +29,6 @@ Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of
 
 
 class StackedEngine(Engine):
-    name = "fused"  # its name in run ids
-
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
         self.skeleton = copy.deepcopy(self.module).train()  # its own values are never used

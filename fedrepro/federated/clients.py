@@ -20,24 +20,22 @@ from fedrepro.methods.server import flat, under
 from fedrepro.models import FLModel, TensorInfo, layout
 
 Named = dict[str, Tensor]
-# A client's fields by their names in a checkpoint.
-GROUPS = {name: name for name in ("kept", "optimizer", "memory", "trained")}
-GROUPS["twin"] = "personal_model"
+GROUPS = ("kept", "optimizer", "memory", "trained", "twin")  # a client's fields in a checkpoint
 
 
 @dataclass
 class Client:
     """One client, and the tensors it keeps by name.
     kept: tensors of its network that the server's do not replace. optimizer: momenta. memory: its
-    method's memory. personal_model: its second network, if a method trains one. trained: the
-    rest of its network after training, if that is tested."""
+    method's memory. twin: its second network, if a method trains one. trained: the rest of its
+    network after training, if that is tested."""
 
     index: int
     data: ClientData
     kept: Named = field(default_factory=dict)
     optimizer: Named = field(default_factory=dict)
     memory: Named = field(default_factory=dict)
-    personal_model: Named = field(default_factory=dict)
+    twin: Named = field(default_factory=dict)
     trained: Named = field(default_factory=dict)
 
     def personal(self, model: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -47,17 +45,17 @@ class Client:
     def network(self, subject: str, model: Mapping[str, Tensor]) -> Named:
         """Its network for one of the kinds in `Method.evaluated_models`."""
         if subject == "twin":
-            return self.personal_model
+            return self.twin
         return self.personal(model) | (self.trained if subject == "trained" else {})
 
     def state(self) -> Named:
         """All its tensors by flat names, for a checkpoint."""
-        return flat({group: getattr(self, attribute) for group, attribute in GROUPS.items()})
+        return flat({group: getattr(self, group) for group in GROUPS})
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
         """Restore a checkpoint's tensors."""
-        for group, attribute in GROUPS.items():
-            setattr(self, attribute, under(saved, f"{group}/"))
+        for group in GROUPS:
+            setattr(self, group, under(saved, f"{group}/"))
 
 
 def participants(protocol: Protocol, seed: int, number: int, clients: int) -> list[int]:

@@ -25,7 +25,7 @@ from fedrepro.federated.metrics import LAST, Curve, Row, framed, logged, term_ro
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
 from fedrepro.methods.messages import Message, count_bytes
 from fedrepro.methods.server import Server, flat, under
-from fedrepro.models import TensorInfo, build_model, layout
+from fedrepro.models import build_model
 
 Number = TypeVar("Number", int, float)
 Tested = tuple[list[Row], dict[str, Tensor]]  # rows of the curve, and predicted classes
@@ -53,13 +53,8 @@ class Training:
             built = build_model(protocol.model, classes, federation.size, **protocol.model_args)
             module = method.network(built).to(dtype)
         heads = give_head(module, federation, protocol.head == "own")
-        self.layout: dict[str, TensorInfo] = layout(module)
-        initial = {
-            name: value.detach().clone(memory_format=torch.contiguous_format).to(self.device)
-            for name, value in module.state_dict().items()
-            if not self.layout[name].is_counter
-        }
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
+        self.layout, initial = self.engine.layout, self.engine.snapshot()
         clients = len(federation.clients)
         self.server = Server(
             *(dict(initial), self.layout, protocol, seed, clients),
@@ -75,6 +70,7 @@ class Training:
         self.clients = self._first_clients(initial, heads)
         self.log = Curve(self.evaluated[0], protocol.early_stop, self.watched)
         self.predicted: dict[str, Tensor] = {}  # `evaluation.predictions`, of `Curve.scored` rounds
+        self.clock = Clock(self.device)
         self.round = 0
 
     def _first_clients(
@@ -116,13 +112,13 @@ class Training:
     def one_round(self) -> None:
         """Run one round: clients are drawn, receive, train and send; the server averages and
         learns; all networks are tested."""
-        method, server, clock = self.method, self.server, Clock(self.device)
-        number = server.round = self.round + 1
+        method, server, number = self.method, self.server, self.round + 1
+        server.round, self.clock = number, Clock(self.device)
         with self._undone_if_broken_off():
             untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
-            rows, predicted = self._evaluate(0, clock) if untrained else ([], {})
+            rows, predicted = self._evaluate(0) if untrained else ([], {})
             chosen = self._participants(number)
-            with clock("messages"):
+            with self.clock("messages"):
                 downs = [self._download(client) for client in chosen]
             sent = Counter(prefixed("down/", count_bytes(downs)))
             told = list(zip(chosen, downs, strict=True))
@@ -130,17 +126,17 @@ class Training:
             terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
             if phases := method.personal_phases(self.protocol):  # of a second network, never sent
-                own = [self._job(c, d, number, phases, "twin", c.personal_model) for c, d in told]
-                for i, trained in self._train(own, clock):
-                    chosen[i].personal_model = trained.state
+                own = [self._job(c, d, number, phases, "twin", c.twin) for c, d in told]
+                for i, trained in self._train(own):
+                    chosen[i].twin = trained.state
                     terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
 
             counts = [len(client.data.train) for client in chosen]
             weights = method.weights(self.protocol, counts)
             average = RunningAverage(self.layout, method.bn_policy == "first")
             uploads: dict[int, Upload] = {}
-            for i, trained in self._train(jobs, clock):
-                with clock("messages"):
+            for i, trained in self._train(jobs):
+                with self.clock("messages"):
                     view = self.view(chosen[i], trained.state, jobs[i].received, number)
                     uploads[i] = self._upload(chosen[i], trained, view)
                     sent.update(prefixed("up/", count_bytes([uploads[i].message])))
@@ -148,7 +144,7 @@ class Training:
                     self._keep(chosen[i], trained, view)
                 terms[chosen[i].data.name] |= trained.terms
 
-            with clock("server"):
+            with self.clock("server"):
                 server.log = {}
                 if self.protocol.weighting == "tensors":
                     average.weight_tensors(counts, self.protocol.batch_size)
@@ -156,9 +152,9 @@ class Training:
                 method.server_step(server, [uploads[i] for i in sorted(uploads)])
                 self._must_be_finite()
 
-            tested, found = self._evaluate(number, clock)
+            tested, found = self._evaluate(number)
             rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
-            rows += logged(number, "bytes", sent) + logged(number, "seconds", clock.seconds)
+            rows += logged(number, "bytes", sent) + logged(number, "seconds", self.clock.seconds)
             self.log.rows += rows
             named, scored = self.predicted | predicted | found, self.log.scored()
             self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
@@ -189,11 +185,11 @@ class Training:
             del self.log.rows[rows:]
             raise
 
-    def _train(self, jobs: Sequence[Job], clock: "Clock", step: str = "train") -> Results:
+    def _train(self, jobs: Sequence[Job], step: str = "train") -> Results:
         """Yields the engine's results; the consumer's time is not counted as training."""
         with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
             while True:
-                with clock(step):
+                with self.clock(step):
                     position, trained = next(results, (-1, None))
                 if trained is None:
                     return
@@ -260,7 +256,7 @@ class Training:
 
     # Evaluation.
 
-    def _evaluate(self, number: int, clock: "Clock") -> Tested:
+    def _evaluate(self, number: int) -> Tested:
         """Test every evaluated network, and the watched one, whose validation loss counts."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
@@ -268,20 +264,20 @@ class Training:
         federation = self.federation if last else self.few_tests
         tested = partial(evaluation.tests, self.engine)
         if number and self.method.bn_policy == "recompute":
-            with clock("evaluate"):
+            with self.clock("evaluate"):
                 for one in self.clients:
                     own = one.personal(self.server.model)
                     one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
         for subject in dict.fromkeys((*self.evaluated, self.watched)):
             found: dict[int, list[evaluation.Test]] = {}
             if subject == "global":
-                with clock("evaluate"):
+                with self.clock("evaluate"):
                     found[0] = tested("server", self.server.model, federation, federation.tests)
             else:
                 on_all = subject == self.evaluated[0] and self.protocol.tested_on == "everywhere"
-                for i, state in self._networks(subject, number, self.clients, clock):
+                for i, state in self._networks(subject, number, self.clients):
                     client = self.clients[i].data
-                    with clock("evaluate"):
+                    with self.clock("evaluate"):
                         found[i] = tested(client.name, state, federation, [client.domain])
                         cross = federation.tests if on_all else ()
                         tests = tested(client.name, state, federation, cross, ["test"])
@@ -295,14 +291,14 @@ class Training:
         return rows, predicted
 
     def _networks(
-        self, subject: str, number: int, clients: Sequence[Client], clock: "Clock"
+        self, subject: str, number: int, clients: Sequence[Client]
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
         """Clients' networks for one of the kinds in `Method.evaluated_models`, by position, as they
         are tested. If the method trains before a test, these are temporary copies."""
         phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
         if phases:
             jobs = [self._adaptation(client, number, phases) for client in clients]
-            for i, trained in self._train(jobs, clock, "evaluate"):
+            for i, trained in self._train(jobs, "evaluate"):
                 yield i, trained.state
         else:
             for i, client in enumerate(clients):
@@ -317,8 +313,8 @@ class Training:
         if self.evaluated[0] == "global":
             return dict.fromkeys(self.federation.tests, self.server.model)
         first = {client.data.domain: client for client in reversed(self.clients)}
-        domains, clients, clock = list(first), list(first.values()), Clock(self.device)
-        found = self._networks(self.evaluated[0], number, clients, clock)
+        domains = list(first)
+        found = self._networks(self.evaluated[0], number, list(first.values()))
         return {domains[i]: state for i, state in found}
 
     def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:

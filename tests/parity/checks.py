@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedrepro.base.protocol import Augmentation
 from fedrepro.engine import Job, Trained
-from fedrepro.federated.rounds import Clock, Training
+from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, LocalModel, Method, Upload
 from fedrepro.methods.fedproto_variants import NearestPrototype
 from fedrepro.methods.messages import Message
@@ -328,7 +328,7 @@ def adaptation(case: Case, inputs: Found) -> Found:
 
 def adapted(run: Training) -> list[dict[str, Tensor]]:
     """The clients' networks as they are tested after the last round."""
-    given = "personal", run.protocol.rounds, run.clients, Clock(run.device)
+    given = "personal", run.protocol.rounds, run.clients
     return [state for _, state in sorted(run._networks(*given), key=lambda pair: pair[0])]
 
 
@@ -346,7 +346,7 @@ def rounds(case: Case, inputs: Found) -> Found:
     return {
         **run.server.tensors, "network": run.server.model, "clients": personal, "heads": personal,
         "final_heads": adapted(run) if "final_heads" in case.expected else [],
-        "personal": [client.personal_model for client in run.clients],
+        "personal": [client.twin for client in run.clients],
         "moved": [client.memory for client in run.clients],
         "client_means": means,
     }  # fmt: skip
