@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status, sides
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import Message
@@ -101,6 +102,12 @@ class TrainedClient:
     augmentation: Augmentation
     generator: torch.Generator
     features: Callable[..., Tensor]
+
+    def embeddings(self) -> Tensor:
+        """Its inputs in the precision of its network. Raises FedReproError if they are images."""
+        if self.inputs.ndim != 2:
+            raise FedReproError("the method works on embeddings; name a protocol with data.encoder")
+        return self.inputs.to(next(iter(self.state.values())).dtype)
 
 
 @dataclass(frozen=True)

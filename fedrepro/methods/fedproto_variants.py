@@ -68,9 +68,8 @@ class FedProtoVariants(FedProto):
             server.model |= {kind: server.tensors[kind] for kind in HELD}
 
     def sent_features(self, client: fl.TrainedClient) -> Tensor:
-        if self.prototypes_of == "inputs":
-            return client.inputs.to(next(iter(client.state.values())).dtype)
-        return super().sent_features(client)
+        inputs = self.prototypes_of == "inputs"
+        return client.embeddings() if inputs else super().sent_features(client)
 
 
 class NearestPrototype(WrappedModel):

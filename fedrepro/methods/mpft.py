@@ -65,9 +65,7 @@ class MPFT(fl.Method):
         return ()
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        if client.inputs.ndim != 2:
-            raise fl.FedReproError("MPFT works on embeddings; choose a protocol with data.encoder")
-        z = client.inputs.to(next(iter(client.state.values())).dtype)
+        z = client.embeddings()
         own = (z[client.labels == label] for label in range(client.classes))
         rows = [self.chosen(part, client.generator) for part in own]
         counts = torch.tensor([len(part) for part in rows])

@@ -80,9 +80,10 @@ def test_resumed_equals_uninterrupted_bit_for_bit(fields, tmp_path):
     toys.assert_resumes(lambda: embedded.start("MPFT", fields={**QUICK, **fields}), tmp_path)
 
 
-def test_images_are_one_clear_error():
-    run = toys.start("MPFT")
-    with pytest.raises(FedReproError, match=r"works on embeddings; choose .* data\.encoder"):
+@pytest.mark.parametrize("name, fields", [("MPFT", {}), ("FedProto", {"prototypes_of": "inputs"})])
+def test_images_are_one_clear_error(name, fields):
+    run = toys.start(name, fields=fields)
+    with pytest.raises(FedReproError, match=r"works on embeddings; name .* data\.encoder"):
         run.one_round()
 
 

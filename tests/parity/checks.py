@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from fedrepro.base.protocol import Augmentation
 from fedrepro.engine import Job, Trained
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.base import Batch, LocalModel, Method, Upload
+from fedrepro.methods.base import Batch, LocalModel, Method, TrainedClient, Upload
 from fedrepro.methods.fedproto_variants import NearestPrototype
 from fedrepro.methods.messages import Message
 from fedrepro.methods.prototypes import PrototypeMessages, class_means
@@ -247,12 +247,12 @@ def schedule(case: Case, inputs: Found) -> Found:
     return {"contrast": [pair[0] for pair in pairs], "ce": [pair[1] for pair in pairs]}
 
 
-def client_of(inputs: Mapping[str, Any]) -> Any:
+def client_of(inputs: Mapping[str, Any]) -> TrainedClient:
     """A client after training whose features, or views of them, are given."""
     given = inputs.get("views", [inputs.get("features", inputs.get("inputs"))])
     views = itertools.cycle(tensors(given))
     classes = inputs.get("classes", len(inputs.get("prototypes", ())))
-    return SimpleNamespace(
+    return TrainedClient(
         index=0, classes=classes, labels=torch.tensor(inputs["labels"]), inputs=tensors(given[0]),
         state={"w": torch.zeros((), dtype=torch.float64)}, generator=torch.Generator(),
         received=received(inputs), augmentation=Augmentation(),
