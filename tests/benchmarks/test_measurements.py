@@ -78,6 +78,10 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     fall = fall.loc[5:11].mean() - fall.loc[15:20].mean()
     assert [round(value) for value in fall] == [22, 18, -1, -4]  # points; the two terms grow
     page = (files.CHECKOUT / "book" / "results" / "own_protocol.ipynb").read_text("utf-8")
+    tested = pd.read_json(RECORDS / "fedavg-batchnorm.json").tail(10)
+    assert tested["round"].tolist() == list(range(14, 24))
+    means = tested.drop(columns="round").mean()  # averaged, recomputed, FedBN
+    assert [mean for mean in means if f"{mean:.1f} %" not in page] == []
     pack, last = Pack(RECORDS), "measure == 'accuracy' and split == 'test' and round == 20"
     curves = [pack.rows(r) for r, line in pack.runs.items() if line["file"] == "office10-paper"]
     trials = [c.query(last).value.mean() for c in curves if c["round"].max() == 20]  # of a weight
