@@ -80,8 +80,11 @@ def test_what_the_page_of_the_papers_own_protocol_says_of_stored_rounds():
     page = (files.CHECKOUT / "book" / "results" / "own_protocol.ipynb").read_text("utf-8")
     tested = pd.read_json(RECORDS / "fedavg-batchnorm.json").tail(10)
     assert tested["round"].tolist() == list(range(14, 24))
-    means = tested.drop(columns="round").mean()  # averaged, recomputed, FedBN
-    assert [mean for mean in means if f"{mean:.1f} %" not in page] == []
+    means = [f"{mean:.1f} %" for mean in tested.drop(columns="round").mean()]
+    assert [mean for mean in means if mean not in page] == []  # averaged, recomputed, FedBN
+    for first in ("README.md", "book/intro.md"):
+        text = (files.CHECKOUT / first).read_text("utf-8")
+        assert f"FedAvg has {means[1]} with" in text and f"and {means[0]} with averaged" in text
     pack, last = Pack(RECORDS), "measure == 'accuracy' and split == 'test' and round == 20"
     curves = [pack.rows(r) for r, line in pack.runs.items() if line["file"] == "office10-paper"]
     trials = [c.query(last).value.mean() for c in curves if c["round"].max() == 20]  # of a weight
