@@ -14,6 +14,7 @@ from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Status
 from fedrepro.federated import metrics, rounds
+from fedrepro.models import build_model, layout
 from fedrepro.papers import Arm, Tuning
 from fedrepro.quantities.paper_run import Study, study
 from fedrepro.records import Store
@@ -110,7 +111,7 @@ def test_a_rate_under_which_training_diverges_is_not_chosen(tmp_path):
         tuned(0, tmp_path, (1e30,)).results("methods")
 
 
-@pytest.mark.parametrize("experiment", ["methods", "apart", "frozen"])
+@pytest.mark.parametrize("experiment", ["methods", "own-statistics", "apart", "frozen"])
 def test_what_is_tried_reaches_every_methods_steps(experiment):
     """A rate that no step uses would be a budget that one method does not have."""
     common = papers.load("common")
@@ -122,6 +123,18 @@ def test_what_is_tried_reaches_every_methods_steps(experiment):
             assert first == second == []  # its clients train nothing; see below
         else:
             assert first != second, arm.label
+
+
+def test_own_statistics_has_all_methods_and_none_is_tested_with_averaged_ones():
+    arms = papers.load("common").arms("own-statistics", "minidigits", "smoke")
+    every = papers.load("common").arms("methods", "minidigits", "smoke")
+    assert {arm.method for arm in every} - {arm.method for arm in arms} == {"RUCR"}
+    network = layout(build_model("resnet10", 10, 32))
+    own = [one for one in network.values() if one.is_bn and one.is_buffer]
+    assert own
+    for method in (methods.create(arm.method, **arm.fields) for arm in arms):
+        own_network = method.evaluated_models(network)[0] == "twin"
+        assert own_network or not any(map(method.overwrites, own)), method.name
 
 
 def steps(trial: Arm) -> list[object]:
