@@ -2,6 +2,7 @@
 pages *How to read a verdict* and *What the papers claim*, written down a second time. Of fedrepro
 it takes only what a paper's file asks for today, to find rows of earlier settings."""
 
+import gzip
 import json
 import math
 from functools import cache
@@ -25,13 +26,14 @@ Part = tuple[list[tuple[Any, Any, float, float]], str, bool]
 
 
 def lines(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (RUNS / name).read_text(encoding="utf-8").splitlines()]
+    with (gzip.open if name.endswith(".gz") else open)(RUNS / name, "rb") as file:
+        return [json.loads(line) for line in file]
 
 
 @cache
 def index() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
-    shared = {line["key"]: line["content"] for line in lines("shared.jsonl")}
-    studies, own = lines("studies.jsonl"), ("method", "column", "value")
+    shared = {line["key"]: line["content"] for line in lines("shared.jsonl.gz")}
+    studies, own = lines("studies.jsonl.gz"), ("method", "column", "value")
     for counted in (study["counted"] for study in studies):
         for name, alike in counted.items():
             counted[name] = [k | dict(zip(own, r, strict=True)) for k, rows in alike for r in rows]

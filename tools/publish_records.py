@@ -14,16 +14,13 @@ README's table of claims, and its picture.
 
 import argparse
 import hashlib
-import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import scrapbook
@@ -39,10 +36,6 @@ from fedrepro.report.results import STUDIES
 CLAIMS, README = CHECKOUT / "book" / "results" / "claims.ipynb", CHECKOUT / "README.md"
 MARKS = "<!-- claims: begin -->\n", "<!-- claims: end -->"
 KINDS = ("", "-points", "-predictions")
-
-
-def write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
 
 
 def keys(root: Path) -> set[str]:
@@ -95,8 +88,10 @@ def join(root: Path, unused: set[str]) -> int:
     facts = {key for line in lines for key in (line["environment"], line["data"])}
     needed = facts | {line["config"][part] for line in lines for part in PARTS}
     shared = [line for line in files.read_lines(root / SHARED) if line["key"] in needed]
-    write_lines(root / SHARED, [*shared, *({"key": k, "content": v} for k, v in sums.items())])
-    write_lines(root / INDEX, lines)
+    files.write_lines(
+        root / SHARED, [*shared, *({"key": k, "content": v} for k, v in sums.items())]
+    )
+    files.write_lines(root / INDEX, lines)
     return len(lines)
 
 
@@ -120,9 +115,9 @@ def publish(runs: Path, records: Path = RECORDS) -> str:
         for notebook in (root / "notebooks").glob("*.ipynb"):
             if (records / "notebooks" / notebook.name).exists():
                 shutil.copy2(notebook, records / "notebooks")
-        for path in [*records.glob("*.parquet"), *records.glob("*.jsonl")]:
+        for path in [*records.glob("*.parquet"), *records.glob("*.jsonl*")]:
             path.unlink()
-        for path in [*root.glob("*.parquet"), *root.glob("*.jsonl")]:
+        for path in [*root.glob("*.parquet"), *root.glob("*.jsonl*")]:
             shutil.copy2(path, records)
         if (root / "figures").exists():
             shutil.copytree(root / "figures", records / "figures", dirs_exist_ok=True)

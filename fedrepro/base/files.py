@@ -1,6 +1,7 @@
 """Files that are complete or absent, written under a temporary name, and their checksums; paths:
 the checkout, if there is one, and the folder of runs; and the modules of a package."""
 
+import gzip
 import hashlib
 import importlib
 import json
@@ -9,7 +10,7 @@ import os
 import pkgutil
 import re
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -123,13 +124,23 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def write_lines(path: Path, lines: Iterable[Mapping[str, Any]], before: bytes = b"") -> None:
+    """Write mappings as JSON, one per line, after what is given; compressed, if the name ends
+    with ``.gz``."""
+    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
+    content = before + (gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
+    write(path, lambda file: file.write_bytes(content))
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON objects of a file, one per line; none where there is no file."""
+    """The JSON objects of such a file; none where there is no file."""
     if not path.exists():
         return []
     try:
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+        content = path.read_bytes()
+        text = gzip.decompress(content) if path.suffix == ".gz" else content
+        return [json.loads(line) for line in text.decode().splitlines()]
+    except (OSError, EOFError, zlib.error, ValueError) as error:
         raise FedReproError(f"{path} cannot be read ({error}); restore the file") from None
 
 

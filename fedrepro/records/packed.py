@@ -2,14 +2,13 @@
 lines are not changed.
 
 ``runs.jsonl`` has one line per run: its config, and hashes of what many runs share (method,
-protocol, environment, data), which is once in ``shared.jsonl``. ``<data set>-<scale>.parquet`` has
-curves, ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs
+protocol, environment, data), which is once in ``shared.jsonl.gz``. ``<data set>-<scale>.parquet``
+has curves, ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs
 whose features are drawn. Features are left out. Runs are not sorted by paper: two papers may share
 one.
 """
 
 import hashlib
-import json
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.records.record import Array, Record, run_id, short_hash
 
 SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteenth larger
-INDEX, SHARED = "runs.jsonl", "shared.jsonl"
+INDEX, SHARED = "runs.jsonl", "shared.jsonl.gz"
 DIGITS = {"term": 3, "loss": 3, "server": 3, "seconds": 2}  # kept of a value, by measure
 PARTS = "method", "protocol"  # of a config, that many runs share
 
@@ -197,8 +196,8 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
             files.write(path, partial(frame.to_parquet, **SMALL))
             shared[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     new = [{"key": k, "content": one} for k, one in shared.items() if k not in before.shared]
-    _append(root / SHARED, new)
-    _append(root / INDEX, lines)
+    for path, more in ((root / SHARED, new), (root / INDEX, lines)):
+        files.write_lines(path, more, path.read_bytes() if path.exists() else b"")
 
 
 def light(record: Record) -> pd.DataFrame:
@@ -212,12 +211,6 @@ def light(record: Record) -> pd.DataFrame:
     scale = 10 ** (digits - 1 - lead)
     rounded = (curve.value * scale).round() / scale
     return curve.assign(value=curve.value.mask(digits.notna(), rounded))
-
-
-def _append(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
-    old = path.read_text(encoding="utf-8") if path.exists() else ""
-    new = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    files.write(path, lambda file: file.write_text(old + new, encoding="utf-8"))
 
 
 def unpack(root: Path, out: Path) -> int:

@@ -3,7 +3,6 @@ ids of its runs, not their numbers; the numbers come from the records."""
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from fedrepro.records.record import short_hash
 
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
-STUDIES = "studies.jsonl"  # next to packed records: the notebooks' glued results, one line each
+STUDIES = "studies.jsonl.gz"  # next to packed records: the notebooks' glued results, one line each
 FOLDER = RECORDS
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 OWN = ("method", "column", "value")  # of a glued row; the rest is glued once for rows in sequence
@@ -323,8 +322,7 @@ def _whole(scraps: Mapping[str, Any]) -> bool:
 def keep(runs: Path) -> None:
     """Store what notebooks glued next to their records, so that most of them can be deleted."""
     studies = [{**study.scraps, "name": study.name} for study, _ in collect(runs / "notebooks")]
-    text = "".join(f"{json.dumps(study, sort_keys=True)}\n" for study in studies)
-    files.write(runs / STUDIES, lambda file: file.write_text(text, encoding="utf-8"))
+    files.write_lines(runs / STUDIES, studies)
 
 
 def finished(notebook: Path) -> bool:

@@ -99,7 +99,6 @@ FIELDS = {
 
 def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
     """A step of the first client on all of its images, from weights away from those it received.
-
     Returns the weights before and received, the gradient of CE alone, and the weights after."""
     sizes = (8, 8)
     run = embedded.start(name, engine, sizes=sizes, fields=fields, batch_size=8, local_epochs=1,

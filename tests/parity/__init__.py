@@ -1,9 +1,5 @@
-"""Golden numbers of the methods: what their official codes make of small inputs, and how far the
-package is from it.
-
-A JSON file a method holds its cases; numbers only. A case names a check, the reading under which it
-is to agree, inputs, and what is expected. `checks.difference` runs one.
-"""
+"""Golden numbers of the methods: what their official codes make of small inputs. A JSON file per
+method has its cases: a check, the reading under which it is to agree, inputs, what is expected."""
 
 import contextlib
 import copy

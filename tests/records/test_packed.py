@@ -1,5 +1,6 @@
 """Packed records: what was in the folders, in few files that only grow, each damage named."""
 
+import gzip
 import json
 import runpy
 import shutil
@@ -13,7 +14,7 @@ from fedrepro import cli, commands
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.records import Probe, Record, Store
-from fedrepro.records.packed import Pack, PackedRecord, check, light, pack, unpack
+from fedrepro.records.packed import INDEX, SHARED, Pack, PackedRecord, check, light, pack, unpack
 from fedrepro.report.results import STUDIES
 from tests import toys
 from tests.records.conftest import obtain, spec
@@ -97,9 +98,7 @@ def test_a_packed_run_that_was_trained_again_for_a_measurement_is_packed_again(t
 def test_every_damage_is_named(tmp_path):
     name = run(tmp_path, 0).run_id
     pack(tmp_path)
-    index, curve, shared = (
-        tmp_path / file for file in ("runs.jsonl", "toy-smoke.parquet", "shared.jsonl")
-    )
+    index, curve, shared = (tmp_path / file for file in (INDEX, "toy-smoke.parquet", SHARED))
     whole, content = index.read_text(), curve.read_bytes()
     other = json.loads(whole)
     other["config"]["seed"] = 7
@@ -112,7 +111,8 @@ def test_every_damage_is_named(tmp_path):
     curve.unlink()
     assert check(tmp_path) == ["toy-smoke.parquet is missing", f"{name} has no curve"]
     curve.write_bytes(content)
-    shared.write_text(shared.read_text().replace('"rounds": 2', '"rounds": 3'))
+    text = gzip.decompress(shared.read_bytes()).replace(b'"rounds": 2', b'"rounds": 3')
+    shared.write_bytes(gzip.compress(text))
     assert any("is not what was written" in line for line in check(tmp_path))
     shared.write_text("{")
     with pytest.raises(FedReproError, match="restore the file"):
@@ -140,7 +140,7 @@ def test_publishing_loses_only_what_no_notebook_uses_any_more_and_joins_no_damag
     def use(root: Path, used: str) -> None:
         study = dict(paper="adcol", dataset="minidigits", scale="smoke", seed=0, experiments=[])
         line = dict(name="one", study=study, runs=[[used, "", ""]], trials=[], counted={})
-        (root / STUDIES).write_text(json.dumps(line) + "\n")
+        files.write_lines(root / STUDIES, [line])
 
     used, waiting = (run(book, seed).run_id for seed in (0, 1))
     pack(book)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedrepro import methods
+from fedrepro.base import files
 from fedrepro.federated import metrics
 from fedrepro.methods.base import Method
 from fedrepro.records.packed import INDEX, SHARED, Pack
@@ -23,16 +24,14 @@ def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The book's records, cut to one study: its runs, one that it does not use, and one that it
     now holds in the place of MOON's, with settings that MOON's row has not got."""
     root = tmp_path_factory.mktemp("few")
-    studies = map(json.loads, (FOLDER / STUDIES).read_text("utf-8").splitlines())
-    (study,) = [one for one in studies if one["name"] == STUDY]
-    lines = [json.loads(line) for line in (FOLDER / INDEX).read_text("utf-8").splitlines()]
+    (study,) = [one for one in files.read_lines(FOLDER / STUDIES) if one["name"] == STUDY]
+    lines = files.read_lines(FOLDER / INDEX)
     used = {run for run, *_ in study["runs"]}
     replaced, unused, *_ = (line["run"] for line in lines if line["run"] not in used)
     study["runs"].append([replaced, "table-1-office10", "MOON"])
     kept = {run for run, *_ in study["runs"]} | {unused}
-    (root / STUDIES).write_text(json.dumps(study) + "\n", encoding="utf-8")
-    text = "".join(json.dumps(line) + "\n" for line in lines if line["run"] in kept)
-    (root / INDEX).write_text(text, encoding="utf-8")
+    files.write_lines(root / STUDIES, [study])
+    files.write_lines(root / INDEX, [line for line in lines if line["run"] in kept])
     for file in (FOLDER / SHARED, *FOLDER.glob("*.parquet")):
         (root / file.name).symlink_to(file)
     return root

@@ -97,7 +97,7 @@ def test_an_unreadable_notebook_and_lines_are_named(tmp_path):
     with pytest.raises(FedReproError, match=r"torn\.ipynb is not a readable notebook"):
         collect(tmp_path)
     (tmp_path / results.STUDIES).write_text("{")
-    with pytest.raises(FedReproError, match=r"studies\.jsonl cannot be read"):
+    with pytest.raises(FedReproError, match=r"studies\.jsonl\.gz cannot be read"):
         collect(tmp_path / "notebooks")
 
 
