@@ -16,13 +16,13 @@ from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from fedrepro import campaign, cli
+from fedrepro.base.files import CHECKOUT
 from fedrepro.base.progress import Silent
 from fedrepro.campaign import table
 from fedrepro.quantities.paper_run import study
 from fedrepro.records.packed import pack
 from tests.toys import gone, numbers, wait_for
 
-ROOT = Path(__file__).resolve().parents[1]
 PATIENCE = 300.0  # seconds: a worker waits for all other work of the machine
 SMOKE = {"paper": "adcol", "experiment": "table-1", "dataset": "minidigits", "scale": "smoke"}
 LONG = {**SMOKE, "methods": ["FedAvg"], "changes": {"rounds": 40}}
@@ -45,7 +45,7 @@ def start(folder: Path, rounds: int = 3) -> tuple[subprocess.Popen[str], int]:
     """A campaign of one run in a process of its own, some rounds later, and its worker's id."""
     line = [sys.executable, "-m", "fedrepro.cli", *words(folder)]
     how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    child = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": str(ROOT)}, **how)
+    child = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": str(CHECKOUT)}, **how)
     (run,) = campaign.read(folder / "list.yaml")
     said = partial(campaign.status, run, folder / "runs")
     wait_for(lambda: said().get("round", 0) >= rounds or child.poll() is not None)

@@ -17,10 +17,10 @@ from setuptools import find_packages
 
 import fedrepro
 from fedrepro import cli
+from fedrepro.base.files import CHECKOUT
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-PACKAGE = REPOSITORY / "fedrepro"
-PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+PACKAGE = CHECKOUT / "fedrepro"
+PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 EXTRAS = tuple(PROJECT["optional-dependencies"])
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {
@@ -29,7 +29,7 @@ BROUGHT_BY = {
     "IPython": "ipykernel", "distributed": "dask",
 }  # fmt: skip
 NOTEBOOKS = [
-    *(REPOSITORY / "notebooks").glob("*.ipynb"), *(REPOSITORY / "book/results").glob("*.ipynb")
+    *(CHECKOUT / "notebooks").glob("*.ipynb"), *(CHECKOUT / "book/results").glob("*.ipynb")
 ]  # fmt: skip
 
 
@@ -45,17 +45,17 @@ def declared() -> dict[str, SpecifierSet]:
 
 
 def sources(*folders: str) -> list[Path]:
-    return sorted(p for f in folders for p in (REPOSITORY / f).rglob("*.py"))
+    return sorted(p for f in folders for p in (CHECKOUT / f).rglob("*.py"))
 
 
 def test_environment_and_constraints_agree_with_the_project():
-    environment = yaml.safe_load((REPOSITORY / "environment.yml").read_text())
+    environment = yaml.safe_load((CHECKOUT / "environment.yml").read_text())
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     pip = next(e["pip"] for e in environment["dependencies"] if isinstance(e, dict))
     assert conda == [f"python{PROJECT['requires-python']}", "pip"]
     assert {"-c constraints.txt", "-e ."} <= set(pip)
     assert named([line for line in pip if not line.startswith("-")]) == declared()
-    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    lines = (CHECKOUT / "constraints.txt").read_text().splitlines()
     pins = named([line for line in lines if line and not line.startswith("#")])
     for name in ("torch", "torchvision"):
         assert str(pins[name]).removeprefix("==") in declared()[name]
@@ -80,7 +80,7 @@ def test_every_import_of_the_package_is_declared():
     """What a file imports at once is a core dependency; what a function imports, any extra's."""
     core, extra = set(named(PROJECT["dependencies"])), set(declared())
     undeclared = [
-        f"{path.relative_to(REPOSITORY)}: {top}"
+        f"{path.relative_to(CHECKOUT)}: {top}"
         for path in sources("fedrepro")
         for top, at_once in imported(path)
         if BROUGHT_BY.get(top, top).lower() not in (core if at_once else extra)
@@ -89,12 +89,12 @@ def test_every_import_of_the_package_is_declared():
 
 
 def test_every_file_of_the_package_is_in_the_wheel():
-    config = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    config = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["setuptools"]
     patterns, where = config["package-data"]["*"], config["packages"]["find"]
     found = {
         name
         for one in where["where"]
-        for name in find_packages(REPOSITORY / one, (), where["include"])
+        for name in find_packages(CHECKOUT / one, (), where["include"])
     }
     assert {"fedrepro.data", "drawn_digits"} <= found
     left_out = []
@@ -102,9 +102,9 @@ def test_every_file_of_the_package_is_in_the_wheel():
         if path.is_dir() or "__pycache__" in path.parts:
             continue
         if not (path.parent / "__init__.py").is_file():
-            left_out.append(f"{path.relative_to(REPOSITORY)}: its folder has no __init__.py")
+            left_out.append(f"{path.relative_to(CHECKOUT)}: its folder has no __init__.py")
         elif path.suffix != ".py" and not any(path.match(pattern) for pattern in patterns):
-            left_out.append(f"{path.relative_to(REPOSITORY)}: no package-data pattern")
+            left_out.append(f"{path.relative_to(CHECKOUT)}: no package-data pattern")
     assert not left_out
 
 
@@ -119,7 +119,7 @@ def commands(path: Path) -> list[str]:
 
 def test_every_line_for_the_shell_is_one_command_with_known_options():
     """A line that was broken or joined when a page was written anew would fail a reader."""
-    pages = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "book").rglob("*.md"), *NOTEBOOKS]
+    pages = [*CHECKOUT.glob("*.md"), *(CHECKOUT / "book").rglob("*.md"), *NOTEBOOKS]
     lines = [line for page in pages for line in commands(page)]
     assert len(lines) > 20
     for line in lines:
@@ -138,9 +138,9 @@ def test_every_line_for_the_shell_is_one_command_with_known_options():
 
 
 def test_version_and_entry_point_are_one():
-    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
+    citation = yaml.safe_load((CHECKOUT / "CITATION.cff").read_text())
     assert citation["version"] == fedrepro.__version__
-    assert f"## {fedrepro.__version__}" in (REPOSITORY / "CHANGELOG.md").read_text()
+    assert f"## {fedrepro.__version__}" in (CHECKOUT / "CHANGELOG.md").read_text()
     assert citation["license"] == PROJECT["license"]
     module, _, name = PROJECT["scripts"]["fedrepro"].partition(":")
     assert callable(getattr(importlib.import_module(module), name))
@@ -175,13 +175,13 @@ def test_files_functions_and_cells_keep_to_the_limits():
 
 def test_what_binder_installs_exists():
     """Each line of its requirements: a file of constraints, or this project with known extras."""
-    folder = REPOSITORY / ".binder"
+    folder = CHECKOUT / ".binder"
     python = (folder / "runtime.txt").read_text().strip().removeprefix("python-")
     assert SpecifierSet(PROJECT["requires-python"]).contains(python)
     text = (folder / "requirements.txt").read_text()
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     options = dict(line.split(maxsplit=1) for line in lines)
     assert set(options) == {"-c", "-e"}
-    assert (folder / options["-c"]).samefile(REPOSITORY / "constraints.txt")
+    assert (folder / options["-c"]).samefile(CHECKOUT / "constraints.txt")
     project = Requirement(f"fedrepro{options['-e'].removeprefix('.')}")  # pip's own folder is .
     assert project.extras and project.extras <= set(EXTRAS)

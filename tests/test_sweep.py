@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fedrepro import cli, sweep
+from fedrepro.base.files import CHECKOUT
 from fedrepro.report.results import SENTINEL, finished
 from fedrepro.sweep import Job
 from tests.toys import gone, wait_for
@@ -51,9 +52,6 @@ def write_notebook(folder: Path, *cells: str, parameters: str = PARAMETERS) -> N
     notebook = nbformat.v4.new_notebook(cells=[first, *(new(cell) for cell in cells)])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "", "language": "python"}
     nbformat.write(notebook, folder / "adcol.ipynb")
-
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def read(path: Path) -> Any:
@@ -143,7 +141,7 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
     folder = tmp_path / "runs" / "notebooks"
     names = [f"adcol-minidigits-smoke-seed{seed}.ipynb" for seed in (0, 1)]
     words = ["sweep", "adcol", "--seeds", "0-2", "--jobs", "1", "--runs", str(tmp_path / "runs")]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH", "")]))
     how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     line = [sys.executable, "-c", LAUNCH, str(notebooks), *words]
     child = subprocess.Popen(line, env={**os.environ, "PYTHONPATH": path}, **how)

@@ -88,9 +88,8 @@ def join(root: Path, unused: set[str]) -> int:
     facts = {key for line in lines for key in (line["environment"], line["data"])}
     needed = facts | {line["config"][part] for line in lines for part in PARTS}
     shared = [line for line in files.read_lines(root / SHARED) if line["key"] in needed]
-    files.write_lines(
-        root / SHARED, [*shared, *({"key": k, "content": v} for k, v in sums.items())]
-    )
+    shared += [{"key": key, "content": content} for key, content in sums.items()]
+    files.write_lines(root / SHARED, shared)
     files.write_lines(root / INDEX, lines)
     return len(lines)
 

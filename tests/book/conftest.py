@@ -1,29 +1,23 @@
 """The built book, shared by all tests of a run, also across pytest-xdist's workers."""
 
-import os
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
+from fedrepro.base.files import CHECKOUT
 from fedrepro.pages import build_book
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory):
-    shared = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
+def site(shared):
     out = shared / "book"
     with FileLock(shared / "book.lock"):
         if not (out / "html" / "index.html").is_file():
-            build_book(out=out, strict=True, source=REPOSITORY)
+            build_book(out=out, strict=True, source=CHECKOUT)
     return out / "html"
 
 

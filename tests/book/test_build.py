@@ -14,11 +14,10 @@ from PIL import Image
 import fedrepro
 from fedrepro import pages, papers
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.files import CHECKOUT
 from fedrepro.methods import api
 from fedrepro.pages import build_book
 from fedrepro.report.claim_views import CLAIMS, PICTURE
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def notebook(*sources: str, kernel: str = "python3") -> nbformat.NotebookNode:
@@ -32,10 +31,10 @@ def notebook(*sources: str, kernel: str = "python3") -> nbformat.NotebookNode:
 def small(tmp_path):
     source = tmp_path / "repository"
     (source / "book" / "results").mkdir(parents=True)
-    shutil.copy2(REPOSITORY / "_config.yml", source)
-    shutil.copy2(REPOSITORY / "book" / "references.bib", source / "book")
+    shutil.copy2(CHECKOUT / "_config.yml", source)
+    shutil.copy2(CHECKOUT / "book" / "references.bib", source / "book")
     for folder in ("_static", "_templates"):
-        shutil.copytree(REPOSITORY / "book" / folder, source / "book" / folder)
+        shutil.copytree(CHECKOUT / "book" / folder, source / "book" / folder)
     (source / "book" / "intro.md").write_text("# Start\n\nSome words.\n")
     nbformat.write(notebook('print("found", 1)'), source / "book" / "results" / "counts.ipynb")
     toc = "format: jb-book\nroot: book/intro\nparts:\n"
@@ -188,17 +187,17 @@ def test_every_public_name_is_on_its_page_and_in_the_index(site):
     assert names <= found
     assert not [name for name in names if not re.search(rf">(\w+\.)*{name}(\(\))? ?[<(]", index)]
     assert "source-buttons" not in page  # no address is set
-    assert str(REPOSITORY) not in page  # a default may be a path of this machine
+    assert str(CHECKOUT) not in page  # a default may be a path of this machine
 
 
 def test_the_readmes_claims_are_those_of_the_start_page(site):
     """Which the build made of the records."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
     made = (site.parent / "site" / pages.GENERATED / pages.MAIN_CLAIMS).read_text(encoding="utf-8")
     made = re.sub(r"results/(claims|common)\.html", r"book/results/\1.ipynb", made)
     assert block == made.replace("](_static/", "](book/_static/")
-    with Image.open(REPOSITORY / "book" / "_static" / PICTURE) as image:
+    with Image.open(CHECKOUT / "book" / "_static" / PICTURE) as image:
         words = str(image.info["Description"])
     alt = re.search(r"!\[(.+)\]", block)
     assert alt is not None and words.startswith(alt[1])  # drawn from the same records
@@ -213,7 +212,7 @@ def test_the_claims_page_is_kept_with_todays_answers_and_no_other_page_with_numb
         html = " ".join("".join(one.get("text/html", "")) for one in data)
         return re.findall(r'<span (?:id|class)="([^"]+)"', html)  # claims and answers
 
-    kept = sorted((REPOSITORY / pages.RESULTS).glob("*.ipynb"))
+    kept = sorted((CHECKOUT / pages.RESULTS).glob("*.ipynb"))
     (claims,) = [page for page in kept if '"output_type"' in page.read_text("utf-8")]
     assert claims.stem == Path(CLAIMS).stem
     assert shown(claims) == shown(site.parent / "site" / pages.RESULTS / claims.name) != []

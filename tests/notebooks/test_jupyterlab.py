@@ -15,9 +15,9 @@ pytest.importorskip("jupyterlab", reason="the browser test needs jupyterlab")
 
 from playwright.sync_api import TimeoutError
 
+from fedrepro.base.files import CHECKOUT
 from tests.book.chrome import Chrome
 
-ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 150.0  # 25 s alone, 47 s beside three busy processes
 OPTIONS = (
     "--no-browser", "--allow-root", "--ip=127.0.0.1", "--port=0", "--expose-app-in-browser",
@@ -50,7 +50,7 @@ TABLES = "[...document.querySelectorAll('.jp-OutputArea table')].map(t => t.inne
 @contextmanager
 def lab(tmp_path):
     """The address of a JupyterLab with the notebook in it, without the user's own settings."""
-    notebook = (ROOT / "notebooks" / "quickstart.ipynb").read_text()
+    notebook = (CHECKOUT / "notebooks" / "quickstart.ipynb").read_text()
     for given, here in (("rounds: int = 8", "rounds: int = 4"),
                         ("runs_dir: str = None", "runs_dir: str = 'runs'")):  # fmt: skip
         assert given in notebook
@@ -63,7 +63,7 @@ def lab(tmp_path):
     names = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     place = {f"JUPYTER_{name}": str(tmp_path / name) for name in names}
     place |= {"JUPYTERLAB_SETTINGS_DIR": str(tmp_path / "settings"), "HOME": str(tmp_path)}
-    place |= {"JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "w"), "PYTHONPATH": str(ROOT)}
+    place |= {"JUPYTERLAB_WORKSPACES_DIR": str(tmp_path / "w"), "PYTHONPATH": str(CHECKOUT)}
     command = [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--ServerApp.root_dir={tmp_path}"]
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(

@@ -12,9 +12,9 @@ import papermill
 import pytest
 
 from fedrepro import methods
+from fedrepro.base.files import CHECKOUT
 from fedrepro.report.results import finished
 
-ROOT = Path(__file__).resolve().parents[2]
 PARAMETERS = {
     "experiment", "dataset", "methods", "seed", "scale", "device", "data_root", "runs_dir",
     "changes",
@@ -26,12 +26,12 @@ def read(path):
 
 
 def test_parameters_and_headings_and_no_outputs():
-    notebooks = {path.stem: read(path) for path in (ROOT / "notebooks").glob("*.ipynb")}
+    notebooks = {path.stem: read(path) for path in (CHECKOUT / "notebooks").glob("*.ipynb")}
     assert len(notebooks) == 7
     for name, notebook in notebooks.items():
         assert not any(cell.get("outputs") for cell in notebook.cells), name
         if name != "quickstart":
-            known = papermill.inspect_notebook(str(ROOT / "notebooks" / f"{name}.ipynb"))
+            known = papermill.inspect_notebook(str(CHECKOUT / "notebooks" / f"{name}.ipynb"))
             assert set(known) == PARAMETERS
             text = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
             assert re.findall(r"^## ([^.\n]*)", text, re.M) == [str(i) for i in range(1, 11)]
@@ -39,7 +39,7 @@ def test_parameters_and_headings_and_no_outputs():
 
 @pytest.mark.slow
 def test_a_wrong_parameter_is_one_line_in_the_notebook(tmp_path):
-    source, out = ROOT / "notebooks" / "adcol.ipynb", tmp_path / "out.ipynb"
+    source, out = CHECKOUT / "notebooks" / "adcol.ipynb", tmp_path / "out.ipynb"
     given, how = {"changes": {"local_epochs": -1}}, {"kernel_name": "python3"}
     with pytest.raises(papermill.PapermillExecutionError):
         papermill.execute_notebook(str(source), str(out), given, progress_bar=False, **how)
@@ -57,7 +57,7 @@ START = "study = notebook.open_study({!r}, 'minidigits', 'smoke', 0, runs_dir={!
 def shown(paper: str, place: Path) -> list[Any]:
     """What the cells between the equations and the protocol show, in order. They are run as a
     module, for a class's source must be found."""
-    cells = read(ROOT / "notebooks" / f"{paper}.ipynb").cells
+    cells = read(CHECKOUT / "notebooks" / f"{paper}.ipynb").cells
     heads = [i for i, cell in enumerate(cells) if cell.source.startswith(("### The loss", "## 3."))]
     code = [c.source for c in cells[heads[0] : heads[-1]] if c.cell_type == "code"]
     lines = ["from fedrepro.report import notebook", START.format(paper, str(place))]

@@ -19,11 +19,11 @@ from PIL import Image
 import fedrepro
 from fedrepro import methods
 from fedrepro.base.errors import FedReproError
+from fedrepro.base.files import CHECKOUT
 from fedrepro.federated.rounds import Training
 from tests import toys
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "book" / "results" / "write_a_method.ipynb"
+PAGE = CHECKOUT / "book" / "results" / "write_a_method.ipynb"
 CELLS = nbformat.read(PAGE, as_version=4).cells
 CODE = [cell.source for cell in CELLS if cell.cell_type == "code"]
 
@@ -72,7 +72,7 @@ def images(place: Path) -> None:
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(folder / f"{n}.png")
 
 
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
 PROSE = "\n".join(one.source for one in CELLS if one.cell_type == "markdown")
 LOUD = re.findall("```python\n(.*?)```", README, re.DOTALL)[1]
 TOLD = {  # a file of a method, and the text whose command runs it beside FedAvg
@@ -83,7 +83,7 @@ TOLD = {  # a file of a method, and the text whose command runs it beside FedAvg
 
 def command(place, *words):
     """The command, as a reader gives it in that folder."""
-    env = {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{ROOT}"}
+    env = {**os.environ, "PYTHONPATH": f"{place}{os.pathsep}{CHECKOUT}"}
     line = [sys.executable, "-m", "fedrepro.cli", *words]
     return subprocess.run(line, env=env, capture_output=True, text=True, cwd=place)
 

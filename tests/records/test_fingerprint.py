@@ -14,10 +14,10 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from fedrepro.base.files import CHECKOUT
 from fedrepro.records.fingerprint import fingerprint
 from tests.data.made import one_line
 
-ROOT = Path(__file__).resolve().parents[2]
 HEAD = """
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -108,7 +108,7 @@ def test_sets_do_not_follow_the_hash_seed(tmp_path):
     )
     script = "import mine; from fedrepro.records import fingerprint as f; "
     words = [sys.executable, "-c", script + "print(f.fingerprint(mine.Mine))"]
-    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    place = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(CHECKOUT)])}
     one, other = (
         subprocess.check_output(words, env={**place, "PYTHONHASHSEED": seed}) for seed in "12"
     )
@@ -150,7 +150,7 @@ print("all seen")
 
 @pytest.mark.slow
 def test_a_changed_cell_of_a_notebook(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
     notebook = new_notebook(cells=[new_code_cell(IN_CELLS)])
     done = NotebookClient(notebook, kernel_name="python3", timeout=120).execute()
     said = "".join(out.get("text", "") for out in done.cells[0].outputs)

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 from scipy.spatial.distance import pdist
 
 from fedrepro import methods
+from fedrepro.base.files import CHECKOUT
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import DataSpec, Protocol
 from fedrepro.data.federation import build_federation
@@ -30,7 +31,6 @@ from tests.data.made import one_line
 from tests.records.conftest import obtain, spec
 from tests.toys import numbers
 
-REPO = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.usefixtures("toy_data")
 
 
@@ -109,7 +109,7 @@ store.Store(sys.argv[1]).obtain(spec(rounds=400), device="cpu", progress=Telling
 
 def test_kill_nine_in_a_round_then_resume_is_bit_identical(tmp_path):
     words = [sys.executable, "-c", CHILD, str(tmp_path)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=REPO, text=True)
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, cwd=CHECKOUT, text=True)
     next(line for line in child.stdout if int(line) >= 5)
     time.sleep(0.01)
     child.send_signal(signal.SIGKILL)
@@ -222,7 +222,7 @@ def test_a_large_test_set_is_sampled_before_the_last_five_rounds():
     assert "5 of 12 tested" in training.few_tests.deviations["domain0"][0]
 
 
-RECORDED = Pack(Path(__file__).resolve().parents[2] / "book" / "records")
+RECORDED = Pack(CHECKOUT / "book" / "records")
 
 
 def test_the_packed_records_are_whole():
