@@ -19,7 +19,8 @@ from fedrepro import methods, papers
 ROOT = Path(__file__).parents[1]
 RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
-KINDS = {"accuracy": 100.0, "sweep": 100.0, "sampling": 100.0, "in-out": 1.0}
+PERCENT = ("accuracy", "sweep", "sampling", "curves")
+KINDS = {**dict.fromkeys(PERCENT, 100.0), "in-out": 1.0}
 # Unit, differences by seed, variance over test images, margin; of each difference of a test. Then
 # the scale, and whether its curves let it answer.
 Part = tuple[list[tuple[Any, Any, float, float]], str, bool]
@@ -142,7 +143,9 @@ def right(run: str, rule: str, domain: str) -> np.ndarray[Any, Any] | None:
     return np.mean(hits, axis=0)
 
 
-def image_variance(rows: list[list[str]], rule: str, column: str) -> float:
+def image_variance(
+    rows: list[list[str]], rule: str, column: str, weights: tuple[float, ...] = (1.0, -1.0)
+) -> float:
     """Of a mean (or the difference of two) over draws of test images, accuracies from 0 to 1."""
     domains = facts(rows[0][0])["domains"]
     domains = [column] if column in domains else domains
@@ -151,12 +154,12 @@ def image_variance(rows: list[list[str]], rule: str, column: str) -> float:
         found = [[right(run, rule, domain) for run in row] for row in rows]
         if all(one is not None for row in found for one in row):
             means = [np.mean(row, axis=0) for row in found]
-            paired = means[0] - means[1] if len(means) > 1 else means[0]
+            paired = sum(w * mean for w, mean in zip(weights, means, strict=False))
             total += paired.var(ddof=1) / len(paired)
             continue
-        for row in rows:
+        for w, row in zip(weights, rows, strict=False):
             p = np.mean([values(run, "accuracy", rule)[domain] for run in row]) / 100
-            total += p * (1 - p) / tested(row[0])[domain]
+            total += w**2 * p * (1 - p) / tested(row[0])[domain]
     return total / len(domains) ** 2
 
 
@@ -246,7 +249,7 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
             us, them = test["better"].split(" vs ")
             until = [costs(name, found, runs, rule) for runs in seeds_of(own)]
             gaps = np.array([one[them]["avg"][1] / one[us]["avg"][1] for one in until])
-            return [(kind, gaps - test["above"], 0.0, 0.0)], scale, True
+            return [(kind, gaps - test["above"], 0.0, 0.0)], scale, len(gaps) > 1
         if test["better"] not in own or any(label not in theirs for label in wanted):
             continue
         by, best = column_of(test, kind), own[test["better"]]
@@ -254,7 +257,8 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
         if kind == "sampling":
             columns["accuracy"] = ["avg"]
         differences = []
-        for column in columns.get(by, [by]):
+        known = values(next(iter(best.values())), kind, rule)
+        for column in [one for one in columns.get(by, [by]) if one in known]:
             for label in wanted:
                 seeds = sorted(set(best) & set(theirs[label]))
                 sides = [[row[s] for s in seeds] for row in (best, theirs[label])]
@@ -267,10 +271,11 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
         flat = all(gain(list(row.values())) < 1 for row in compared)
         old = past(name, test["experiment"], dataset, scale, test["better"])
         old |= any(past(name, other, dataset, scale, label) for label in wanted)
-        part = differences, scale, (scale == "paper" or flat) and not old
+        if not differences:
+            continue
         if min(len(d) for _, d, *_ in differences) > 1:
-            return part
-        single = single or part  # beside a smaller scale with more seeds it is no answer
+            return differences, scale, (scale == "paper" or flat) and not old
+        single = single or (differences, scale, False)  # one seed is no answer
     return single
 
 

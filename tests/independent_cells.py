@@ -2,10 +2,12 @@
 packed files as `independent` recomputes the claims."""
 
 import math
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 from scipy import stats
 
@@ -13,12 +15,13 @@ from tests import independent as claims
 
 # splits with test images of one's own
 DRAWN = ("pooled-stratified", "pooled-leaky", "random-fifth")
-# what follows from other numbers: of a paper's text, which its claims compare, or of two rows
-DERIVED = "relative", "differences", "speedup"
-REACHED = {"rounds": 0, "traffic": 1}  # the place in `costs`
+GAINS = "relative", "differences"
+REACHED = {"rounds": 0, "traffic": 1, "speedup": 1}  # the place in `costs`
 DELTA = {"percent": 2.0, "fraction": 0.02}
 Place = tuple[str, str, str, str]  # table, data set, row, column
 Numbers = dict[str, dict[int, dict[str, float]]]  # by row, seed and column
+# Value, the column of the accuracies, and what each run's accuracy from 0 to 1 counts.
+Gain = tuple[float, str, list[tuple[float, str]]]
 
 
 @cache
@@ -87,27 +90,19 @@ def trained(name: str) -> tuple[dict[Place, str], dict[Place, tuple[float, float
     places = {(s["study"]["dataset"]) for s in claims.index()[2] if s["study"]["paper"] == name}
     for experiment in claims.paper(name)["experiments"]:
         table = table_of(name, experiment)
-        for dataset in places if table and experiment["kind"] not in DERIVED else ():
+        for dataset in places if table else ():
             rows = numbers_of(name, experiment, dataset, "paper")
             tests: dict[Place, tuple[float, float, float, float, float]] = {}
-            for label, runs in claims.rows_of(name, experiment["id"], dataset, "paper").items():
-                own = next(a for a in claims.arms(name, experiment["id"]) if a["label"] == label)
-                if own.get("alternative") or (experiment["kind"] in REACHED and label not in rows):
+            for label, column, own, run, old in entries(name, experiment, dataset, rows):
+                place = (table, dataset, *own)
+                if not (cell := printed(name, table, *own)):
                     continue
-                old = claims.past(name, experiment["id"], dataset, "paper", label)
-                for column, place in places_of(name, experiment, own, next(iter(runs.values()))):
-                    place = (table, dataset, *place)
-                    cell = printed(name, table, *place[2:])
-                    if not cell:
-                        continue
-                    found[place] = "no verdict"
-                    if not old:
-                        found[place] = settled(name, table, runs, column, cell)
-                    ours = [one[column] for one in rows.get(label, {}).values()]
-                    lost = not ours or any(map(math.isnan, ours))
-                    if found[place] == "open" and not lost:
-                        test = tested_cell(name, experiment, label, column, place)
-                        tests |= {place: test} if test else {}
+                found[place] = "no verdict" if old else settled(name, table, run, column, cell)
+                ours = [one[column] for one in rows.get(label, {}).values()]
+                lost = not ours or any(map(math.isnan, ours))
+                if found[place] == "open" and not lost:
+                    test = tested_cell(name, experiment, label, column, place)
+                    tests |= {place: test} if test else {}
             ordered = sorted(tests, key=lambda one: tests[one][4])
             least = 1.0
             for rank, place in reversed(list(enumerate(ordered, 1))):
@@ -116,6 +111,52 @@ def trained(name: str) -> tuple[dict[Place, str], dict[Place, tuple[float, float
                 d, _, half, *_ = tests[place]
                 intervals[place] = d - half, d + half
     return found, intervals
+
+
+def entries(
+    name: str, experiment: dict[str, Any], dataset: str, rows: Numbers
+) -> Iterator[tuple[str, str, tuple[str, str], str, bool]]:
+    """Row and column of our numbers, where they are printed, a run behind them, and whether one is
+    of earlier settings: of what follows from several rows, any of them."""
+    ran, kind = claims.rows_of(name, experiment["id"], dataset, "paper"), experiment["kind"]
+    old = {label: claims.past(name, experiment["id"], dataset, "paper", label) for label in ran}
+    firsts = {label: next(iter(runs.values())) for label, runs in ran.items()}
+    for row, seeds in rows.items() if kind in (*GAINS, "speedup") else ():
+        for column in next(iter(seeds.values())):
+            place = row, shown(name, table_of(name, experiment), column)
+            yield row, column, place, next(iter(firsts.values())), any(old.values())
+    for label, run in firsts.items() if kind not in (*GAINS, "speedup") else ():
+        own = next(a for a in claims.arms(name, experiment["id"]) if a["label"] == label)
+        if not own.get("alternative") and (kind not in REACHED or label in rows):
+            for column, place in places_of(name, experiment, own, run):
+                yield label, column, place, run, old[label]
+
+
+def gains(name: str, experiment: dict[str, Any], dataset: str, scale: str) -> list[dict[str, Gain]]:
+    """By seed and row: differences, and relative gains, whose weights are their slopes."""
+    rows = claims.rows_of(name, experiment["id"], dataset, scale)
+    here, found = claims.paper(name)["datasets"][dataset]["protocol"], []
+    first, *_, last = [arm["label"] for arm in claims.arms(name, experiment["id"])]
+    row = experiment.get("rows", {}).get(dataset)  # of a relative gain
+    asked = [{"row": row, "dataset": here, "of": last, "minus": first}]
+    for seed in sorted(set[int]().union(*rows.values())):
+        one: dict[str, Gain] = {}
+        for spec in experiment.get("differences", asked):
+            ends = [spec[end] for end in ("of", "minus") if end in spec]
+            if spec["dataset"] != here or any(seed not in rows.get(end, ()) for end in ends):
+                continue
+            runs = [rows[end][seed] for end in ends]
+            seen = [pd.Series(scores(run, "accuracy", rule(name))) / 100 for run in runs]
+            gain, weights = 100 * (seen[0] - sum(seen[1:])), [100.0, -100.0]
+            if row:
+                gain, ratio = gain / seen[1], seen[0]["avg"] / seen[1]["avg"]
+                weights = [100 / seen[1]["avg"], -100 * ratio / seen[1]["avg"]]
+            column = spec.get("column", "avg")
+            column = gain.drop("avg").idxmax() if column == "largest" else column
+            if column in gain:
+                one[spec["row"]] = gain[column], column, [*zip(weights, runs, strict=False)]
+        found.append(one)
+    return found
 
 
 def places_of(
@@ -141,9 +182,9 @@ def rule(name: str) -> str:
     return found
 
 
-def settled(name: str, table: str, runs: dict[int, str], column: str, cell: str) -> str:
+def settled(name: str, table: str, run: str, column: str, cell: str) -> str:
     """*no verdict* where one is refused, else *open* until it is tested."""
-    data = claims.facts(next(iter(runs.values())))
+    data = claims.facts(run)
     domains = [column] if column in data["domains"] else data["domains"]
     lesser = {*data["standins"], *data["subsets"]} & set(domains)
     foreign = column == "avg" and any(
@@ -162,7 +203,7 @@ def tested_cell(
     reporting, seen = claims.paper(name)["reporting"], [ours]
     unit = table.get("units", {}).get(place[3], table["unit"])
     delta = DELTA.get(unit, 0.0)
-    if len(ours) == 1:  # other rows' spread; with few of them, an accuracy's at scale reduced too
+    if len(ours) < 3:  # all rows' spread; with few of them, an accuracy's at scale reduced too
         seen = [row for one in here.values() if (row := numbers(one, column))]
         if delta and sum(len(row) - 1 for row in seen) < 4:
             few = numbers_of(name, experiment, dataset, "reduced")
@@ -180,8 +221,16 @@ def tested_cell(
         parts.append((float(std) ** 2 / trials, trials - 1))
     else:
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
-    runs = list(claims.rows_of(name, experiment["id"], dataset, "paper").get(label, {}).values())
-    drawn, image = of_images(name, place, column, runs, unit) if delta else (0.0, 0.0)
+    drawn = image = 0.0
+    if delta:
+        runs = [[*claims.rows_of(name, experiment["id"], dataset, "paper").get(label, {}).values()]]
+        weights: tuple[float, ...] = (100.0 if unit == "percent" else 1.0,)
+        if experiment["kind"] in GAINS:
+            made = [one[label] for one in gains(name, experiment, dataset, "paper") if label in one]
+            sides = [*zip(*(one[2] for one in made), strict=True)]
+            weights = tuple(float(np.mean([w for w, _ in side])) for side in sides)
+            runs, column = [[run for _, run in side] for side in sides], made[-1][1]
+        drawn, image = of_images(name, place, column, runs, weights)
     total = drawn + sum(v for v, _ in parts)
     known = total**2 / below if (below := sum(v**2 / f for v, f in parts)) else math.inf
     d, error = float(np.mean(ours)) - float(mean), math.sqrt(total)
@@ -201,6 +250,12 @@ def numbers_of(name: str, experiment: dict[str, Any], dataset: str, scale: str) 
     for one, label in diverged(dataset, scale):
         rows.pop(label if one == experiment["id"] else "", None)
     found: Numbers = {}
+    if kind in GAINS:
+        (column,) = tables(name)[table_of(name, experiment)]["columns"]
+        for seed, one in enumerate(gains(name, experiment, dataset, scale)):
+            for row, gain in one.items():
+                found.setdefault(row, {})[seed] = {column: gain[0]}
+        return found
     if kind not in REACHED:
         return {
             label: {seed: scores(run, kind, rule(name)) for seed, run in runs.items()}
@@ -210,29 +265,38 @@ def numbers_of(name: str, experiment: dict[str, Any], dataset: str, scale: str) 
         runs = {label: own[seed] for label, own in rows.items() if seed in own}
         if not {*experiment["target"]["lowest_of"]} <= {*runs}:
             continue
-        for label, ends in claims.costs(name, experiment, runs, rule(name)).items():
-            own = {column: pair[REACHED[kind]] for column, pair in ends.items()}
-            found.setdefault(label, {})[seed] = own
+        costs = claims.costs(name, experiment, runs, rule(name)).items()
+        own = {k: {c: pair[REACHED[kind]] for c, pair in ends.items()} for k, ends in costs}
+        if kind == "speedup":
+            pairs = [row.split(" vs ") for row in tables(name)[table_of(name, experiment)]["rows"]]
+            pairs = [pair for pair in pairs if {*pair} <= {*own}]
+            own = {f"{a} vs {b}": {c: own[b][c] / own[a][c] for c in own[a]} for a, b in pairs}
+        for label, ends in own.items():
+            found.setdefault(label, {})[seed] = ends
     return found
 
 
 def of_images(
-    name: str, place: Place, column: str, runs: list[str], unit: str
+    name: str, place: Place, column: str, rows: list[list[str]], weights: tuple[float, ...]
 ) -> tuple[float, float]:
-    """Variance over test images of both sides, and what one image moves."""
-    whole, sizes = claims.KINDS["accuracy"] if unit == "percent" else 1.0, claims.tested(runs[0])
+    """Variance over test images of both sides, and what one image moves. The paper's part of a gain
+    is as large as ours."""
+    whole, sizes = weights[0], claims.tested(rows[0][0])
     domains = [column] if column in sizes else list(sizes)
     image = whole / min(sizes[d] for d in domains) / len(domains)
-    data = claims.protocol(runs[0])["data"]
+    data = claims.protocol(rows[0][0])["data"]
     if data["split"] not in DRAWN and data.get("test_limit") is None:
         return 0.0, image
+    ours = claims.image_variance(rows, rule(name), column, weights)
+    if len(rows) > 1:
+        return 2 * ours, image
     theirs = 0.0
     for domain in domains:
         cell = printed(name, place[0], place[2], shown(name, place[0], domain))
         cell = cell if cell not in ("", "-") else printed(name, place[0], *place[2:])
         p = float(cell.partition("±")[0]) / whole
         theirs += p * (1 - p) / sizes[domain] / len(domains) ** 2
-    return whole**2 * (claims.image_variance([runs], rule(name), column) + theirs), image
+    return ours + whole**2 * theirs, image
 
 
 def worded(d: float, inner: float, outer: float, delta: float, p: float) -> str:

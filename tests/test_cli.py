@@ -82,7 +82,7 @@ def test_methods_and_experiments():
     rows = listed("methods")
     assert all(list(row) == ["name", "paper", "fields"] for row in rows)
     fields = [field for row in rows for field in row["fields"]]
-    assert all(list(f) == ["name", "default", "source", "alternatives"] for f in fields)
+    assert all(list(f) == ["name", "default", "status", "source", "alternatives"] for f in fields)
     adcol = next(row for row in rows if row["name"] == "ADCOL")
     mu = next(field for field in adcol["fields"] if field["name"] == "mu")
     assert mu["default"] == 1.0 and 0.1 in mu["alternatives"]

@@ -157,8 +157,8 @@ def create(name: str, **values: Any) -> Method:
 
 
 def describe() -> list[dict[str, Any]]:
-    """Every method: name, reference, version and fields with default, source, alternatives."""
-    wanted = ("name", "default", "source", "alternatives")
+    """Every method: name, reference, version, fields with default, status, source, alternatives."""
+    wanted = ("name", "default", "status", "source", "alternatives")
     return [
         {"name": cls.name, "paper": cls.reference, "version": cls.version}
         | {"fields": [{key: row[key] for key in wanted} for row in cls.describe()]}

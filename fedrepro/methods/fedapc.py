@@ -47,15 +47,15 @@ class FedAPC(PrototypeMessages, fl.Method):
     )
     erase: float = fl.hyper(
         0.5,
-        "Sec. III-A: erasing",
-        "stated",
+        "probability, area and shape of FedDAP code's helper, which draws once for a whole batch "
+        "of tensors, here for each image",
+        "code",
         low=0,
         high=1,
-        code="probability, area and shape of FedDAP code's helper, which draws once for a whole "
-        "batch of tensors, here for each image",
+        text="Sec. III-A: erasing",
     )
     crop: int = fl.hyper(
-        4, "Sec. III-A: cropping", "stated", low=0, code="padding of FedDAP code's helper"
+        4, "padding of FedDAP code's helper", "code", low=0, text="Sec. III-A: cropping"
     )
     flip: bool = fl.hyper(True, "Sec. III-A: flipping", "stated", code="left-right as in FPL code")
     prototypes_in_training_mode: bool = fl.hyper(

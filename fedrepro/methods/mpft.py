@@ -13,8 +13,6 @@ import fedrepro.methods.api as fl
 from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.methods.server import fit_until_flat
 
-DROP = 10  # prototypes in a batch at the server; a smaller last batch is left out
-
 
 @dataclass(frozen=True)
 class MPFT(fl.Method):
@@ -48,6 +46,9 @@ class MPFT(fl.Method):
     server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code", low=0)
     threshold: float = fl.hyper(
         0.001, "authors' code", "code", (0.1, 0.01, 0.0001), low=0, text="App. D tries four"
+    )
+    server_batch: int = fl.hyper(
+        10, "authors' code; a smaller last one is left out", "code", low=1, later=True
     )
     last_losses: int = fl.hyper(20, "authors' code: batches whose deviation ends it", "code", low=2)
     bn_policy: fl.BNPolicy = fl.hyper("average", "the adapter has no BatchNorm", "inferred")
@@ -94,10 +95,11 @@ class MPFT(fl.Method):
         module.to(server.device, server.dtype).load_state_dict(server.model)
         stream = torch_stream(server.seed, "server", round=server.round)
         order = torch.randperm(len(z), generator=stream)
-        full = len(z) - len(z) % DROP or len(z)
+        size = self.server_batch
+        full = len(z) - len(z) % size or len(z)
         losses = self.fit(module, z, labels, order[:full].to(z.device))
         server.model |= {name: value.detach() for name, value in module.state_dict().items()}
-        steps = math.ceil(full / DROP)
+        steps = math.ceil(full / size)
         server.log["server_epochs"] = len(losses) / steps
         server.log["server_loss"] = float(np.mean(losses[-steps:]))
 
@@ -107,5 +109,5 @@ class MPFT(fl.Method):
         warmup = min(self.server_warmup, self.server_epochs - 1)
         end = {"warmup": warmup, "cosine": self.server_epochs}
         spec = fl.OptimizerSpec(kind="adamw", lr=self.server_lr, **end)
-        batches = [(z[index], labels[index]) for index in order.split(DROP)]
+        batches = [(z[index], labels[index]) for index in order.split(self.server_batch)]
         return fit_until_flat(module, batches, spec, self.last_losses, self.threshold)

@@ -139,7 +139,8 @@ class Comparison(_Spec):
     others, if it is another. dataset: only if a data set follows this protocol.
     by: the column; ``each``: every domain's; ``only``: the only one; several: names of one number.
     margin: better by more than this; a negative one allows a loss. above: instead of other rows,
-    a number to be above, or below if ``lower``. lower: less is better (traffic, leakage).
+    a number to be above, or below if ``lower``. lower: less is better (traffic, leakage). printed:
+    a lead that the text prints, and no table.
     paper_only: a small network cannot answer it, such as claims about bytes."""
 
     experiment: str
@@ -150,6 +151,7 @@ class Comparison(_Spec):
     by: str | tuple[str, ...] = "avg"
     margin: float = 0.0
     above: float | None = None
+    printed: float | None = None
     lower: bool = False
     paper_only: bool = False
 

@@ -46,6 +46,7 @@ def each_target(asked: Asked) -> Values:
 def differences(asked: Asked) -> Values:
     """Printed rows that are one accuracy, or the difference of two. Rows of other data sets, and of
     domains that a replacing data set does not have, are left out."""
+    runs = {result.label: result.record for result in asked.results}
     scores = {result.label: asked.scores(result) for result in asked.results}
     for one in asked.experiment.differences:
         embedded = asked.dataset == "minidigits"
@@ -55,9 +56,14 @@ def differences(asked: Asked) -> Values:
             continue
         base = scores[one.minus] if one.minus is not None else {}
         gains = {column: value - base.get(column, 0.0) for column, value in scores[one.of].items()}
-        gains["largest"] = max(value for column, value in gains.items() if column != "avg")
-        if one.column in gains:
-            yield one.row, asked.table.columns[0], gains[one.column]
+        largest = max((column for column in gains if column != "avg"), key=gains.__getitem__)
+        place = largest if one.column == "largest" else one.column
+        parts = [(100.0, runs[one.of])]
+        if one.minus is not None:
+            parts.append((-100.0, runs[one.minus]))
+        if place in gains:
+            more = {"parts": parts, "of": place}
+            yield one.row, asked.table.columns[0], gains[place], more
 
 
 @quantity("relative", per_arm=False)
@@ -65,9 +71,13 @@ def relative(asked: Asked) -> Values:
     """How much the last arm's mean accuracy is above the first's, in percent of the first's."""
     if len(asked.results) < 2:
         return
-    low, high = (asked.scores(asked.results[place])["avg"] for place in (0, -1))
+    ends = asked.results[-1], asked.results[0]
+    high, low = (asked.scores(end)["avg"] for end in ends)
+    slopes = 100 / low, -100 * high / low**2  # of the gain, by each accuracy in percent
+    parts = [(100 * slope, end.record) for slope, end in zip(slopes, ends, strict=True)]
     row = asked.experiment.rows.get(asked.dataset, asked.dataset)
-    yield row, asked.table.columns[0], 100 * (high / low - 1)
+    more = {"parts": parts, "of": "avg"}
+    yield row, asked.table.columns[0], 100 * (high / low - 1), more
 
 
 @quantity("in-out", whole=1.0)

@@ -155,7 +155,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     """Rows with keys table, method, column, value, standin, caveats, alternative, alone (nothing
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
-    image moves it by, and the run.
+    image moves it by, and parts: each run it follows from, after what its accuracy (0 to 1) counts.
+    Where that is another column's than the printed one, `of` names it.
     An arm whose training diverged has no value but a reason in each column that its row lacks.
     Printed rows that are not of one arm (such as a ratio of two) get none."""
     kind = get(asked.experiment.kind)
@@ -175,10 +176,15 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
         row["alone"] = not used or method in silent
         if result is not None:
             row["alternative"] = result.arm.alternative
-            if asked.protocol.scale == "paper" and kind.whole:
-                share = kind.whole * _one_image(result.record, column)
-                row |= {"one_image": share, "run": result.record}
-        rows.append(row | (more[0] if more else {}))
+            if kind.whole:
+                row["parts"] = [(kind.whole, result.record)]
+        row.update(*more)
+        if asked.protocol.scale != "paper":
+            row.pop("parts", None)
+        elif "parts" in row:
+            whole, run = row["parts"][0]
+            row["one_image"] = whole * _one_image(run, row.get("of", column))
+        rows.append(row)
     columns = list(dict.fromkeys(row["column"] for row in rows))
     had = {(row["method"], row["column"]) for row in rows}  # of arms that share a row
     for arm, end in diverged if kind.per_arm else ():

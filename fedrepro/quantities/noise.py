@@ -91,30 +91,36 @@ class Noise:
         # By run: hits, scores in percent and test images, each by domain.
         self._seen: dict[str, tuple[dict[str, Hits], dict[str, float], dict[str, int]]] = {}
 
-    def variance(self, rows: Sequence[Sequence[Record]], column: str) -> float:
+    def variance(
+        self, rows: Sequence[Sequence[Record]], column: str, weights: Sequence[float] = (1.0, -1.0)
+    ) -> float:
         """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
-        difference.
+        difference; with weights, of their weighted sum.
         rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
         Two rows are paired image by image if all their runs stored predictions; the variance of a
         mean is the limit of a bootstrap over images. Else the rows count as having separate
         images, which does not give less if both rows tend to fail on the same images."""
         data = rows[0][0].data
         domains = [column] if column in data["domains"] else data["domains"]
-        return sum(self._of_domain(rows, domain) for domain in domains) / len(domains) ** 2
+        parts = (self._of_domain(rows, domain, weights) for domain in domains)
+        return sum(parts) / len(domains) ** 2
 
-    def _of_domain(self, rows: Sequence[Sequence[Record]], domain: str) -> float:
+    def _of_domain(
+        self, rows: Sequence[Sequence[Record]], domain: str, weights: Sequence[float]
+    ) -> float:
         seen = [[self._of_run(run) for run in row] for row in rows]
         found = [[shares[domain] for shares, _, _ in row if domain in shares] for row in seen]
         stored = [len(shares) for row in found for shares in row]
         if len(stored) == sum(map(len, rows)) and len(set(stored)) == 1:
             means = [np.mean(np.stack(row), axis=0) for row in found]
-            paired = means[0] - means[1] if len(means) > 1 else means[0]
+            paired: Hits = sum(w * mean for w, mean in zip(weights, means, strict=False))
             return float(paired.var(ddof=1)) / len(paired)
         return sum(
-            binomial(
+            w**2
+            * binomial(
                 sum(scores[domain] for _, scores, _ in row) / len(row) / 100, row[0][2][domain]
             )
-            for row in seen
+            for w, row in zip(weights, seen, strict=False)
         )
 
     def _of_run(self, run: Record) -> tuple[dict[str, Hits], dict[str, float], dict[str, int]]:

@@ -53,15 +53,17 @@ NOTES = (
     "One seed at scale paper, or a table there that lacks rows, is no answer where scale reduced "
     "has more. It stands beside that answer, with the spread of scale reduced (since 2026-11-26; "
     "before, one seed left the claim open).",
+    "One seed answers nothing, also beside comparisons with more (since 2026-11-27).",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
     "the rise of a straight line through the last half, as the mean over seeds (since 2026-11-24; "
     "before, of the last five rounds alone, which chance moves by a point or more). A run that the "
     "protocol's own rule ended early is complete, so it does not count as rising.",
-    "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
-    "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
-    "many seeds a lead of the printed size takes, in hours of one core; else what is missing. "
-    "Outside is no answer to a claim: at scale reduced a lead may have another size.",
+    "An open claim that has runs says which lead such runs would show with 80 % probability "
+    "(counted from 0 since 2026-11-27, before from the margin). Where the curves are flat it says "
+    "whether the printed lead lies outside our 95 % interval, and how many seeds a lead of the "
+    "printed size takes, in hours of one core; else what is missing. Outside is no answer to a "
+    "claim: at scale reduced a lead may have another size.",
     "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
     "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
     "Where some seeds of a row have the settings of the paper's file today, its seeds of "
@@ -227,8 +229,8 @@ def _sources(paper: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Lead:
-    """Of a claim's row over another on one data set. least, larger (of `Part.larger`): in points,
-    if they are accuracies."""
+    """Of a claim's row over another or a number, on one data set. least, larger (`Part.larger`): in
+    points, if they are accuracies."""
 
     part: Part
     least: Difference
@@ -237,23 +239,30 @@ class Lead:
 
     @property
     def shown(self) -> tuple[str, str]:
-        """The printed lead and ours as texts: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``."""
-        lower, least = self.part.test.lower, self.least
+        """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
+        test, least, larger = self.part.test, self.least, self.part.larger
+        over, form = f"{self.unit} over ", "+.1f"
+        if test.lower:
+            over, form = f"{self.unit} less than ", ".1f"
+        if test.above is not None:
+            over, form = f"; claimed: {'below' if test.lower else 'above'} ", ".4g"
 
-        def signed(value: float) -> str:
-            return f"{value:{'' if lower else '+'}.1f}".replace("-", MINUS)
+        def value(lead: float) -> str:
+            if test.above is not None:
+                lead = test.above + (-lead if test.lower else lead)
+            return f"{lead:{form}}".replace("-", MINUS)
 
-        ours = signed(least.mean)
+        ours = value(least.mean)
         if least.interval is not None:
-            ours += " [{}, {}]".format(*map(signed, least.interval))
-        ours += self.unit + f" {'less than' if lower else 'over'} {least.other}"
+            ours += " [{}, {}]".format(*map(value, least.interval))
+        ours += over + least.other
         ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
-        if self.part.larger is not None and (one := self.larger) is not None:
-            ours += f"; scale {self.part.larger.scale}, {self.part.larger.runs}: {signed(one.mean)}"
-            ours += f"{self.unit} over {one.other}"
-        return "" if least.printed is None else signed(least.printed) + self.unit, ours
+        if larger is not None and (one := self.larger) is not None:
+            ours += f"; scale {larger.scale}, {larger.runs}: {value(one.mean)}{over}{one.other}"
+        unit = self.unit * (test.above is None)
+        return "" if least.printed is None else value(least.printed) + unit, ours
 
 
 def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:

@@ -17,7 +17,14 @@ from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours
 from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
-from fedrepro.report.comparison import LEVEL, Difference, hours, needed, pooled_freedom
+from fedrepro.report.comparison import (
+    LEVEL,
+    Difference,
+    hours,
+    needed,
+    pooled_freedom,
+    printed_lead,
+)
 from fedrepro.report.results import FLAT, recorded
 
 Word = Literal["holds", "contradicted", "open"]
@@ -53,8 +60,9 @@ class Part:
 
     def rows(self, *others: str) -> list[Row]:
         """Where the runs of the compared rows are: of the better one, and of these others."""
-        theirs = self.test.against or self.test.experiment
-        places = [(self.test.experiment, self.test.better), *((theirs, name) for name in others)]
+        ours, theirs = self.test.experiment, self.test.against or self.test.experiment
+        places = [(ours, name) for name in self.test.better.split(" vs ")]  # of a ratio both
+        places += [(theirs, name) for name in others]
         return [(used, self.dataset, self.scale, name) for used, name in places]
 
     @property
@@ -66,6 +74,11 @@ class Part:
     def settled(self) -> bool:
         """Whether it was run, with today's settings, until its curves were flat."""
         return bool(self.differences) and not self.rising and not self.past
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is settled, and counted or run with two seeds or more."""
+        return self.settled and (self.seeds > 1 or all(one.exact for one in self.differences))
 
     @property
     def weakest(self) -> Difference | None:
@@ -94,7 +107,7 @@ class Part:
         said += f"{_between(weakest)}{least}, p {weakest.p:.2g}{printed}"
         if weakest.rest is not None:
             said += f", without the stand-in {weakest.rest:+.3g}"
-        said += self._unsettled
+        said += self._unsettled + "; one seed is no answer" * (self.seeds == 1)
         if self.verdict == "open" and weakest.least_seen is not None:
             said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
             said += f"(80 % power){self._cost(weakest)}"
@@ -272,8 +285,9 @@ def answers(
 
 def _judge(parts: Sequence[Part]) -> None:
     """Give the parts their verdicts. Holm's correction is over the differences that can answer: one
-    that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly."""
-    settled = [part for part in parts if part.settled]
+    that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly. One
+    seed answers nothing, even where the spread of other rows gives it an interval."""
+    settled = [part for part in parts if part.answers]
     every = sorted(
         (d for part in settled for d in part.differences if d.freedom), key=lambda d: d.reverse
     )
@@ -359,7 +373,7 @@ def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator
         for name, by_seed in gaps.items():
             own = sign * by_seed.dropna()
             unit = f"{whole:g}" if whole else column
-            facts = name, column, unit, own, test.margin, _printed(paper, test, name, column)
+            facts = name, column, unit, own, test.margin, printed_lead(paper, test, name, column)
             rest = None
             if column == "avg" and standins and test.above is None:
                 rest = sign * float((better - others[name])[real].mean(axis=1).mean())
@@ -380,14 +394,3 @@ def _by_seed(rows: pd.DataFrame, table: str, name: str) -> pd.DataFrame:
     """A row's values: one line per seed, a column per column."""
     own = rows[(rows.table == table) & (rows.method == name) & rows.value.notna()]
     return own.astype({"value": float}).pivot_table("value", "seed", "column")
-
-
-def _printed(paper: Paper, test: Comparison, other: str, column: str) -> float | None:
-    """The printed difference of the same two rows, where both are printed."""
-    table = paper.experiment(test.experiment).table
-    if table is None or test.against:
-        return None
-    values = paper.table(table).values(paper.column(table, column) or column)
-    if test.better not in values or other not in values:
-        return None
-    return (-1 if test.lower else 1) * (values[test.better] - values[other])

@@ -26,6 +26,7 @@ Word = Tested | Literal["counted equal", "counted unequal", "no verdict", "not r
 LEVEL = 0.05
 POWER = 0.8
 SEEDS = 3  # of a test's runs that are not there yet
+FEWEST = 3  # seeds whose own spread is used
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,12 @@ def compared(
     """Our seeds compared with a printed number; None if no spread is known.
 
     published_std: over so many trials; None where it is not printed or not usable. pooled: variance
-    of one run and its degrees of freedom, for a single seed. images, theirs: variance of our
-    number and of the printed one over draws of test images.
+    of one run and its degrees of freedom, for fewer than three seeds. images, theirs: variance of
+    our number and of the printed one over draws of test images.
     """
-    own = (variance(ours), float(len(ours) - 1)) if len(ours) > 1 else pooled
+    own = pooled if len(ours) < FEWEST else None
+    if own is None and len(ours) > 1:
+        own = variance(ours), float(len(ours) - 1)
     if own is None:
         return None
     spread, freedom = own
@@ -110,7 +113,7 @@ class Difference(Estimate):
     @property
     def p(self) -> float:
         """One-sided p: the probability of a difference this large if the truth is at the margin; 1
-        with one seed."""
+        without a spread over seeds."""
         return self.below(-self._t) if self.freedom else 1.0
 
     @property
@@ -129,13 +132,14 @@ class Difference(Estimate):
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The two-sided 95 % interval; None with one seed, and for a counted value."""
+        """The two-sided 95 % interval; None without a spread, and for a counted value."""
         return None if not self.freedom or self.exact else self.between()
 
     @property
     def least_seen(self) -> float | None:
-        """The smallest distance from the margin that such runs detect with 80 % power."""
-        return None if not self.freedom or self.exact else _seen(self.error, self.freedom)
+        """The smallest difference that such runs tell from the margin with 80 % power."""
+        seen = None if not self.freedom or self.exact else _seen(self.error, self.freedom)
+        return seen if seen is None else self.margin + seen
 
     @property
     def seeds_needed(self) -> int | None:
@@ -156,6 +160,22 @@ def pooled_freedom(sizes: Sequence[int]) -> float:
 def _seen(error: float, freedom: float) -> float:
     """The smallest distance from the margin that is detected with 80 % power."""
     return float(stdtrit(freedom, 1 - LEVEL) + stdtrit(freedom, POWER)) * error
+
+
+def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> float | None:
+    """The printed difference of the same two rows, or from the number to be above, if there is."""
+
+    def value(experiment: str, row: str) -> float | None:
+        table = paper.experiment(experiment).table
+        known = paper.table(table).values(paper.column(table, column) or column) if table else {}
+        return known.get(row)
+
+    ours, theirs = value(test.experiment, test.better), test.above
+    if theirs is None:
+        theirs = value(test.against or test.experiment, other)
+    if test.printed is not None or ours is None or theirs is None:
+        return test.printed
+    return (-1 if test.lower else 1) * (ours - theirs)
 
 
 # What is missing: the commands, and their cost.

@@ -201,6 +201,7 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
+    figure.drawn_live = interactive.embedding(points.assign(label=points.role), "domain")
     return figure
 
 

@@ -145,7 +145,7 @@ def means(frame: pd.DataFrame, x: str) -> pd.DataFrame:
 def embedding(points: pd.DataFrame, by: str) -> Spec:
     """One panel per label; colour and shape show domains or classes."""
     key = "domain" if by == "domain" else "cls"
-    rows = points[["label", "domain", "cls", "x", "y"]]
+    rows = points[["label", "domain", "cls", "x", "y"]].round(2)
     groups = sorted(rows[key].unique()) if by == "class" else list(rows[key].unique())
     sizes = rows.value_counts(key)
     counted = ", ".join(f"{sizes[group]} of {group}" for group in groups)

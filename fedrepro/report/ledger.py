@@ -14,7 +14,9 @@ from fedrepro import papers
 from fedrepro.base.protocol import Protocol
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
+from fedrepro.quantities.noise import tested_images
 from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.records import Record
 from fedrepro.records.record import environment
 from fedrepro.report.results import Results, recorded, run_link
 from fedrepro.report.tables import Html, folded, nothing, prose, spread, styled, whole
@@ -29,6 +31,10 @@ RULES = {
     "last5": "mean of the last five",
     "validation": "chosen on validation images",
     "best-test": "best on the test images (optimistic)",
+}
+READ = {  # by kind: the columns read under each rule, with their head and unit
+    "accuracy": {"avg": ("avg (%)", "percent")},
+    "in-out": {"ood": ("out of domain", "fraction"), "ind": ("in domain", "fraction")},
 }
 
 
@@ -247,40 +253,53 @@ def this_build() -> pd.DataFrame:
 def each_rule(found: Results, experiment: str) -> str:
     """A printed table under each score rule, from the same curves: does the order of the methods
     depend on the round in which a number is read? Folded HTML, for each data set and scale with
-    runs of an accuracy table. Second readings, and methods with a diverged seed, are left out."""
-    if found.paper.experiment(experiment).kind != "accuracy":
-        return ""
-    cells, shown = found.cells(experiment), ""
+    runs of a table in `READ`. Second readings, and methods with a diverged seed, are left out."""
+    read = READ.get(found.paper.experiment(experiment).kind, {})
+    cells, shown = found.cells(experiment) if read else [], ""
     for dataset, scale in dict.fromkeys((row["dataset"], row["scale"]) for row in cells):
         here = found.where(dataset=dataset, scale=scale)
-        own = [row for row in here.cells(experiment) if row["column"] == "avg"]
+        own = here.cells(experiment)
         unfit = {row["method"] for row in own if row["value"] is None or row["alternative"]}
         if fit := [m for m in dict.fromkeys(row["method"] for row in own) if m not in unfit]:
             title = f"The same runs under each score rule ({experiment}, {dataset} {scale})"
-            shown += folded(title, _by_rule(here, experiment, fit, title))
+            parts = (_by_rule(here, experiment, fit, title, column) for column in read)
+            shown += folded(title, "\n".join(parts))
     return shown
 
 
-def _by_rule(found: Results, experiment: str, methods: list[str], title: str) -> str:
+def _by_rule(found: Results, experiment: str, methods: list[str], title: str, column: str) -> str:
     rows = [
-        (result.label, rule, score["avg"])
+        (result.label, rule, value)
         for *_, result in found.runs(experiment)
-        for rule, score in metrics.all_scores(result.record.curve).items()
+        for rule, value in _read(result.record, column)
     ]
     frame = pd.DataFrame(rows, columns=["method", "rule", "value"])
     seeds = frame.groupby(["method", "rule"]).value
     means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
     means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs its images for every method
     ranks, columns = means.round(9).rank(ascending=False), {}
+    head, unit = READ[found.paper.experiment(experiment).kind][column]
     for rule in means:
         name = RULES[str(rule)] + ", as above" * (rule == found.paper.rule)
         pairs = zip(means[rule], stds[rule], strict=True)
-        columns[name, "avg (%)"] = [spread(mean, std, "percent") for mean, std in pairs]
+        columns[name, head] = [spread(mean, std, unit) for mean, std in pairs]
         columns[name, "rank"] = [f"{rank:g}" for rank in ranks[rule]]
     shown = pd.DataFrame(columns, index=[escape(method) for method in methods])
     shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
     caption = "Mean and deviation over the seeds, and rank (1 is best). Small gaps may be chance."
-    return f"<p>{escape(_moved(ranks))}</p>\n" + styled(shown, "dataframe rules", title, caption)
+    table = styled(shown, "dataframe rules", f"{title}: {head}", caption)
+    return f"<p>{escape(_moved(ranks))}</p>\n{table}"
+
+
+def _read(record: Record, column: str) -> Iterator[tuple[str, float]]:
+    """One column of a run, under each score rule."""
+    for rule, score in metrics.all_scores(record.curve).items():
+        if column in score:
+            yield rule, score[column]
+        else:
+            weights = record.data.get("weights") or tested_images(record)
+            each = metrics.in_and_out(record.curve, record.data["clients"], weights)[column]
+            yield rule, float(each[metrics.scored(record.curve, rule).index].mean()) / 100
 
 
 def _moved(ranks: pd.DataFrame) -> str:

@@ -29,7 +29,7 @@ PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
 WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
 LIVE = "Vega-Lite"  # the name of the interactive form in a picture's file
-MOST = 200_000  # bytes of a picture
+MOST = 120_000  # bytes of a picture: a page with all its own has at most 3 MB
 STYLE = {  # over seaborn's style `ticks`
     "axes.axisbelow": True,
     "axes.grid": False,

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.papers import Paper
-from fedrepro.report.tables import Html, whole
+from fedrepro.report.tables import Html, nothing, whole
 
 CLOSE = 1e-9
 FITS = {"means": ("one run", "all evaluations"), "deviations": ("over T - 1", "over T")}
@@ -100,6 +100,8 @@ def shown(paper: Paper) -> Html:
     """What is checked of a paper, and the printed averages that are not their rows' means."""
     label = f"printed numbers of {paper.short}, checked"
     rows = checked(paper)
+    if rows.empty:
+        return nothing(f"No printed table of {paper.short} has known test sizes.")
     names = ["table", "column", "images", "evaluations"]
     for of, ways in FITS.items():
         for way in ways:

@@ -48,21 +48,27 @@ RULES: tuple[tuple[Word, str], ...] = (
 NOTES: tuple[str, ...] = (
     "d is the mean of our seeds minus the printed number, under the score rule the paper used; "
     "if the paper does not name its rule, under the rule on the protocol page.",
-    f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Other units "
+    f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Of a relative gain "
+    f"it is {TOLERANCE:g} % of the accuracy that is gained on, for that is its unit. Other units "
     "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
     "The error of d has four parts, added in variance: our seeds, the paper's trials, and on both "
     "sides the draw of the test images. Degrees of freedom are Welch's and Satterthwaite's.",
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
-    "One seed has no spread: it takes that of the other rows with two seeds or more in the same "
-    f"column of the table. If these have fewer than {ENOUGH} degrees of freedom, those at scale "
-    "reduced are added, if the number is an accuracy: traffic follows from the network's size, and "
-    "rounds from how fast it learns. The cell then shows n=1.",
-    "The test images' part is p(1-p)/N on each side. Ours is that of the mean of all seeds, image "
-    "by image from the recorded predictions where they are kept. The paper's takes p from the "
-    "printed accuracy and N from our test images, for the protocol fixes N; of an average, it adds "
-    "up those of the printed domains (with the average as p where they are not printed). Where a "
+    "One seed has no spread, and that of two is poor: they take the pooled one of all rows with "
+    "two seeds or more in the same column of the table. If these have fewer than "
+    f"{ENOUGH} degrees of freedom, those at scale reduced are added, if the number is an accuracy: "
+    "traffic follows from the network's size, and rounds from how fast it learns. A cell of one "
+    "seed shows n=1.",
+    "The test images' part of ours is the variance over images of the share of our seeds that got "
+    "each right, divided by the number of images N: with several seeds less than p(1-p)/N, which "
+    "stands for it without stored predictions. The paper's is p(1-p)/N with p from the printed "
+    "accuracy and N from our test images, for the protocol fixes N; of an average, it adds up "
+    "those of the printed domains (with the average as p where they are not printed). Where a "
     "split gives everyone the same test images there is none.",
+    "A gain of one row over another takes both rows' hits on the same image together, a relative "
+    "gain by the delta method. The paper's two rows are not known image by image: its part is as "
+    "large as ours. A ratio of traffic has no such part, as rounds and traffic have none.",
     "A deviation that can move a number (a stand-in client beside it, smaller source images) does "
     "not refuse the verdict: it is printed with it as a caveat.",
     "A run whose training diverged has no number: its row stays, with the seed and the round as a "
@@ -75,7 +81,9 @@ NOTES: tuple[str, ...] = (
     "runs known: the paper's side takes p from the printed accuracy, a table may have trials of "
     f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more. Changed on "
     "2026-11-26, when ADCOL's Table 6 had its first run: before, one seed of rounds or traffic "
-    "took the spread of scale reduced, whose small network sends less.",
+    "took the spread of scale reduced, whose small network sends less. Changed on 2026-11-27, and "
+    "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated "
+    "cells without a gap were higher or lower, now 6 %), and a gain has the test images' part.",
 )
 
 
@@ -127,9 +135,9 @@ def beside(found: Results, experiment: str) -> pd.DataFrame:
 
 class _Cell:
     """A printed cell and ours: the attributes named in `COLUMNS`, and what they follow from. rows:
-    one per seed. reached: the values of the seeds that have one. name: our column's. refused: why
-    it has no verdict. foreign: because it averages other domains. one_image: what one image moves
-    it by."""
+    one per seed. reached: the values of the seeds that have one. name: our column's. parts: the
+    rows it follows from, as `cells` gives them, by seed. refused: why it has no verdict. foreign:
+    because it averages other domains. one_image: what one image moves it by."""
 
     def __init__(
         self,
@@ -148,12 +156,14 @@ class _Cell:
         self.ours = fmean(self.reached) if self.reached else None
         self.ours_std = stdev(self.reached) if len(self.reached) > 1 else None
         last: Mapping[str, Any] = rows[-1] if rows else {}
-        self.name, self.one_image = last.get("column", ""), last.get("one_image", 0.0)
+        self.name = last.get("of", last.get("column", ""))
+        self.one_image = last.get("one_image", 0.0)
         self.counted = bool(last.get("counted") or last.get("given"))
         self.standin = any(row.get("standin") for row in rows)
         self.alone = any(row.get("alone") for row in rows)
         self.caveats = tuple(dict.fromkeys(c for row in rows for c in row.get("caveats", ())))
-        self.runs: list[Record] = [row["run"] for row in rows if "run" in row]
+        parts: list[list[tuple[float, Record]]] = [row["parts"] for row in rows if "parts" in row]
+        self.parts = [*zip(*parts, strict=True)]
         self.foreign, self.refused = False, ""
         if last.get("given"):
             self.refused = "it is the protocol's own input"
@@ -256,7 +266,7 @@ def _compared(
         return None
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
     images, theirs = 0.0, 0.0
-    if known and cell.runs:
+    if known and cell.parts:
         images, theirs = _drawn(paper, table, cell, noise)
     return compared(
         printed["published"],
@@ -272,21 +282,26 @@ def _compared(
 
 def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> tuple[float, float]:
     """Variance over draws of test images, of our runs' mean and of the printed number, in its unit;
-    none where both test the same images."""
-    first, unit = cell.runs[0], cell.printed["unit"]
-    if first.protocol.data.same_tests:
+    none where both test the same images. Of a gain by the delta method; how the paper's two
+    accuracies are paired is not printed, and ours stands for it."""
+    rows = [[run for _, run in part] for part in cell.parts]
+    weights = [fmean(weight for weight, _ in part) for part in cell.parts]
+    if rows[0][0].protocol.data.same_tests:
         return 0.0, 0.0
-    images, whole = tested_images(first), 1.0 if unit == "fraction" else 100.0
+    ours = noise.variance(rows, cell.name, weights)
+    if len(rows) > 1:
+        return ours, ours
+    images, whole = tested_images(rows[0][0]), weights[0]
     domains = [cell.name] if cell.name in images else list(images)
     columns = [paper.table(table).values(paper.column(table, name) or name) for name in domains]
     shares = [column.get(cell.method, cell.printed["published"]) / whole for column in columns]
     sizes = [images[domain] for domain in domains]
     theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
-    return whole**2 * noise.variance([cell.runs], cell.name), whole**2 * theirs
+    return ours, whole**2 * theirs
 
 
 def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
-    """Variance of one run and degrees of freedom, from the rows of a cell's column with at least
+    """Variance of one run and degrees of freedom, from all rows of a cell's column with at least
     two seeds: at its scale, and for an accuracy with few degrees of freedom at reduced too."""
     beside = [c for c in cells if (c.dataset, c.column) == (cell.dataset, cell.column)]
     seen, freedom = [], 0

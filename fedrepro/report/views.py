@@ -1,5 +1,6 @@
 """Views of results, live or recorded, for notebooks and pages; one line where there are none."""
 
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -7,7 +8,6 @@ from html import escape
 from typing import Any, Literal
 
 import pandas as pd
-from scipy import stats
 
 from fedrepro import papers
 from fedrepro.federated import metrics
@@ -135,10 +135,9 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """A sentence on a row's rank in one column by its mean over seeds, the first row, whether its
-    lead over the second or over this row is clear (a t-test paired over seeds; not said of rows
-    that decide nothing), another row's value, the rank in the paper, and how many rows decide
-    nothing."""
+    """A sentence on a row's rank in one column by its mean over seeds, the first row, by how much
+    it is above the second or this row (no test), another row's value, the rank in the paper, and
+    how many rows decide nothing."""
     here = found.of_one_scale(dataset, experiment)
     seeds = _values(found, experiment, dataset, column).astype({"value": float})
     lost = set(seeds.label[seeds.value.isna()])
@@ -160,17 +159,21 @@ def place(
 
     first = [name for name in ours.index[:1] if name != own]
     second = own if first else next(iter(ours.index[1:]), own)
-    every = {"still rise": here.rising(experiment), "have earlier settings": here.past(experiment)}
-    unready = {said: set(rows.get(dataset, ())) & set(ours.index) for said, rows in every.items()}
-    undecided = set().union(*unready.values()) & {ours.index[0], second}
-    clear = "" if undecided else _clear(seeds, ours.index[0], second)
-    parts = [f"{own} is {stands(ours)}" + clear * (not first)]
-    parts += [f"{name} is first with {number(ours[name], unit)}{clear}" for name in first]
+    lead = ""
+    if second != ours.index[0]:
+        sizes = [str(n) for n in seeds.label.value_counts()[[ours.index[0], second]].unique()]
+        lead = f", {number(ours.iloc[0] - ours[second], unit)} above {second} "
+        lead += f"({' and '.join(sizes)} {'seed' if sizes == ['1'] else 'seeds'})"
+    parts = [f"{own} is {stands(ours)}" + lead * (not first)]
+    parts += [f"{name} is first with {number(ours[name], unit)}{lead}" for name in first]
     if other in ours and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed)}")
-    parts += [f"{len(rows)} of {len(ours)} rows {said}" for said, rows in unready.items() if rows]
+    every = {"still rise": here.rising(experiment), "have earlier settings": here.past(experiment)}
+    for said, by_dataset in every.items():
+        if rows := set(by_dataset.get(dataset, ())) & set(ours.index):
+            parts.append(f"{len(rows)} of {len(ours)} rows {said}")
     return "; ".join(parts) + "."
 
 
@@ -178,16 +181,6 @@ def _printed(found: Results, experiment: str, column: str) -> dict[str, float]:
     """The printed numbers of one column by row; empty where the experiment has no table."""
     named = found.paper.experiment(experiment).table
     return found.paper.table(named).values(column) if named else {}
-
-
-def _clear(seeds: pd.DataFrame, first: str, other: str) -> str:
-    """Whether one row's lead over another is clear: ``, a clear lead over FedAvg (p 0.01)``."""
-    wide = seeds.pivot_table("value", "seed", "label")
-    lead = (wide[first] - wide[other]).dropna().round(9)
-    if first == other or len(lead) < 2:
-        return ""
-    p = float(stats.ttest_1samp(lead, 0).pvalue) if lead.nunique() > 1 else float(not lead.any())
-    return f", {'a' if p < 0.05 else 'no'} clear lead over {other} (p {p:.2g})"
 
 
 def places(found: Results, *rows: Sequence[str]) -> Any:
@@ -342,13 +335,13 @@ def confusions(found: Results, *experiments: str) -> Any:
     return _last(shown)
 
 
-def picture(found: Results, dataset: str, name: str) -> Html:
-    """A figure from a stored notebook of a data set."""
-    alt = f"{name} of {dataset}"
+def picture(found: Results, dataset: str, name: str) -> Any:
+    """A figure from a stored notebook of a data set, with its interactive form if it has one."""
+    from IPython.display import Image
+
     for study, _ in found.where(dataset=dataset).studies:
         if isinstance(study, Kept) and (data := study.shown.get(name)):
-            data = "".join(data.split())
-            return Html(f'<img alt="{alt}" src="data:image/png;base64,{data}">', alt)
+            return Image(b64decode(data))
     return nothing()
 
 

@@ -49,8 +49,7 @@ def test_the_full_release_is_preferred_and_subsets_carry_their_deviations(tmp_pa
     assert found(tmp_path, "photo", "photo_train_kfold.txt") == "crossval-list missing"
     found(tmp_path, "svhn", "digits/svhn/test_32x32_first10000.mat")
     source = locate("svhn", tmp_path).source
-    assert source.cut == (8000, 8010) and "first 10,000" in source.deviations[0]
-    assert source.subset
+    assert source.subset and source.cut == (8000, 8010) and "first 10,000" in source.deviations[0]
     names = ["train-images-idx3-ubyte", "train-labels-idx1-ubyte.gz"]
     names += ["t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte"]
     for place in ("mnist", "MNIST/raw", "."):  # packed or not
@@ -165,8 +164,7 @@ def test_fetch_gets_only_what_is_missing_or_wrong(tiny_mnist, server):
     folder = tiny_mnist.root / "mnist"
     put(folder / IMAGES, b"cut")
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
-    said = fetch("mnist", tiny_mnist.root)
-    assert said == "2 files downloaded, 2 already there"
+    assert fetch("mnist", tiny_mnist.root) == "2 files downloaded, 2 already there"
     assert sorted(name for name, _ in server.requests) == ["t10k-labels-idx1-ubyte.gz", IMAGES]
     assert {p.name: p.read_bytes() for p in folder.iterdir()} == tiny_mnist.contents
     assert fetch("mnist", tiny_mnist.root) == "0 files downloaded, 4 already there"

@@ -51,7 +51,7 @@ def test_a_round_in_two_stages():
     ups = [u.message for u in record_messages(run)[1]]
     first = {k: v.clone() for k, v in run.server.modules["discriminator"].state_dict().items()}
     assert [set(message) for message in ups] == [{"representations"}] * 2
-    assert run.server.log["discriminator_loss"] > 0
+    assert toys.logged(run.curve(), "server", 1)["discriminator_loss"] > 0
     more = record_messages(run)[1]
     assert [u.message for u in more] == [{}, {}] and run.server.log == {}
     toys.assert_equal(run.server.modules["discriminator"].state_dict(), first)  # not learnt from
@@ -80,17 +80,17 @@ def test_the_discriminators_accuracy_is_logged_before_it_learns():
     assert seen == [50.0, 100.0]
 
 
-@pytest.mark.parametrize("client", [0, 1, 2])
-def test_a_run_logs_how_often_a_constant_answer_is_right(client):
-    """The three clients send 21, 13 and 9 representations."""
-    run = training(discriminator_hidden=())
-    linear = run.server.modules["discriminator"].linear1
-    with torch.no_grad():
-        linear.weight.zero_(), linear.bias.zero_()
-        linear.bias[client] = 1.0
-    run.one_round()
-    found = toys.logged(run.curve(), "server", 1)["discriminator_accuracy_before"]
-    assert found == pytest.approx(100 * (21, 13, 9)[client] / 43)
+def test_a_closing_pass_moves_statistics_alone_and_weight_decay_shrinks_the_discriminator():
+    changes = {}, {"closing_pass": True}, {"discriminator_weight_decay": 5.0}
+    plain, closed, decayed = runs = [training(**fields) for fields in changes]
+    for run in runs:
+        run.one_round()
+    for name, value in plain.clients[0].kept.items():
+        statistic = plain.layout[name].is_bn and plain.layout[name].is_buffer
+        assert torch.equal(value, closed.clients[0].kept[name]) != statistic, name
+    toys.assert_equal(decayed.clients[0].kept, plain.clients[0].kept)  # the server's decay
+    for name, value in decayed.server.modules["discriminator"].named_parameters():
+        assert value.norm() < 0.9 * plain.server.modules["discriminator"].get_parameter(name).norm()
 
 
 def test_noisy_representations_lie_around_the_unit_range():

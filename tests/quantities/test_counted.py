@@ -22,14 +22,6 @@ def gaussian(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) 
     return shift + scale * np.random.default_rng(seed).normal(size=(n, d))
 
 
-def test_one_feature_in_closed_form():
-    """|difference of means|^2 + (difference of deviations)^2."""
-    assert frechet(gaussian(50, 4, 0), gaussian(50, 4, 0)) == pytest.approx(0, abs=1e-9)
-    x, y = gaussian(80, 1, 0), gaussian(70, 1, 1, shift=3.0, scale=2.5)
-    means, deviations = x.mean() - y.mean(), x.std(ddof=1) - y.std(ddof=1)
-    assert frechet(x, y) == pytest.approx(means**2 + deviations**2)
-
-
 def test_as_with_the_square_root_of_the_product():
     mix = np.random.default_rng(3).normal(size=(5, 5))
     x, y = gaussian(60, 5, 0) @ mix, gaussian(90, 5, 1, shift=0.4)
@@ -67,16 +59,14 @@ def test_sizes_and_distances_of_sources_are_those_before_clients_get_theirs():
 
 
 def test_what_counts_a_subset_says_so_and_the_size_of_a_network_does_not(monkeypatch):
-    whole, federation_of = counted.sources, base.federation_of
+    whole, real = counted.sources, base.federation_of
 
     def cut(asked):
         return {k: replace(v, subset=k == "mini-font") for k, v in whole(asked).items()}
 
-    def lesser(*where):
-        return replace(federation_of(*where), subsets=("mini-font",))
-
     monkeypatch.setattr(counted, "sources", cut)
-    monkeypatch.setattr(base, "federation_of", lesser)
+    lesser = {"subsets": ("mini-font",)}
+    monkeypatch.setattr(base, "federation_of", lambda *where: replace(real(*where), **lesser))
     sizes = found("table-3-sizes")
     assert {m for (m, _), row in sizes.items() if row["subset"]} == {"minidigits / mini-font"}
     messages = found("prose-cost", paper="fedpall")
@@ -98,11 +88,7 @@ def test_the_clients_of_each_domain_are_the_printed_ones(real_data, tmp_path):
 MPFT = papers.load("mpft")
 MEGABYTE = float(MPFT.reporting["megabyte_bytes"].value)
 # experiment: data set, column of Table 3, clients, classes
-SIZES = {
-    "table-1-subset50": ("domainnet-50", "Subset-50", 6, 50),
-    "table-1-subset100": ("domainnet-100", "Subset-100", 6, 100),
-    "table-1-subset150": ("domainnet-150", "Subset-150", 6, 150),
-}
+SIZES = {f"table-1-subset{n}": (f"domainnet-{n}", f"Subset-{n}", 6, n) for n in (50, 100, 150)}
 ARMS = ("FedAvg", "FedProx", "Ditto", "MOON", "FedProto", "DBE", "MPFT (Average)")
 
 

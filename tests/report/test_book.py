@@ -13,7 +13,7 @@ from fedrepro.federated import metrics
 from fedrepro.methods.base import Method
 from fedrepro.records.packed import INDEX, SHARED, Pack
 from fedrepro.report import results
-from fedrepro.report.book import MODEL, listed, page, write_scripts
+from fedrepro.report.book import MODEL, page, write_scripts
 from fedrepro.report.results import FOLDER, SHORT, STUDIES
 
 STUDY = "fedpall-table-1-office10-office10-reduced-seed0"
@@ -107,9 +107,3 @@ def test_a_page_holds_every_field_with_its_source_and_what_travels(name):
     if name == "ADCOL":  # images x features x 4 bytes
         assert f"| {20 * 128 * 4:,} |" in text[text.index("| representations |") :]
     assert "Not counted on images" in page("MPFT")
-
-
-def test_described_names_become_items_and_prose_stays():
-    given = ["Train a run: once.", "", "paper: whose. draws (b, k): random,", "    or 0."]
-    items = ["- **paper**: whose.", "", "- **draws (b, k)**: random,", "  or 0."]
-    assert listed(given) == [*given[:2], *items]

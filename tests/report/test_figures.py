@@ -89,9 +89,7 @@ def test_curves_are_means_in_a_band_over_seeds():
     band = figure.axes[0].collections[0].get_paths()[0].vertices
     assert (band[:, 1].min(), band[:, 1].max()) == (1.0, 11.0)
     frame = curve_frame(seeds=3)  # a mean ends with its shortest seed
-    figure = figures.curves(
-        frame[(frame.label != "ADCOL") | (frame.seed == 0) | (frame["round"] < 5)]
-    )
+    figure = figures.curves(frame.query("label != 'ADCOL' or seed == 0 or round < 5"))
     assert list(lines(figure)["ADCOL"].get_xdata()) == [1, 2, 3, 4]
     rows = data(figure).set_index(["label", "round"])
     assert rows.loc["FedAvg", 10].to_dict() == {"mean": 11, "low": 10, "high": 12, "seeds": 3}
@@ -109,8 +107,7 @@ def test_a_method_has_one_look_in_all_figures():
 def test_sweep_keeps_the_order_given():
     values = {"mu=10": [50.0, 54.0], "mu=0": [70.0, 70.0], "mu=1": [80.0, np.nan]}
     rows = seeded({(label,): seeds for label, seeds in values.items()}, "label")
-    figure = figures.sweep(pd.DataFrame(rows), "weight")
-    ax = figure.axes[0]
+    ax = figures.sweep(pd.DataFrame(rows), "weight").axes[0]
     assert ticks(ax.xaxis) == ["10", "0", "1"]
     mean, *bars = ax.lines
     assert list(mean.get_ydata()) == [52.0, 70.0, 80.0]
@@ -153,9 +150,8 @@ def test_sample_grid_draws_each_class_of_each_client():
 
 def test_counts_are_written_with_their_sums():
     federation = toys.federation((21, 13, 9))
-    train, validation, test = images.counts_chart(federation).axes
-    titles = [ax.get_title().split()[0] for ax in (train, validation, test)]
-    assert titles == ["train", "validation", "test"]
+    train, _, test = axes = images.counts_chart(federation).axes
+    assert [ax.get_title().split()[0] for ax in axes] == ["train", "validation", "test"]
     assert words(train.texts) == [*"777544333", "21", "13", "9"]
     assert ticks(train.yaxis) == list(federation.domains)
     assert words(test.texts)[-3:] == ["12", "12", "12"]

@@ -19,16 +19,13 @@ def rows(found: Results) -> dict[str, list[str]]:
 
 
 def test_a_source_stands_on_the_side_of_its_status():
-    assert sides("code", "FedBN code: 80/20", text="Sec. 5.1: 8:2") == {
-        "source": "Sec. 5.1: 8:2; FedBN code: 80/20",
-        **{"text": "Sec. 5.1: 8:2", "code": "FedBN code: 80/20", "settled": ""},
-    }
+    said = {"text": "Sec. 5.1: 8:2", "code": "FedBN code: 80/20", "settled": ""}
+    found = sides("code", said["code"], text=said["text"])
+    assert found == {"source": "Sec. 5.1: 8:2; FedBN code: 80/20", **said}
     assert sides("stated", "Sec. 5.1", code="128")["text"] == "Sec. 5.1"
-    argued = sides("inferred", "the sizes fit", text="not given", code="none")
-    assert argued == {
-        "source": "not given; the sizes fit; none",
-        **{"text": "not given", "code": "none", "settled": "the sizes fit"},
-    }
+    said = {"text": "not given", "code": "none", "settled": "the sizes fit"}
+    found = sides("inferred", said["settled"], text=said["text"], code=said["code"])
+    assert found == {"source": "not given; the sizes fit; none", **said}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +61,7 @@ def test_text_code_and_runs_stand_side_by_side():
 def test_no_setting_that_the_text_leaves_open_is_missing(name):
     found = recorded(name)
     shown = {setting.partition(" (")[0] for setting in rows(found)}
-    settings: set[str] = set()
-    left_open: set[str] = set()
+    settings, left_open = set[str](), set[str]()
     for dataset in {study.dataset for study, _ in found.studies}:
         sources = found.paper.sources(dataset)
         sources = sources[sources.setting != "data.dataset"]
