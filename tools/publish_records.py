@@ -36,6 +36,7 @@ from fedrepro.report.results import STUDIES
 CLAIMS, README = CHECKOUT / "book" / "results" / "claims.ipynb", CHECKOUT / "README.md"
 MARKS = "<!-- claims: begin -->\n", "<!-- claims: end -->"
 KINDS = ("", "-points", "-predictions")
+LARGEST = 1e6  # bytes of a figure's arrays; a page shows the larger ones from the notebook
 
 
 def keys(root: Path) -> set[str]:
@@ -118,8 +119,10 @@ def publish(runs: Path, records: Path = RECORDS) -> str:
             path.unlink()
         for path in [*root.glob("*.parquet"), *root.glob("*.jsonl*")]:
             shutil.copy2(path, records)
-        if (root / "figures").exists():
-            shutil.copytree(root / "figures", records / "figures", dirs_exist_ok=True)
+        (records / "figures").mkdir(exist_ok=True)
+        for path in (root / "figures").glob("*"):
+            if path.stat().st_size < LARGEST:
+                shutil.copy2(path, records / "figures")
     size = sum(path.stat().st_size for path in records.rglob("*") if path.is_file())
     left = f"{packed - kept} left out that no notebook uses any more"
     return f"{kept} runs published, {left}, {size / 1e6:.2f} MB in {records}"
