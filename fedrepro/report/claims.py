@@ -136,7 +136,7 @@ class Part:
         """Whether the printed lead lies outside our interval of the weakest one. None where no lead
         is printed, or the runs are not settled."""
         one = self.weakest
-        if one is None or one.interval is None or one.printed is None or not self.settled:
+        if one is None or one.interval is None or one.printed is None or not self.answers:
             return None
         return not one.interval[0] <= one.printed <= one.interval[1]
 

@@ -164,6 +164,8 @@ def _seen(error: float, freedom: float) -> float:
 
 def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> float | None:
     """The printed difference of the same two rows, or from the number to be above, if there is."""
+    if test.printed is not None:
+        return test.printed
 
     def value(experiment: str, row: str) -> float | None:
         table = paper.experiment(experiment).table
@@ -173,8 +175,8 @@ def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> flo
     ours, theirs = value(test.experiment, test.better), test.above
     if theirs is None:
         theirs = value(test.against or test.experiment, other)
-    if test.printed is not None or ours is None or theirs is None:
-        return test.printed
+    if ours is None or theirs is None:
+        return None
     return (-1 if test.lower else 1) * (ours - theirs)
 
 

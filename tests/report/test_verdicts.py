@@ -111,6 +111,11 @@ def test_what_is_counted_needs_one_seed_and_the_printed_digits(value, changed, w
     assert cell.verdict == word and cell.low is None and cell.difference is not None
 
 
+def test_a_run_that_was_repeated_replaces_the_older_one():
+    old, new = (rows("ADCOL", {"mnist": [95.0] * 3}, past=past) for past in (True, False))
+    assert cell_of(ADCOL, "table-1", [*old, *new]) == cell_of(ADCOL, "table-1", new)
+
+
 def test_average_over_domains_the_paper_does_not_print_has_no_verdict():
     mine = rows("ADCOL", {"mini-font": [90.0] * 3, "avg": [80.2] * 3}, dataset="minidigits")
     table = build_table(ADCOL, "table-1", mine)
