@@ -180,6 +180,6 @@ def test_a_wrong_list_is_one_line_before_anything_starts(tmp_path, change, compl
 
 def test_the_books_list_holds():
     runs = campaign.read(campaign.LIST)
-    first = next(run for run in runs if run.entry.paper == "adcol")
+    first = next(r for r in runs if (r.entry.paper, r.entry.scale) == ("adcol", "paper"))
     assert (first.entry.experiment, first.row) == ("table-4", "SOLO")
     assert len({run.key for run in runs}) == len(runs)
