@@ -245,7 +245,7 @@ class Lead:
         if test.lower:
             over, form = f"{self.unit} less than ", ".1f"
         if test.above is not None:
-            over, form = f"; claimed: {'below' if test.lower else 'above'} ", ".4g"
+            over, form = f"{self.unit}; claimed: {'below' if test.lower else 'above'} ", ".4g"
 
         def value(lead: float) -> str:
             if test.above is not None:
@@ -261,8 +261,7 @@ class Lead:
         ours += "; earlier settings" * bool(self.part.past)
         if larger is not None and (one := self.larger) is not None:
             ours += f"; scale {larger.scale}, {larger.runs}: {value(one.mean)}{over}{one.other}"
-        unit = self.unit * (test.above is None)
-        return "" if least.printed is None else value(least.printed) + unit, ours
+        return "" if least.printed is None else value(least.printed) + self.unit, ours
 
 
 def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
@@ -277,6 +276,7 @@ def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
         if whole:
             least, larger = _in_points(least, whole), larger and _in_points(larger, whole)
         unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
+        unit = unit.replace(" factor", " times")
         found[part.dataset] = Lead(part, least, unit, larger)
     return list(found.values())
 
