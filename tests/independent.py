@@ -19,7 +19,7 @@ from fedrepro import methods, papers
 ROOT = Path(__file__).parents[1]
 RUNS, PAPERS = ROOT / "book" / "records", ROOT / "fedrepro" / "papers"
 COUNTED = ("sizes", "transfers")  # nothing is trained for them
-PERCENT = ("accuracy", "sweep", "sampling", "curves")
+PERCENT = ("accuracy", "sweep", "sampling", "curves", "targets")
 KINDS = {**dict.fromkeys(PERCENT, 100.0), "in-out": 1.0}
 # Unit, differences by seed, variance over test images, margin; of each difference of a test. Then
 # the scale, and whether its curves let it answer.
@@ -77,14 +77,11 @@ def scored(run: str, rule: str) -> tuple[int, ...]:
 
 
 def facts(run: str) -> dict[str, Any]:
-    runs, shared, _ = index()
-    found: dict[str, Any] = shared[runs[run]["data"]]
-    return found
+    return index()[1][index()[0][run]["data"]]
 
 
 def protocol(run: str) -> dict[str, Any]:
-    found: dict[str, Any] = index()[1][index()[0][run]["config"]["protocol"]]
-    return found
+    return index()[1][index()[0][run]["config"]["protocol"]]
 
 
 @cache
@@ -115,7 +112,8 @@ def in_out(run: str) -> dict[str, float]:
 def values(run: str, kind: str, rule: str) -> dict[str, float]:
     if kind == "in-out":
         return in_out(run)
-    means = by_round(run).loc[list(scored(run, rule))].mean().to_dict()
+    chosen = {d: only(run, d) for d in facts(run.partition("+")[0])["domains"]}
+    means = {d: by_round(r).loc[list(scored(r, rule)), d].mean() for d, r in chosen.items()}
     found = means | {"avg": float(np.mean(list(means.values())))}
     if kind == "leakage":
         measured = index()[0][run]["measured"]["leakage"]
@@ -123,8 +121,17 @@ def values(run: str, kind: str, rule: str) -> dict[str, float]:
     return found
 
 
+def only(run: str, domain: str) -> str:
+    """Of joined runs the one whose target client has the domain."""
+    every = run.split("+")
+    targets = [setting(one)[0]["fields"].get("target", 0) for one in every]
+    homes = [facts(o)["clients"][t]["domain"] for o, t in zip(every, targets, strict=True)]
+    return every[homes.index(domain) if len(every) > 1 else 0]
+
+
 def right(run: str, rule: str, domain: str) -> np.ndarray[Any, Any] | None:
     """Share of scored rounds in which each test image was classified right."""
+    run = only(run, domain)
     kept = table(f"{index()[0][run]['file']}-predictions").get(run)
     if kept is None:
         return None
@@ -159,7 +166,7 @@ def image_variance(
             continue
         for w, row in zip(weights, rows, strict=False):
             p = np.mean([values(run, "accuracy", rule)[domain] for run in row]) / 100
-            total += w**2 * p * (1 - p) / tested(row[0])[domain]
+            total += w**2 * p * (1 - p) / tested(only(row[0], domain))[domain]
     return total / len(domains) ** 2
 
 
@@ -250,8 +257,12 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
             until = [costs(name, found, runs, rule) for runs in seeds_of(own)]
             gaps = np.array([one[them]["avg"][1] / one[us]["avg"][1] for one in until])
             return [(kind, gaps - test["above"], 0.0, 0.0)], scale, len(gaps) > 1
-        if test["better"] not in own or any(label not in theirs for label in wanted):
+        parts = {o: [a for a in theirs if a.startswith(f"{o}, target=")] or [o] for o in wanted}
+        every = [arm for label in wanted for arm in parts[label]]
+        if test["better"] not in own or any(arm not in theirs for arm in every):
             continue
+        for label, each in parts.items():
+            theirs[label] = {s: "+".join(theirs[a][s] for a in each) for s in theirs[each[0]]}
         by, best = column_of(test, kind), own[test["better"]]
         columns = {"each": facts(next(iter(best.values())))["domains"]}
         if kind == "sampling":
@@ -267,10 +278,10 @@ def compare(name: str, test: dict[str, Any], dataset: str) -> Part | None:
                 drawn = whole and whole**2 * image_variance(sides, rule, column)
                 d = sign * (np.array(ours) - np.array(others))
                 differences.append((whole or column, d, drawn, test.get("margin", 0.0)))
-        compared = [best, *(theirs[label] for label in wanted)]
+        compared = [best, *(theirs[arm] for arm in every)]
         flat = all(gain(list(row.values())) < 1 for row in compared)
         old = past(name, test["experiment"], dataset, scale, test["better"])
-        old |= any(past(name, other, dataset, scale, label) for label in wanted)
+        old |= any(past(name, other, dataset, scale, arm) for arm in every)
         if not differences:
             continue
         if min(len(d) for _, d, *_ in differences) > 1:
@@ -344,8 +355,7 @@ def count(name: str, test: dict[str, Any]) -> list[tuple[float, float]]:
             seen = {row["method"]: row["value"] for row in rows}
             others = [test["above"]] if "above" in test else [seen[other] for other in test["than"]]
             sign = -1 if test.get("lower") else 1
-            gaps = [sign * (seen[test["better"]] - other) for other in others]
-            over = [gap - test.get("margin", 0.0) for gap in gaps]
+            over = [sign * (seen[test["better"]] - o) - test.get("margin", 0.0) for o in others]
             found += [(float(gap <= 0), float(gap >= 0)) for gap in over]
     return found
 

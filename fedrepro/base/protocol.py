@@ -264,7 +264,7 @@ class Protocol(_Spec):
 
     def changed(self, **changes: Any) -> "Protocol":
         """A copy with some settings replaced; a dotted key reaches inside (``data.size``)."""
-        return parse_protocol(self.model_dump(), changes)
+        return parse_protocol(self.model_dump(), changes) if changes else self
 
 
 def parse_protocol(raw: dict[str, Any], changes: Mapping[str, Any] | None = None) -> Protocol:

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -160,23 +160,25 @@ class Question:
         return [m for m in self.only or () if m in self._methods and m not in held | labels]
 
 
-def known_methods(asked: Sequence[str]) -> set[str]:
+def known_methods(asked: Sequence[str]) -> frozenset[str]:
     """Methods by name. torch is imported only for a name that the package's own files do not have,
     and only if a method may be from elsewhere: a file, another package, or registered here."""
     known = written()
-    elsewhere = os.environ.get(LOAD) or entry_points(group=METHODS) or METHODS in sys.modules
-    if elsewhere and not known.issuperset(asked):
+    if known.issuperset(asked):
+        return known
+    if os.environ.get(LOAD) or METHODS in sys.modules or entry_points(group=METHODS):
         from fedrepro import methods
 
         known |= {*methods.names()}
     return known
 
 
-def written() -> set[str]:
+@cache
+def written() -> frozenset[str]:
     """The names of the package's own methods, read from its files."""
     rooms = (FOLDER.parent / room for room in ("methods", "extras"))
-    files = (file for room in rooms for file in room.glob("*.py"))
-    return {name for file in files for name in NAME.findall(file.read_text(encoding="utf-8"))}
+    texts = (file.read_text(encoding="utf-8") for room in rooms for file in room.glob("*.py"))
+    return frozenset(name for text in texts for name in NAME.findall(text))
 
 
 def default_datasets(paper: Paper, experiment: str, scale: str) -> list[str]:

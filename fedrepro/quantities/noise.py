@@ -83,6 +83,12 @@ def tested_images(record: Record) -> dict[str, int]:
     return found
 
 
+def target(record: Record) -> str | None:
+    """The one domain that a run counts for: that of its method's target client, if it has one."""
+    number = record.config["method"]["fields"].get("target")
+    return None if number is None else record.data["clients"][number]["domain"]
+
+
 class Noise:
     """Variances over draws of test images, for runs of one score rule."""
 
@@ -108,6 +114,7 @@ class Noise:
     def _of_domain(
         self, rows: Sequence[Sequence[Record]], domain: str, weights: Sequence[float]
     ) -> float:
+        rows = [[run for run in row if target(run) in (None, domain)] for row in rows]
         seen = [[self._of_run(run) for run in row] for row in rows]
         found = [[shares[domain] for shares, _, _ in row if domain in shares] for row in seen]
         stored = [len(shares) for row in found for shares in row]

@@ -226,9 +226,13 @@ def of_recorded(name: str) -> list[Answer]:
     names = {name for test in tests for name in (test.experiment, test.against) if name}
     cells = pd.DataFrame(row for name in sorted(names) for row in found.cells(name))
     rows: dict[Row, list[tuple[int, Record]]] = defaultdict(list)
+    gains = found.late_gains(*names)
     for study, experiment, result in found.runs(*names):
+        place = experiment, study.dataset, study.scale
         for label in {result.label, result.arm.row or result.label}:
-            rows[experiment, study.dataset, study.scale, label].append((study.seed, result.record))
+            rows[*place, label].append((study.seed, result.record))
+            # A row of several arms still rises if one of them does.
+            gains[*place, label] = max(gains[*place, result.label], gains.get((*place, label), 0.0))
     known = [record for records in rows.values() for _, record in records]
     noise = Noise(found.paper.rule)
 
@@ -241,13 +245,13 @@ def of_recorded(name: str) -> list[Answer]:
         return whole**2 * noise.variance(paired, one.column)
 
     def spent(row: Row) -> float:
-        took = [hours for _, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
-        return sum(took) / len(took) if took else 0.0
+        took = [(n, hours) for n, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
+        return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else 0.0
 
     def missing(part: Part) -> str:
         return needed(found.paper, part.test, part.dataset, part.scales, known)
 
-    return answers(found.paper, cells, found.late_gains(*names), images, spent, missing)
+    return answers(found.paper, cells, gains, images, spent, missing)
 
 
 def answers(
@@ -262,7 +266,7 @@ def answers(
 
     cells: the columns `CELL`; table is the experiment, method the row.
     gains: `Results.late_gains`. images: variance of a difference over test images. spent: hours of
-    one run of a row. missing: what a part without runs, or with runs of earlier settings, needs.
+    one seed of a row. missing: what a part without runs, or with runs of earlier settings, needs.
     """
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
     cells = cells.reindex(columns=CELL)

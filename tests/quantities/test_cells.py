@@ -141,6 +141,7 @@ def run(name: str, predicted: list[np.ndarray[Any, Any]], keep: bool = True) -> 
         run_id=name,
         curve=pd.DataFrame(rows, columns=list(CURVE_COLUMNS)),
         predictions=kept | {"labels/here": LABELS} if keep else {},
+        config={"method": {"fields": {}}},
         data={"domains": ["here"], "clients": [{"name": "a", "domain": "here"}],
               "counts": [{"domain": "here", "split": "test", "images": 200}]},
     )  # fmt: skip

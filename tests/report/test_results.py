@@ -241,9 +241,6 @@ def test_views_of_the_recorded_runs():
     assert ledger.hashes(recorded()).html.count("<tr>") > 100 and len(ledger.this_build()) > 9
     sent = views.traffic(found, "table-1-office10", "office10")
     assert {"model up", "prototypes down"} <= set(words(sent))
-    assert "webcam" in words(views.by_domain(found, "table-1-office10", "office10"))
-    assert isinstance(views.curves(found, "table-1-office10", "office10", "bytes"), Picture)
-    assert views.counts(found, "office10").to_numpy().sum() > 1000
     assert views.picture(found, "office10", "samples").data.startswith(b"\x89PNG")
     adcol = recorded("adcol")  # a row of one seed takes the spread of other scales, shown or not
     judged = [verdicts.beside(one, "table-4") for one in (adcol, adcol.where(scale="paper"))]
