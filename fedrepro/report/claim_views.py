@@ -61,17 +61,17 @@ NOTES = (
     "protocol's own rule ended early is complete, so it does not count as rising.",
     "An open claim that has runs says which lead such runs would show with 80 % probability "
     "(counted from 0 since 2026-11-27, before from the margin). Where the curves are flat it says "
-    "whether the printed lead lies outside our 95 % interval, and how many seeds a lead of the "
-    "printed size takes, in hours of one core; else what is missing. Outside is no answer to a "
-    "claim: at scale reduced a lead may have another size.",
+    "whether the printed lead lies outside our 95 % interval, and how many seeds it takes to show "
+    "it (or two points, if none is printed), in hours of one core; else what is missing. Outside "
+    "is no answer to a claim: at scale reduced a lead may have another size.",
     "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
     "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
     "Where some seeds of a row have the settings of the paper's file today, its seeds of "
     "earlier settings are left out, here and in the tables (since 2026-11-26).",
     "A test without runs, or with runs of earlier settings, names the command that trains three "
-    "seeds, and its hours: the operations that `fedrepro campaign --list` estimates, with a tuned "
-    "setting's trials, at the mean speed of the paper's recorded runs of that scale, or of all "
-    "papers' if it has none. The speed of the network in question may be another.",
+    "seeds of its rows, and the hours: the operations that `fedrepro campaign --list` estimates, "
+    "with a tuned setting's trials, at the mean speed of the paper's recorded runs of that scale, "
+    "or of all papers' if it has none. The speed of the network in question may be another.",
     "Where a generated stand-in replaces a domain, a mean has it too, and so has the answer. The "
     "evidence then gives the difference without it.",
     "A claim about traffic is answered at scale paper alone: a small network has other bytes. So "

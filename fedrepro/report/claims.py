@@ -141,21 +141,21 @@ class Part:
         return not one.interval[0] <= one.printed <= one.interval[1]
 
     def _cost(self, weakest: Difference) -> str:
-        """What it takes to show a lead of the printed size."""
-        seeds = weakest.seeds_needed
+        """What it takes to show a lead of the printed size, else of two points."""
         if self.past:
             return f"; what is missing: runs of today's settings: {self.needed}"
         if self.rising:
             twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
             return "; what is missing: longer runs" + twice * bool(self.hours)
-        if weakest.printed is None or weakest.printed <= weakest.margin:
+        lead, words = weakest.aim
+        if not lead > weakest.margin:
             return ""
-        if seeds is None:
-            return "; no number of seeds can detect the printed one, because of the few test images"
+        if (seeds := weakest.seeds_for(lead)) is None:
+            return f"; no number of seeds can detect {words}, because of the few test images"
         if seeds <= self.seeds:
             return ""
         more = hours((seeds - self.seeds) * self.hours)
-        return f"; the printed one needs {seeds} seeds: another {more} of one core"
+        return f"; {words} needs {seeds} seeds: another {more} of one core"
 
 
 def _between(one: Difference) -> str:

@@ -2,7 +2,7 @@
 what a claim's test without runs needs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -142,14 +142,22 @@ class Difference(Estimate):
         return seen if seen is None else self.margin + seen
 
     @property
-    def seeds_needed(self) -> int | None:
-        """How many seeds detect a lead of the printed size with 80 % power. None if no number does,
-        because of too few test images, or if no lead is printed."""
-        lead, images = (self.printed or 0.0) - self.margin, (self.images, math.inf)
-        if not self.spread or lead <= _seen(*combined(images)):
+    def aim(self) -> tuple[float, str]:
+        """A lead worth more seeds: the printed one, else of accuracies one of two points; NaN if
+        there is neither."""
+        if self.printed is not None:
+            return self.printed, "the printed one"
+        whole = {"100": 100.0, "1": 1.0}.get(self.unit, math.nan)
+        return self.margin + whole / 50, f"one of {whole / 50:g}"
+
+    def seeds_for(self, lead: float) -> int | None:
+        """How many seeds detect a lead with 80 % power. None if no number does, because of too few
+        test images."""
+        room, images = lead - self.margin, (self.images, math.inf)
+        if not self.spread or room <= _seen(*combined(images)):
             return None
         owns = ((n, (self.spread / n, pooled_freedom([n] * self.pairs))) for n in count(2))
-        return next(seeds for seeds, own in owns if lead >= _seen(*combined(own, images)))
+        return next(seeds for seeds, own in owns if room >= _seen(*combined(own, images)))
 
 
 def pooled_freedom(sizes: Sequence[int]) -> float:
@@ -190,26 +198,42 @@ def needed(
     operations at the speed of recorded runs of the same scale. dataset: empty for the first of the
     experiment. known: runs of the paper."""
     spec = paper.experiment(test.experiment)
-    names = [name for name in (test.experiment, test.against) if name]
+    rows = {name: _rows(paper, test, name) for name in (test.experiment, test.against) if name}
     dataset, costs = dataset or test.dataset or spec.datasets[0], []
     for scale in scales:
-        size, speed = _size(paper, names, dataset, scale, known), _speed(scale, paper.name)
+        size, speed = _size(paper, rows, dataset, scale, known), _speed(scale, paper.name)
         cost = "hours not known before the images are read"
         if size is not None and (speed := speed or _speed(scale, *papers.list())):
             cost = f"about {hours(size / speed)} of one core at {speed:.2g} PFLOP per hour"
         costs.append(f"--scale {scale} ({cost})")
-    said = " and ".join(f"fedrepro sweep {paper.name} --experiment {name}" for name in names)
+    said = " and ".join(
+        f"fedrepro sweep {paper.name} --experiment {name}"
+        + f' --methods "{";".join(labels)}"' * (len(labels) < len(paper.arm_specs(name)))
+        for name, labels in rows.items()
+    )
     said += f" --dataset {dataset} --seeds 0-{SEEDS - 1} {' or '.join(costs)}"
     return said + f"; {spec.reason}" * (spec.state == "blocked")
 
 
+def _rows(paper: Paper, test: Comparison, name: str) -> list[str]:
+    """The labels of an experiment's rows that a test compares: all, unless it names them."""
+    every, named = paper.arm_specs(name), {test.better, *test.than}
+    if test.than == "all" or test.above is not None:
+        return [spec.label for spec in every]
+    return [spec.label for spec in every if named & {spec.label, spec.row}]
+
+
 def _size(
-    paper: Paper, names: Sequence[str], dataset: str, scale: str, known: Sequence[Record]
+    paper: Paper,
+    rows: Mapping[str, Sequence[str]],
+    dataset: str,
+    scale: str,
+    known: Sequence[Record],
 ) -> float | None:
-    """PFLOP of all rows of some experiments and of their trials; None if it is not known."""
+    """PFLOP of these rows of experiments and of their trials; None if it is not known."""
     total = 0.0
-    for name in names:
-        for arm in paper.arms(name, dataset, scale):
+    for name, labels in rows.items():
+        for arm in (one for one in paper.arms(name, dataset, scale) if one.label in labels):
             todo = [(arm.protocol, SEEDS), *((run.protocol, 1) for *_, run in arm.trials())]
             for protocol, times in todo:
                 if (size := pflop_unread(protocol, known)) is None:

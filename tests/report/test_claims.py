@@ -224,5 +224,6 @@ def test_hours_are_the_work_of_all_rows_seeds_and_trials(monkeypatch):
     monkeypatch.setattr(comparison, "_speed", lambda *_: 2.0)
     test = Comparison(experiment="table-6-speedup", better="ADCOL vs FedAvg", above=10)
     said = comparison.needed(ADCOL, test, "", ["paper"], {})
+    assert 'table-4 --methods "SOLO;ADCOL"' in comparison.needed(ADCOL, SOLO, "", [], {})
     runs = 3 * 7 + 2 * 5  # two rows are tuned over five values
     assert f"--scale paper (about {runs * 4 / 2:.0f} hours of one core at 2 PFLOP per hour)" in said
