@@ -38,7 +38,7 @@ def index() -> tuple[dict[str, Any], dict[str, Any], list[dict[str, Any]]]:
     for counted in (study["counted"] for study in studies):
         for name, alike in counted.items():
             counted[name] = [k | dict(zip(own, r, strict=True)) for k, rows in alike for r in rows]
-    return {line["run"]: line for line in lines("runs.jsonl")}, shared, studies
+    return {line["run"]: line for line in lines("runs.jsonl.gz")}, shared, studies
 
 
 @cache

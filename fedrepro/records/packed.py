@@ -1,7 +1,7 @@
 """Many records in few files, for a repository. New runs add files and lines; existing files and
 lines are not changed.
 
-``runs.jsonl`` has one line per run: its config, and hashes of what many runs share (method,
+``runs.jsonl.gz`` has one line per run: its config, and hashes of what many runs share (method,
 protocol, environment, data), which is once in ``shared.jsonl.gz``. ``<data set>-<scale>.parquet``
 has curves, ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs
 whose features are drawn. Features are left out. Runs are not sorted by paper: two papers may share
@@ -25,7 +25,8 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.records.record import Array, Record, run_id, short_hash
 
 SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteenth larger
-INDEX, SHARED = "runs.jsonl", "shared.jsonl.gz"
+INDEX, SHARED = "runs.jsonl.gz", "shared.jsonl.gz"
+PLAIN = "runs.jsonl"  # the index before 2026-11-27
 DIGITS = {"term": 3, "loss": 3, "server": 3, "seconds": 2}  # kept of a value, by measure
 PARTS = "method", "protocol"  # of a config, that many runs share
 
@@ -40,7 +41,8 @@ class Pack:
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
         """The index by run id."""
-        return {line["run"]: line for line in files.read_lines(self.root / INDEX)}
+        lines = (line for name in (PLAIN, INDEX) for line in files.read_lines(self.root / name))
+        return {line["run"]: line for line in lines}
 
     @cached_property
     def shared(self) -> dict[str, Any]:

@@ -99,12 +99,12 @@ def test_every_damage_is_named(tmp_path):
     name = run(tmp_path, 0).run_id
     pack(tmp_path)
     index, curve, shared = (tmp_path / file for file in (INDEX, "toy-smoke.parquet", SHARED))
-    whole, content = index.read_text(), curve.read_bytes()
-    other = json.loads(whole)
+    whole, content = index.read_bytes(), curve.read_bytes()
+    other = json.loads(gzip.decompress(whole))
     other["config"]["seed"] = 7
-    index.write_text(json.dumps(other) + "\n")
+    index.write_bytes(gzip.compress(json.dumps(other).encode()))
     assert check(tmp_path) == [f"{name} is not the id of its config and data"]
-    index.write_text(whole)
+    index.rename(index.with_suffix("")).write_bytes(gzip.decompress(whole))  # as it once was
     curve.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     with pytest.raises(FedReproError, match="cannot be read"):
         _ = Store(tmp_path).find(name).curve
