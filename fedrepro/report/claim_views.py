@@ -22,7 +22,7 @@ from fedrepro.report.comparison import LEVEL, Difference
 from fedrepro.report.leaderboard import in_short
 from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
 from fedrepro.report.results import FLAT, Results, recorded
-from fedrepro.report.tables import MINUS, Html, badge, prose, styled
+from fedrepro.report.tables import MINUS, Html, badge, folded, prose, styled
 from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
@@ -36,7 +36,6 @@ RULES: tuple[tuple[Word, str], ...] = (
     ),
     ("open", "neither; or no run, one seed, earlier settings, or curves that are not flat yet"),
 )
-
 
 NOTES = (
     "What is tested is the comparison that a claim's sentence names. Accuracies, leads and ratios "
@@ -118,14 +117,15 @@ def shown(name: str) -> Html:
     rows = {}
     for one in of_recorded(name):
         several = len(one.parts) > 1
-        lines = [f"{badge(part.verdict)} " * several + escape(part.why) for part in one.parts]
-        lines = lines or [escape(one.claim.untested)]
+        lines = [
+            f"<p>{f'{badge(part.verdict)} ' * several}{escape(part.result)}</p>"
+            + (folded("What would decide it", escape(part.missing)) if part.missing else "")
+            for part in one.parts
+        ] or [f"<p>{escape(one.claim.untested)}</p>"]
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
             "answer": badge(one.verdict, shown=one.answer),
-            "what was compared": "".join(f"<p>{line}</p>" for line in lines)
-            + links(one)
-            + _commands(one),
+            "what was compared": "".join([*lines, links(one), _commands(one)]),
         }
     return _table(papers.load(name), rows)
 
@@ -148,7 +148,7 @@ def _commands(one: Answer) -> str:
     if not lines:
         return ""
     again = "<br>".join(f"<code>{escape(line)}</code>" for line in dict.fromkeys(lines))
-    return f"<details><summary>Run it again</summary>{again}</details>"
+    return folded("Run it again", again)
 
 
 # From a claim to what is behind it: the printed table beside ours, the figures, and the runs.

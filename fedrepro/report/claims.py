@@ -4,7 +4,7 @@ differences are paired over seeds. `claim_views.NOTES` has the rules."""
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
@@ -20,10 +20,11 @@ from fedrepro.records import Record
 from fedrepro.report.comparison import (
     LEVEL,
     Difference,
+    differences_of,
     hours,
     needed,
+    others_of,
     pooled_freedom,
-    printed_lead,
 )
 from fedrepro.report.results import FLAT, recorded
 
@@ -86,36 +87,49 @@ class Part:
 
     @property
     def why(self) -> str:
-        """One line: the comparison, and the reason for the answer."""
+        """One line: the comparison, and what is missing."""
+        return "; ".join(filter(None, (self.result, self.missing)))
+
+    @property
+    def result(self) -> str:
+        """The comparison, and what stands against an answer."""
         dataset = self.dataset or self.test.dataset
-        where = self.test.experiment + (f" on {dataset}" if dataset else "")
-        weakest = self.weakest
-        if weakest is None:
-            return f"{where}: not run; what is missing: {self.needed}"
-        runs = "counted" if weakest.exact else self.runs
-        said = f"{where}, {self.scale}, {runs}: {self._lead(weakest)}"
-        least = f", has to be above {weakest.margin:+.3g}" if weakest.margin else ""
-        if weakest.exact:
-            return said + least
-        printed = ""
-        if weakest.printed is not None:
-            printed = f", printed {weakest.printed:+.3g}{', outside' * bool(self.outside)}"
-        if weakest.interval is None:
-            said += f"{least}{printed}{self._unsettled}; one seed has no interval"
-            said += f"; what is missing: {'longer runs and ' * bool(self.rising)}more seeds"
-            return said + f", {hours(self.hours)} of one core each" * bool(self.hours)
-        said += f"{_between(weakest)}{least}, p {weakest.p:.2g}{printed}"
-        if weakest.rest is not None:
-            said += f", without the stand-in {weakest.rest:+.3g}"
-        said += self._unsettled + "; one seed is no answer" * (self.seeds == 1)
-        if self.verdict == "open" and weakest.least_seen is not None:
-            said += f"; these runs can detect a lead of {weakest.least_seen:.3g} or more "
-            said += f"(80 % power){self._cost(weakest)}"
-        if self.larger is not None and (one := self.larger.weakest) is not None:
+        said, one = self.test.experiment + (f" on {dataset}" if dataset else ""), self.weakest
+        if one is None:
+            return f"{said}: not run"
+        said += f", {self.scale}, {'counted' if one.exact else self.runs}: "
+        said += self._lead(one) + _between(one)
+        said += f", has to be above {one.margin:+.3g}" * bool(one.margin)
+        if one.exact:
+            return said
+        said += f", p {one.p:.2g}" * bool(one.interval)
+        if one.printed is not None:
+            said += f", printed {one.printed:+.3g}{', outside' * bool(self.outside)}"
+        if one.rest is not None:
+            said += f", without the stand-in {one.rest:+.3g}"
+        lists = {"still rising": self.rising, "trained with earlier settings": self.past}
+        said += "".join(f"; {why}: {', '.join(rows)}" for why, rows in lists.items() if rows)
+        if self.seeds == 1:
+            said += "; one seed is no answer" if one.interval else "; one seed has no interval"
+        if self.larger is not None and (more := self.larger.weakest) is not None:
             without = " without " * bool(self.larger.lacking) + ", ".join(self.larger.lacking)
             said += f"; at scale {self.larger.scale}, {self.larger.runs}{without}: "
-            said += f"{self.larger._lead(one)}{_between(one)} with the spread of these runs"
+            said += f"{self.larger._lead(more)}{_between(more)} with the spread of these runs"
         return said
+
+    @property
+    def missing(self) -> str:
+        """What would answer an open test: the lead that such runs detect, and further runs."""
+        one = self.weakest
+        if one is None:
+            return f"what is missing: {self.needed}"
+        if one.exact or self.verdict != "open":
+            return ""
+        if one.interval is None:
+            said = f"what is missing: {'longer runs and ' * bool(self.rising)}more seeds"
+            return said + f", {hours(self.hours)} of one core each" * bool(self.hours)
+        seen = f"these runs can detect a lead of {one.least_seen:.3g} or more (80 % power)"
+        return "; ".join(filter(None, (seen, self._cost(one))))
 
     @property
     def runs(self) -> str:
@@ -127,11 +141,6 @@ class Part:
         return f"{more} minus {less} ({one.column}) {one.mean:+.3g}"
 
     @property
-    def _unsettled(self) -> str:
-        lists = {"still rising": self.rising, "trained with earlier settings": self.past}
-        return "".join(f"; {why}: {', '.join(names)}" for why, names in lists.items() if names)
-
-    @property
     def outside(self) -> bool | None:
         """Whether the printed lead lies outside our interval of the weakest one. None where no lead
         is printed, or the runs are not settled."""
@@ -140,22 +149,22 @@ class Part:
             return None
         return not one.interval[0] <= one.printed <= one.interval[1]
 
-    def _cost(self, weakest: Difference) -> str:
+    def _cost(self, one: Difference) -> str:
         """What it takes to show a lead of the printed size, else of two points."""
         if self.past:
-            return f"; what is missing: runs of today's settings: {self.needed}"
+            return f"what is missing: runs of today's settings: {self.needed}"
         if self.rising:
             twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
-            return "; what is missing: longer runs" + twice * bool(self.hours)
-        lead, words = weakest.aim
-        if not lead > weakest.margin:
+            return "what is missing: longer runs" + twice * bool(self.hours)
+        lead, words = one.aim
+        if not lead > one.margin:
             return ""
-        if (seeds := weakest.seeds_for(lead)) is None:
-            return f"; no number of seeds can detect {words}, because of the few test images"
+        if (seeds := one.seeds_for(lead)) is None:
+            return f"no number of seeds can detect {words}, because of the few test images"
         if seeds <= self.seeds:
             return ""
         more = hours((seeds - self.seeds) * self.hours)
-        return f"; {words} needs {seeds} seeds: another {more} of one core"
+        return f"{words} needs {seeds} seeds: another {more} of one core"
 
 
 def _between(one: Difference) -> str:
@@ -344,57 +353,12 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
         ran = []
         for scale in Part(test).scales:
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
-            if differences := tuple(_differences(paper, test, own)):
+            if differences := tuple(differences_of(paper, test, own)):
                 seen = {one.other for one in differences}
-                lacking = tuple(name for name in _others(paper, test) if name not in seen)
+                lacking = tuple(name for name in others_of(paper, test) if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
         if whole := [one for one in ran if not one.lacking]:
             part = next((one for one in whole if one.seeds > 1 or counted), whole[0])
             part.larger = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]
-
-
-def _differences(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator[Difference]:
-    """A test's differences in the cells of one data set and scale, to the rows that are there."""
-    better = _by_seed(rows, test.experiment, test.better)
-    others = {
-        name: _by_seed(rows, test.against or test.experiment, name) for name in _others(paper, test)
-    }
-    if better.empty:
-        return
-    sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
-    columns = [str(column) for column in better if column != "avg"]
-    standins = set(rows.column[rows.standin.eq(True)])
-    real = [column for column in columns if column not in standins]
-    if test.by not in ("each", "only"):
-        names = (test.by,) if isinstance(test.by, str) else test.by
-        columns = [name for name in names if name in better][:1]
-    for column in columns:
-        gaps = {name: better[column] - o[column] for name, o in others.items() if column in o}
-        if test.above is not None:
-            gaps = {f"{test.above:g}": better[column] - test.above}
-        for name, by_seed in gaps.items():
-            own = sign * by_seed.dropna()
-            unit = f"{whole:g}" if whole else column
-            facts = name, column, unit, own, test.margin, printed_lead(paper, test, name, column)
-            rest = None
-            if column == "avg" and standins and test.above is None:
-                rest = sign * float((better - others[name])[real].mean(axis=1).mean())
-            if len(own):
-                yield Difference(float(own.mean()), 0.0, 0.0, *facts, rest)
-
-
-def _others(paper: Paper, test: Comparison) -> Sequence[str]:
-    if test.above is not None:
-        return ()
-    if test.than != "all":
-        return test.than
-    specs = paper.arm_specs(test.against or test.experiment)
-    return [s.label for s in specs if s.label != test.better and not s.alternative]
-
-
-def _by_seed(rows: pd.DataFrame, table: str, name: str) -> pd.DataFrame:
-    """A row's values: one line per seed, a column per column."""
-    own = rows[(rows.table == table) & (rows.method == name) & rows.value.notna()]
-    return own.astype({"value": float}).pivot_table("value", "seed", "column")

@@ -2,7 +2,7 @@
 what a claim's test without runs needs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -15,6 +15,7 @@ from scipy.special import stdtrit  # scipy.stats takes a second to import
 from fedrepro import papers
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Comparison, Paper
+from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
 from fedrepro.quantities.noise import combined
 from fedrepro.records import Record
@@ -186,6 +187,51 @@ def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> flo
     if ours is None or theirs is None:
         return None
     return (-1 if test.lower else 1) * (ours - theirs)
+
+
+def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator[Difference]:
+    """A test's differences in the cells of one data set and scale, to the rows that are there."""
+    better = _by_seed(rows, test.experiment, test.better)
+    theirs = test.against or test.experiment
+    others = {name: _by_seed(rows, theirs, name) for name in others_of(paper, test)}
+    if better.empty:
+        return
+    sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
+    columns = [str(column) for column in better if column != "avg"]
+    standins = set(rows.column[rows.standin.eq(True)])
+    real = [column for column in columns if column not in standins]
+    if test.by not in ("each", "only"):
+        names = (test.by,) if isinstance(test.by, str) else test.by
+        columns = [name for name in names if name in better][:1]
+    for column in columns:
+        gaps = {name: better[column] - o[column] for name, o in others.items() if column in o}
+        if test.above is not None:
+            gaps = {f"{test.above:g}": better[column] - test.above}
+        for name, by_seed in gaps.items():
+            own = sign * by_seed.dropna()
+            unit = f"{whole:g}" if whole else column
+            facts = name, column, unit, own, test.margin, printed_lead(paper, test, name, column)
+            rest = None
+            if column == "avg" and standins and test.above is None:
+                rest = sign * float((better - others[name])[real].mean(axis=1).mean())
+            if len(own):
+                yield Difference(float(own.mean()), 0.0, 0.0, *facts, rest)
+
+
+def others_of(paper: Paper, test: Comparison) -> Sequence[str]:
+    """The rows that a test compares its better one with; none if it is with a number."""
+    if test.above is not None:
+        return ()
+    if test.than != "all":
+        return test.than
+    specs = paper.arm_specs(test.against or test.experiment)
+    return [s.label for s in specs if s.label != test.better and not s.alternative]
+
+
+def _by_seed(rows: pd.DataFrame, table: str, name: str) -> pd.DataFrame:
+    """A row's values: one line per seed, a column per column."""
+    own = rows[(rows.table == table) & (rows.method == name) & rows.value.notna()]
+    return own.astype({"value": float}).pivot_table("value", "seed", "column")
 
 
 # What is missing: the commands, and their cost.
