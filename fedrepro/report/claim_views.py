@@ -3,7 +3,7 @@
 import re
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
@@ -92,11 +92,9 @@ def notes() -> Html:
 
 def overview() -> pd.DataFrame:
     """The number of claims with each answer: one row per paper."""
-    counts = {}
-    for name in papers.list():
-        verdicts = [answer.verdict for answer in of_recorded(name)]
-        counts[papers.load(name).short] = {word: verdicts.count(word) for word, _ in RULES}
-    return pd.DataFrame.from_dict(counts, orient="index")
+    words = {name: Counter(one.verdict for one in of_recorded(name)) for name in papers.list()}
+    counts = pd.DataFrame(words).reindex([word for word, _ in RULES]).fillna(0).astype(int)
+    return counts.rename(columns=lambda name: papers.load(name).short).T
 
 
 def answers(found: Results) -> Html:
@@ -116,18 +114,20 @@ def shown(name: str) -> Html:
     compared, with its own answer if there are several, and the commands that repeat the runs."""
     rows = {}
     for one in of_recorded(name):
-        several = len(one.parts) > 1
-        lines = [
-            f"<p>{f'{badge(part.verdict)} ' * several}{escape(part.result)}</p>"
-            + (folded("What would decide it", escape(part.missing)) if part.missing else "")
-            for part in one.parts
-        ] or [f"<p>{escape(one.claim.untested)}</p>"]
+        lines = [f"{badge(p.verdict)} " * bool(one.parts[1:]) + escape(p.result) for p in one.parts]
+        left = [escape(f"{p.place}: {p.missing}") for p in one.parts if p.missing]
+        ends = [folded("What would decide it", _lines(dict.fromkeys(left)))] if left else []
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
             "where": escape(one.claim.where),
             "answer": badge(one.verdict, shown=one.answer),
-            "what was compared": "".join([*lines, links(one), _commands(one)]),
+            "what was compared": _lines(lines or [escape(one.claim.untested)])
+            + "".join([*ends, links(one), _commands(one)]),
         }
     return _table(papers.load(name), rows)
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"<p>{text}</p>" for text in texts)
 
 
 def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:

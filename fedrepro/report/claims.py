@@ -86,6 +86,11 @@ class Part:
         return max(self.differences, key=lambda d: d.weakness, default=None)
 
     @property
+    def place(self) -> str:
+        dataset = self.dataset or self.test.dataset
+        return self.test.experiment + (f" on {dataset}" if dataset else "")
+
+    @property
     def why(self) -> str:
         """One line: the comparison, and what is missing."""
         return "; ".join(filter(None, (self.result, self.missing)))
@@ -93,8 +98,7 @@ class Part:
     @property
     def result(self) -> str:
         """The comparison, and what stands against an answer."""
-        dataset = self.dataset or self.test.dataset
-        said, one = self.test.experiment + (f" on {dataset}" if dataset else ""), self.weakest
+        said, one = self.place, self.weakest
         if one is None:
             return f"{said}: not run"
         said += f", {self.scale}, {'counted' if one.exact else self.runs}: "
