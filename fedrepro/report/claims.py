@@ -87,6 +87,7 @@ class Part:
 
     @property
     def place(self) -> str:
+        """Where it was or is to be made."""
         dataset = self.dataset or self.test.dataset
         return self.test.experiment + (f" on {dataset}" if dataset else "")
 

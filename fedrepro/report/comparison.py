@@ -263,9 +263,10 @@ def needed(
 
 def _rows(paper: Paper, test: Comparison, name: str) -> list[str]:
     """The labels of an experiment's rows that a test compares: all, unless it names them."""
-    every, named = paper.arm_specs(name), {test.better, *test.than}
+    every = paper.arm_specs(name)
     if test.than == "all" or test.above is not None:
         return [spec.label for spec in every]
+    named = {test.better, *test.than}
     return [spec.label for spec in every if named & {spec.label, spec.row}]
 
 
