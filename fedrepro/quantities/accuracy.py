@@ -2,7 +2,7 @@
 
 from fedrepro.federated import metrics
 from fedrepro.quantities.base import Asked, Values, quantity
-from fedrepro.quantities.noise import tested_images
+from fedrepro.quantities.noise import target, tested_images
 
 
 @quantity("accuracy", "sweep", "curves", "features", "terms", "privacy", whole=100.0)
@@ -29,12 +29,11 @@ def each_target(asked: Asked) -> Values:
     turns: dict[str, dict[str, float]] = {}
     domains: list[str] = []
     for result in asked.results:
-        scores, target = asked.scores(result), result.arm.fields.get("target")
-        if target is None:
+        scores, home = asked.scores(result), target(result.record)
+        if home is None:
             yield from ((result.label, column, value) for column, value in scores.items())
             continue
-        data = result.record.data
-        domains, home = data["domains"], data["clients"][target]["domain"]
+        domains = result.record.data["domains"]
         turns.setdefault(result.arm.row, {})[home] = scores[home]
     for row, found in turns.items():
         yield from ((row, domain, found[domain]) for domain in domains if domain in found)

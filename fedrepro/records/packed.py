@@ -92,12 +92,13 @@ class Pack:
 
 def holds(root: Path, config: Mapping[str, Any]) -> bool:
     """Whether a packed run of a folder has a configuration, on whatever images."""
-    index = root / INDEX
-    return index.exists() and short_hash(config) in _configs(root, index.stat().st_mtime_ns)
+    index = [root / name for name in (PLAIN, INDEX)]
+    changed = [path.stat().st_mtime_ns for path in index if path.exists()]
+    return short_hash(config) in _configs(root, *changed)
 
 
 @lru_cache
-def _configs(root: Path, changed: int) -> frozenset[str]:
+def _configs(root: Path, *changed: int) -> frozenset[str]:
     """Hashes of configurations. changed: a changed index is read again."""
     pack = Pack(root)
     return frozenset(short_hash(pack.config(run)) for run in pack.runs)

@@ -149,7 +149,7 @@ class Difference(Estimate):
         if self.printed is not None:
             return self.printed, "the printed one"
         whole = {"100": 100.0, "1": 1.0}.get(self.unit, math.nan)
-        return self.margin + whole / 50, f"one of {whole / 50:g}"
+        return self.margin + whole / 50, f"a lead of {whole / 50:g}"
 
     def seeds_for(self, lead: float) -> int | None:
         """How many seeds detect a lead with 80 % power. None if no number does, because of too few

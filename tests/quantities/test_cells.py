@@ -23,9 +23,9 @@ def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any
     facts = {"domains": domains, "standins": [], "subsets": [], "deviations": {}, **data}
     facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
     curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
-    record = SimpleNamespace(curve=curve, data=facts)
-    arm = SimpleNamespace(**{"row": "", "column": None, "alternative": False, **(arm or {})})
-    return SimpleNamespace(label=label, record=record, arm=arm, clients=2, past=False)
+    arm = {"row": "", "column": None, "alternative": False, "fields": {}, **(arm or {})}
+    record = SimpleNamespace(curve=curve, data=facts, config={"method": arm})
+    return SimpleNamespace(label=label, record=record, arm=SimpleNamespace(**arm), clients=2, past=0)
 
 
 def last(label: str, *accuracies: float, **arm: Any) -> Any:
