@@ -24,8 +24,8 @@ def result(label: str, rows: list[tuple[Any, ...]], arm: Any = None, **data: Any
     facts.setdefault("clients", [{"name": f"of {name}", "domain": name} for name in domains])
     curve = pd.DataFrame(rows, columns=list(CURVE_COLUMNS))
     arm = {"row": "", "column": None, "alternative": False, "fields": {}, **(arm or {})}
-    record = SimpleNamespace(curve=curve, data=facts, config={"method": arm})
-    return SimpleNamespace(label=label, record=record, arm=SimpleNamespace(**arm), clients=2, past=0)
+    run = SimpleNamespace(curve=curve, data=facts, config={"method": arm})
+    return SimpleNamespace(label=label, record=run, arm=SimpleNamespace(**arm), clients=2, past=0)
 
 
 def last(label: str, *accuracies: float, **arm: Any) -> Any:
