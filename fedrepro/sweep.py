@@ -32,7 +32,7 @@ from fedrepro.papers import Question, default_datasets, load
 NOTEBOOKS = CHECKOUT / "notebooks"
 ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs 1.8 GiB
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
-GRACE = 5.0  # seconds to shut a kernel down
+GRACE = 10.0  # seconds to shut a kernel down
 SPAWN = multiprocessing.get_context("spawn")
 
 _stopping = [SPAWN.Event()]  # set in all processes of a sweep when it is interrupted
@@ -246,16 +246,22 @@ def cores() -> int:
 def pool(workers: int) -> ProcessPoolExecutor:
     """Processes that execute notebooks. They always end when this process ends."""
     _stopping[0].clear()
-    return ProcessPoolExecutor(workers, SPAWN, _begin, (_stopping[0],))
+    return ProcessPoolExecutor(workers, SPAWN, _begin, (_stopping[0], GRACE))
 
 
-def _begin(stopping: Event) -> None:
-    """Set up a process of the pool: it shuts its kernel down when it is asked to end."""
+def _begin(stopping: Event, grace: float) -> None:
+    """Set up a process of the pool: asked to end, it shuts its kernel down, and ends in time."""
     _stopping[0] = stopping
+
+    def end(*_: object) -> None:
+        last = threading.Timer(grace, os._exit, (143,))  # should other code catch the exit
+        last.daemon = True
+        last.start()
+        sys.exit(143)  # a plain SIGTERM would leave the kernel behind
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches it too; the sweep decides
-    # A plain SIGTERM would leave the kernel behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    detach(Path(os.devnull), GRACE)
+    signal.signal(signal.SIGTERM, end)
+    detach(Path(os.devnull), grace)
 
 
 def detach(output: Path, grace: float) -> None:

@@ -134,7 +134,6 @@ def test_what_pages_say_of_recorded_tables():
 
 
 def test_what_leaks_of_features_without_noise_is_estimated_too_low():
-    """What FedPall's page says, and why the claim waits for scale paper."""
     cells = pd.DataFrame(recorded("fedpall").cells("prose-privacy"))
     means = cells[cells.column == "MI"].groupby("method").value.mean()
     assert means["no noise"] < means["prototype mixture and Bernoulli mask"]

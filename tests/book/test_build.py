@@ -191,7 +191,6 @@ def test_every_public_name_is_on_its_page_and_in_the_index(site):
 
 
 def test_the_readmes_claims_are_those_of_the_start_page(site):
-    """Which the build made of the records."""
     text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     block = text.split("<!-- claims: begin -->\n")[1].split("<!-- claims: end -->")[0]
     made = (site.parent / "site" / pages.GENERATED / pages.MAIN_CLAIMS).read_text(encoding="utf-8")

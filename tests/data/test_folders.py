@@ -154,7 +154,6 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine):
 
 
 def test_a_papers_methods_run_on_it_under_the_papers_own_training(mine, tmp_path):
-    """One client per domain with all images; the tables that need the paper's clients refuse."""
     for name in papers.list():
         paper = papers.load(name)
         own = study(name, f"folder:{mine}", "reduced").protocol()

@@ -112,7 +112,6 @@ def test_mixing_hands_a_share_to_the_neighbour_and_loses_nothing():
     ("train", "clients", "each"), [(3531, 4, [1059] * 3 + [354]), (1499, 3, [449] * 3)]
 )
 def test_the_last_client_of_a_short_domain_gets_what_is_left(train, clients, each):
-    """I2PFL's four sketch clients of 30 % each."""
     table = {"rule": "table", "clients": {"sketch": clients}, "sizes": {"sketch": train}}
     result = allocate(**table, per_client=0.3, remainder=True)
     assert list(sizes(result).values()) == each

@@ -262,7 +262,6 @@ def test_a_reading_is_another_run_in_both_engines(name, fields):
     ],
 )
 def test_the_first_round_is_fedavgs(name, fields):
-    """Where there is nothing yet to be held to."""
     run, plain = toys.start(name, fields=fields), toys.start()
     run.one_round(), plain.one_round()
     for key, value in plain.server.model.items():

@@ -51,7 +51,6 @@ def test_the_budget_is_met_and_needs_more_noise_where_it_is_small():
 
 @pytest.mark.parametrize("clip", [1e6, 1e-3])
 def test_without_noise_a_private_step_is_sgds_of_clipped_gradients(monkeypatch, clip):
-    """One step on all of 12 samples."""
     pytest.importorskip("opacus")
     monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
     monkeypatch.setattr(dp, "spent", lambda *_: 0.0)

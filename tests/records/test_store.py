@@ -231,7 +231,6 @@ def test_the_packed_records_are_whole():
 
 @pytest.mark.parametrize("file", sorted({line["file"] for line in RECORDED.runs.values()}))
 def test_recorded_runs_have_their_ids(file):
-    """Worked out anew from the method and the protocol as they are defined today."""
     moved = []
     for run, line in RECORDED.runs.items():
         if line["file"] == file:

@@ -23,9 +23,7 @@ def test_a_source_stands_on_the_side_of_its_status():
     found = sides("code", said["code"], text=said["text"])
     assert found == {"source": "Sec. 5.1: 8:2; FedBN code: 80/20", **said}
     assert sides("stated", "Sec. 5.1", code="128")["text"] == "Sec. 5.1"
-    said = {"text": "not given", "code": "none", "settled": "the sizes fit"}
-    found = sides("inferred", said["settled"], text=said["text"], code=said["code"])
-    assert found == {"source": "not given; the sizes fit; none", **said}
+    assert sides("inferred", "it fits", text="T", code="C")["source"] == "T; it fits; C"
 
 
 @pytest.mark.parametrize(
@@ -39,7 +37,6 @@ def test_a_source_stands_on_the_side_of_its_status():
     ],
 )
 def test_fields_decide_and_no_words_of_a_source(fields, row, monkeypatch):
-    """The source has every word of text, code and decisions."""
     found = recorded("fedpall").where(dataset="office10")
     made = Setting(value=9, source=WORDS, **fields)
     base = {**found.paper.protocols["office10"], "batch_size": made}

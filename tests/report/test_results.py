@@ -275,7 +275,6 @@ VIEWS |= {"in_and_out", "traffic", "numbers", "place"}
 
 @pytest.mark.parametrize("name", [*papers.list(), papers.COMMON])
 def test_pages_name_experiments_that_are_there(name):
-    """A page that asks for a wrong one would only say that nothing is recorded."""
     known = {e.id for e in papers.load(name).experiments}
     path = PAGES / ("common.ipynb" if name == "common" else f"{name}_results.ipynb")
     for cell in nbformat.read(path, as_version=4).cells:
