@@ -59,30 +59,44 @@ def late_gain(curve: pd.DataFrame) -> float:
 
 def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
     """Accuracy of every domain and `avg` under one score rule."""
-    means = scored(curve, rule, subject).mean()
-    return {str(key): float(value) for key, value in means.items()}
+    return _means(scored(curve, rule, subject))
 
 
-def all_scores(curve: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """The same under every score rule that has images."""
-    seen = ((curve.measure == "loss") & (curve.split == "validation")).any()
-    return {rule: scores(curve, rule) for rule in SCORE_RULES if rule != "validation" or seen}
+def all_scores(
+    curve: pd.DataFrame, table: pd.DataFrame | None = None
+) -> dict[str, dict[str, float]]:
+    """The same under every score rule that has images. table: other numbers by round, to read in
+    the rounds that the accuracies give."""
+    tested, losses = accuracies(curve), _by_round(curve, "loss", "validation")
+    rules = [rule for rule in SCORE_RULES if rule != "validation" or not losses.empty]
+    table = tested if table is None else table
+    return {rule: _means(table.loc[_read(rule, tested, losses)]) for rule in rules}
+
+
+def _means(rounds: pd.DataFrame) -> dict[str, float]:
+    return {str(key): float(value) for key, value in rounds.mean().items()}
 
 
 def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
     """The rounds of `accuracies` whose mean is a rule's score."""
     one_of(rule, SCORE_RULES, "score rule")
-    table = accuracies(curve, subject=subject)
-    if rule in ("last", "last5"):
-        return table.tail(1 if rule == "last" else LAST)
+    tested, losses = accuracies(curve, subject=subject), pd.DataFrame()
+    if rule == "validation":
+        losses = _by_round(curve, "loss", "validation", subject)
+        if losses.empty:
+            raise FedReproError(
+                "the run has no validation images; set data.validation or use another score rule"
+            )
+    return tested.loc[_read(rule, tested, losses)]
+
+
+def _read(rule: str, tested: pd.DataFrame, losses: pd.DataFrame) -> list[int]:
+    """The rounds that a rule reads, of accuracies and validation losses by round."""
+    if rule == "validation":
+        return [losses["avg"].idxmin()]
     if rule == "best-test":
-        return table.loc[[best_tested(table["avg"])]]
-    losses = _by_round(curve, "loss", "validation", subject)
-    if losses.empty:
-        raise FedReproError(
-            "the run has no validation images; set data.validation or use another score rule"
-        )
-    return table.loc[[losses["avg"].idxmin()]]
+        return [best_tested(tested["avg"])]
+    return list(tested.index[-(1 if rule == "last" else LAST) :])
 
 
 @dataclass(frozen=True)
@@ -148,14 +162,16 @@ def in_and_out(
     common = accuracies(curve).drop(columns="avg")
     crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
     own = crossed.pivot(index="round", columns=["subject", "domain"], values="value")
-    ind, ood, total = 0.0, 0.0, 0.0
+    own = own.reindex(common.index)
+    ind, ood, total = np.zeros(len(common)), np.zeros(len(common)), 0.0
     for client in clients:
         table = own.get(client["name"], common)
-        home, weight = client["domain"], tested[client["domain"]] / sharing[client["domain"]]
-        ind = ind + weight * table[home]
-        ood = ood + weight * table.drop(columns=home).mean(axis=1)
+        weight = tested[client["domain"]] / sharing[client["domain"]]
+        values, home = table.to_numpy(), table.columns.get_loc(client["domain"])
+        ind += weight * values[:, home]
+        ood += weight * np.delete(values, home, axis=1).mean(axis=1)
         total += weight
-    return pd.DataFrame({"ind": ind / total, "ood": ood / total})
+    return pd.DataFrame({"ind": ind / total, "ood": ood / total}, common.index)
 
 
 def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
-from scipy import stats
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
@@ -49,7 +48,7 @@ def ranks(scores: pd.DataFrame) -> pd.DataFrame:
     seeds, domains = (len(level) for level in full.levels)
     values = table[full].to_numpy(float).reshape(len(table), seeds, domains)
     means = values.mean(axis=(1, 2)).round(9)
-    found = {"mean": means, "rank": stats.rankdata(-means)}
+    found = {"mean": means, "rank": pd.Series(-means).rank().to_numpy()}
     seeded, both = [values.mean(axis=2)], [values.mean(axis=2), values.mean(axis=1)]
     for low, high, blocks in (("low", "high", seeded), ("lowest", "highest", both)):
         lead, sure = means[:, None] - means, apart(*blocks) + 1e-9
@@ -77,7 +76,9 @@ def apart(*blocks: Any) -> float:
 
 @cache
 def _tukey(methods: int, freedom: int) -> float:
-    return float(stats.studentized_range.ppf(metrics.CONFIDENCE, methods, freedom))
+    from scipy.stats import studentized_range  # a second's import, which other pages do not need
+
+    return float(studentized_range.ppf(metrics.CONFIDENCE, methods, freedom))
 
 
 def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
@@ -91,13 +92,15 @@ def printed(paper: Paper, table: str, column: str = "avg") -> dict[str, float]:
 def compared(experiment: Experiment, dataset: str, ours: Mapping[str, float]) -> pd.DataFrame:
     """Kendall's tau-b and its two-sided p of our order and each paper's, for the methods in both:
     one row per table in `experiment.compared`. ours: mean accuracy by method."""
+    from scipy.stats import kendalltau
+
     rows = []
     for name, table, column in experiment.compared.get(dataset, ()):
         paper = papers.load(name)
         theirs = printed(paper, table, column)
         both = [method for method in ours if method in theirs]
         mine, other = ([source[m] for m in both] for source in (ours, theirs))
-        tau, p = stats.kendalltau(mine, other) if len(both) > 1 else (np.nan, np.nan)
+        tau, p = kendalltau(mine, other) if len(both) > 1 else (np.nan, np.nan)
         rows.append(
             {"paper": paper.short, "table": table, "methods": len(both), "tau": tau, "p": p}
             | {"best here": max(both, key=ours.__getitem__, default="")}

@@ -293,13 +293,12 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
 
 def _read(record: Record, column: str) -> Iterator[tuple[str, float]]:
     """One column of a run, under each score rule."""
-    for rule, score in metrics.all_scores(record.curve).items():
-        if column in score:
-            yield rule, score[column]
-        else:
-            weights = record.data.get("weights") or tested_images(record)
-            each = metrics.in_and_out(record.curve, record.data["clients"], weights)[column]
-            yield rule, float(each[metrics.scored(record.curve, rule).index].mean()) / 100
+    table = None
+    if column != "avg":
+        weights = record.data.get("weights") or tested_images(record)
+        table = metrics.in_and_out(record.curve, record.data["clients"], weights) / 100
+    for rule, score in metrics.all_scores(record.curve, table).items():
+        yield rule, score[column]
 
 
 def _moved(ranks: pd.DataFrame) -> str:

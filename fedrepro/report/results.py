@@ -278,9 +278,13 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
-    every = [pair for pair in collect(runs / "notebooks") if paper in (None, pair[0].paper.name)]
-    shown = [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
-    return Results(shown, paper)
+    return Results([s for s in _shown(runs) if paper in (None, s[0].paper.name)], paper)
+
+
+@cache
+def _shown(runs: Path) -> list[tuple[Kept, Sequence[str]]]:
+    every = collect(runs / "notebooks")
+    return [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
 
 
 def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept, Sequence[str]]]:
