@@ -21,7 +21,7 @@ from fedrepro.quantities.noise import combined
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html, nothing, styled
+from fedrepro.report.tables import Html, linked_table, nothing, styled
 from fedrepro.report.text import dataset_name
 from fedrepro.report.views import show, undecided
 
@@ -154,21 +154,13 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
 
 def linked(found: Results, experiment: str, dataset: str) -> Html:
     """The same as a page shows it: each accuracy leads to the runs it is the mean of."""
-    frame = table(found, experiment, dataset)
-    here = found.of_one_scale(dataset, experiment)
-    pages = {cell[2:]: page for cell, page in here.links(experiment).items()}
-    shown = frame.astype(object)
-    for name in frame:
-        column = "avg" if name == MEAN else name
-        shown[name] = [_text(v, pages.get((method, column))) for method, v in frame[name].items()]
-    shown = shown.rename(index=escape)
-    label = f"{experiment} on {dataset}"
-    return Html(undecided(here, experiment) + styled(shown, "dataframe", label), label)
-
-
-def _text(value: Any, page: str | None) -> str:
-    text = "" if pd.isna(value) else escape(value) if isinstance(value, str) else f"{value:g}"
-    return f'<a href="{page}">{value:.1f}</a>' if page and text else text
+    here, label = found.of_one_scale(dataset, experiment), f"{experiment} on {dataset}"
+    pages = {
+        (method, MEAN if column == "avg" else column): page
+        for (*_, method, column), page in here.links(experiment).items()
+    }
+    shown = linked_table(table(found, experiment, dataset), pages, label)
+    return Html(undecided(here, experiment) + shown.html, label)
 
 
 def overall(found: Results, experiment: str) -> pd.DataFrame | Html:

@@ -83,6 +83,22 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     return re.sub(r"\n +", "\n", whole)  # its indents are a seventh of it
 
 
+def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str) -> Html:
+    """A frame of plain values as a table. pages: what a number leads to, by row and column; it is
+    shown with one decimal."""
+
+    def text(row: Any, column: Any, value: Any) -> str:
+        if pd.isna(value):
+            return ""
+        if page := pages.get((row, column)):
+            return f'<a href="{page}">{value:.1f}</a>'
+        return escape(value) if isinstance(value, str) else f"{value:g}"
+
+    cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
+    shown = pd.DataFrame(cells, frame.index.map(escape)).rename_axis(columns=frame.columns.name)
+    return Html(styled(shown, "dataframe", label), label)
+
+
 def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:
     """A table of sentences; the first column names a row."""
     frame = pd.DataFrame(rows, columns=list(head)).map(escape).set_index(head[0])
