@@ -159,7 +159,8 @@ def image_variance(
     total = 0.0
     for domain in domains:
         found = [[right(run, rule, domain) for run in row] for row in rows]
-        if all(one is not None for row in found for one in row):
+        found = [[one for one in row if one is not None] for row in found]
+        if all(found):
             means = [np.mean(row, axis=0) for row in found]
             paired = sum(w * mean for w, mean in zip(weights, means, strict=False))
             total += paired.var(ddof=1) / len(paired)

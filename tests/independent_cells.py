@@ -17,7 +17,7 @@ from tests import independent as claims
 DRAWN = ("pooled-stratified", "pooled-leaky", "random-fifth")
 GAINS = "relative", "differences"
 REACHED = {"rounds": 0, "traffic": 1, "speedup": 1}  # the place in `costs`
-DELTA = {"percent": 2.0, "fraction": 0.02}
+DELTA = {"percent": 2.0, "percentage points": 2.0, "fraction": 0.02}
 Place = tuple[str, str, str, str]  # table, data set, row, column
 Numbers = dict[str, dict[int, dict[str, float]]]  # by row, seed and column
 # Value, the column of the accuracies, and what each run's accuracy from 0 to 1 counts.

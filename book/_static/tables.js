@@ -2,7 +2,7 @@
 // printed), and a method's name typed over one table leaves its rows in all of the page's tables.
 // A page without such tables is left as it is, and so is every table where scripts are off.
 addEventListener("DOMContentLoaded", () => {
-  const tables = [...document.querySelectorAll("table:is(.beside, .rules)")];
+  const tables = [...document.querySelectorAll("table:is(.beside, .rules, .linked)")];
 
   // "≠ 87.9 ± 0.4 (n=3) a" is 87.9; a cell without a number of its own has none.
   const number = (text) => parseFloat(text.replace("≠", "").trim().replace("−", "-"));

@@ -103,9 +103,10 @@ class Noise:
         """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
         difference; with weights, of their weighted sum.
         rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
-        Two rows are paired image by image if all their runs stored predictions; the variance of a
-        mean is the limit of a bootstrap over images. Else the rows count as having separate
-        images, which does not give less if both rows tend to fail on the same images."""
+        Two rows are paired image by image, by those of their runs that stored predictions; the
+        variance of a mean is the limit of a bootstrap over images. Where a row has none, the rows
+        count as having separate images, which does not give less if both tend to fail on the same
+        images."""
         data = rows[0][0].data
         domains = [column] if column in data["domains"] else data["domains"]
         parts = (self._of_domain(rows, domain, weights) for domain in domains)
@@ -118,7 +119,7 @@ class Noise:
         seen = [[self._of_run(run) for run in row] for row in rows]
         found = [[shares[domain] for shares, _, _ in row if domain in shares] for row in seen]
         stored = [len(shares) for row in found for shares in row]
-        if len(stored) == sum(map(len, rows)) and len(set(stored)) == 1:
+        if all(found) and len(set(stored)) == 1:
             means = [np.mean(np.stack(row), axis=0) for row in found]
             paired: Hits = sum(w * mean for w, mean in zip(weights, means, strict=False))
             return float(paired.var(ddof=1)) / len(paired)

@@ -165,12 +165,12 @@ def links(one: Answer) -> str:
 
 def _part(name: str, part: Part) -> Iterator[str]:
     least, paper = part.weakest, papers.load(name)
-    rows = part.rows(least.other if least is not None else "")
-    for experiment in dict.fromkeys(used for used, *_ in rows):
+    rows = [(used, row) for used, *_, row in part.rows(least.other if least is not None else "")]
+    for experiment in dict.fromkeys(used for used, _ in rows):
         yield from _linked(name, experiment, part.dataset)
     if least is None:
         return
-    for experiment, *_, row in rows:
+    for experiment, row in dict.fromkeys([(part.test.experiment, part.test.better), *rows]):
         table = paper.experiment(experiment).table
         shown = paper.column(table, least.column) if table else None
         cell = part.dataset, part.scale, row, shown or least.column

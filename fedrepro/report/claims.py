@@ -165,7 +165,7 @@ class Part:
         if not lead > one.margin:
             return ""
         if (seeds := one.seeds_for(lead)) is None:
-            return f"no number of seeds can detect {words}, because of the few test images"
+            return f"no number of seeds can detect {words}: the part of the test images remains"
         if seeds <= self.seeds:
             return ""
         more = hours((seeds - self.seeds) * self.hours)

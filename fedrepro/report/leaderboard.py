@@ -305,7 +305,7 @@ def _edge(tries: Mapping[str, float]) -> str:
 def edges(found: Results) -> Html:
     """How many of the chosen rates are the smallest or largest tried, in one sentence."""
     every = {
-        (dataset, label): tries
+        (dataset, label, *tries.items()): tries  # two tables may have the same trials
         for experiment in found.paper.experiments
         for dataset in datasets(found, experiment.id)
         for label, tries in _tried(found, experiment.id, dataset).items()

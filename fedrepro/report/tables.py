@@ -96,7 +96,7 @@ def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], labe
 
     cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
     shown = pd.DataFrame(cells, frame.index.map(escape)).rename_axis(columns=frame.columns.name)
-    return Html(styled(shown, "dataframe", label), label)
+    return Html(styled(shown, "dataframe linked", label), label)
 
 
 def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind: str = "") -> Html:

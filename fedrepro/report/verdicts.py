@@ -17,7 +17,10 @@ from fedrepro.report.results import Results
 from fedrepro.report.text import CELL_KEYS, markdown
 
 TOLERANCE = 2.0  # percentage points
-TOLERANCES = {"percent": TOLERANCE, "fraction": TOLERANCE / 100}  # by unit; other units have none
+TOLERANCES = {  # by unit; other units have none
+    **dict.fromkeys(("percent", "percentage points"), TOLERANCE),
+    "fraction": TOLERANCE / 100,
+}
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
 ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0

@@ -135,9 +135,9 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """A sentence on a row's rank in one column by its mean over seeds, the first row, by how much
-    it is above the second or this row (no test), another row's value, the rank in the paper, and
-    how many rows decide nothing."""
+    """A sentence on a row's rank in one column by its mean over seeds and the scale of it, the
+    first row, by how much it is above the second or this row (no test), another row's value, the
+    rank in the paper, and how many rows decide nothing."""
     here = found.of_one_scale(dataset, experiment)
     seeds = _values(found, experiment, dataset, column).astype({"value": float})
     lost = set(seeds.label[seeds.value.isna()])
@@ -164,7 +164,8 @@ def place(
         sizes = [str(n) for n in seeds.label.value_counts()[[ours.index[0], second]].unique()]
         lead = f", {number(ours.iloc[0] - ours[second], unit)} above {second} "
         lead += f"({' and '.join(sizes)} {'seed' if sizes == ['1'] else 'seeds'})"
-    parts = [f"{own} is {stands(ours)}" + lead * (not first)]
+    (scale,) = {study.scale for study, _ in here.studies}
+    parts = [f"at scale `{scale}` {own} is {stands(ours)}" + lead * (not first)]
     parts += [f"{name} is first with {number(ours[name], unit)}{lead}" for name in first]
     if other in ours and other not in first:
         parts.append(f"{other} has {number(ours[other], unit)}")

@@ -185,8 +185,8 @@ def test_without_records_pages_say_so():
 def test_a_place_is_a_sentence_with_computed_numbers():
     found = made("table-4", ORDER, "adcol")
     assert views.place(found, "table-4", "office10", "ADCOL", "FedAvg") == (
-        "ADCOL is number 1 of 5 with 45.0, 1.0 above PartialFed (2 seeds); FedAvg has 41.0; "
-        "in the paper ADCOL is number 1 of 5 with 62.6."
+        "at scale `reduced` ADCOL is number 1 of 5 with 45.0, 1.0 above PartialFed (2 seeds); "
+        "FedAvg has 41.0; in the paper ADCOL is number 1 of 5 with 62.6."
     )
     assert views.place(found, "table-4", "office10", "Ditto") == f"Ditto: {views.NOTHING}"
     asked, again = ("table-4", "office10", "ADCOL"), Results([*found.studies, found.studies[0]])
