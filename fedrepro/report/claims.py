@@ -167,7 +167,7 @@ class Part:
         if (seeds := one.seeds_for(lead)) is None:
             return f"no number of seeds can detect {words}: the part of the test images remains"
         if seeds <= self.seeds:
-            return ""
+            return f"these runs would likely have shown {words}"
         more = hours((seeds - self.seeds) * self.hours)
         return f"{words} needs {seeds} seeds: another {more} of one core"
 

@@ -189,7 +189,8 @@ def in_short(found: Results, experiment: str, page: str) -> str:
     )
     return (
         f'**<a href="{page}">One protocol for all {len(place)} methods</a>**, scale `{scale}`: the '
-        f"mean rank over {len(order.columns) - 1} data sets, where 1 is best. First are {first}. "
+        f"mean rank over {len(order.columns) - 1} data sets, where 1 is best; the page has "
+        f"intervals. First are {first}. "
         f"The papers' own methods and FedAvg: {rest}. {_unready(found, experiment)}\n"
     )
 

@@ -1,7 +1,7 @@
 """Views of results, live or recorded, for notebooks and pages; one line where there are none."""
 
 from base64 import b64decode
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -17,7 +17,16 @@ from fedrepro.report import figures, images, ledger, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded
 from fedrepro.report.tables import NOTHING as NOTHING
-from fedrepro.report.tables import Html, beside_table, folded, nothing, number, prose, sections
+from fedrepro.report.tables import (
+    Html,
+    beside_table,
+    folded,
+    linked_table,
+    nothing,
+    number,
+    prose,
+    sections,
+)
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
@@ -195,6 +204,17 @@ def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Htm
     """Our numbers for figures without printed values: means over seeds, one row per label."""
     rows = found.of_one_scale(dataset, experiment).cells(experiment)
     return wide(rows).round(3) if rows else nothing()
+
+
+def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> Html:
+    """Our numbers of some rows of several experiments in one table, each leading to its runs."""
+    here, pages = found.where(dataset=dataset), dict[tuple[str, str], str]()
+    means = {one: wide(here.cells(one)).loc[list(labels)] for one, labels in rows.items()}
+    table = pd.concat(means.values())
+    for one in means:
+        for (*_, row, column), page in here.links(one).items():
+            pages |= {(row, domain): page for domain in table if column == "avg"}
+    return linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
 
 
 # Figures.
