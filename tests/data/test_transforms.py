@@ -36,7 +36,6 @@ def test_normalisation_is_torchvisions(dtype):
 @pytest.mark.parametrize("size", [28, 64])
 @pytest.mark.parametrize("degrees", [-30.0, -7.3, 12.0, 75.0])
 def test_rotation_is_pils_up_to_pixels_on_an_edge(size, degrees):
-    """Of a bright L, far from any symmetry."""
     image = np.zeros((size, size), np.uint8)
     image[size // 5 : -size // 5, size // 4 : size // 4 + 4] = 255
     image[-size // 4 - 4 : -size // 4, size // 4 : -size // 5] = 200

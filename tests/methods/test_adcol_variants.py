@@ -105,7 +105,6 @@ def test_noisy_representations_lie_around_the_unit_range():
 
 
 def test_the_discriminator_is_shown_what_it_was_taught():
-    """The term of a scaled representation is that of the representation."""
     run = training(local_epsilon=2.0)
     received = run._download(run.clients[0])
     batch = Batch(torch.randn(4, run.server.feature_size), torch.arange(4) % 3)

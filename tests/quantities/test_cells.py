@@ -169,6 +169,8 @@ def test_paired_variance_is_what_a_bootstrap_over_images_gives():
     again = right[0][draws].mean(axis=1) / right[1][draws].mean(axis=1)
     gain = Noise("last").variance(rows(), "here", (1 / low, -high / low**2))
     assert gain == pytest.approx(again.var(), rel=0.1)
+    lost = run("lost", [ours[0]], keep=False)  # the others' predictions stand for it
+    assert Noise("last").variance([[*rows()[0], lost], rows()[1]], "here") == found
     bound = Noise("last").variance(rows(keep=False), "here")
     assert bound == pytest.approx(sum(binomial(float(r.mean()), 200) for r in right))
     assert bound > found

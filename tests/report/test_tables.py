@@ -189,7 +189,6 @@ def test_ranks_and_who_is_first_are_computed_under_each_rule():
 
 
 def test_the_papers_rule_gives_the_tables_own_numbers():
-    """Of MPFT's two columns the first, out of domain, is compared."""
     for paper, name in (("fedapc", "table-1-office10"), ("mpft", "table-1-pacs")):
         found = recorded(paper).where(dataset=recorded(paper).paper.experiment(name).datasets[0])
         mark, html = "<details><summary>The same runs under", views.table(found, name).html
