@@ -92,10 +92,11 @@ def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], labe
             return ""
         if page := pages.get((row, column)):
             return f'<a href="{page}">{value:.1f}</a>'
-        return escape(value) if isinstance(value, str) else f"{value:g}"
+        return escape(value) if isinstance(value, str) else f"{value:g}".replace("-", MINUS)
 
     cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
-    shown = pd.DataFrame(cells, frame.index.map(escape)).rename_axis(columns=frame.columns.name)
+    shown = pd.DataFrame(cells, frame.index.map(escape))  # below one row of heads, to sort by
+    shown = shown.rename_axis(index=None, columns=frame.columns.name)
     return Html(styled(shown, "dataframe linked", label), label)
 
 
