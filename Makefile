@@ -26,7 +26,7 @@ reproduce: $(STAMP)
 	@set -e; installed=$$(date +%s); \
 	$(BIN)/fedrepro data prepare minidigits; \
 	$(BIN)/fedrepro sweep adcol --seeds 0,1 --scale smoke --jobs $(JOBS); \
-	$(BIN)/fedrepro sweep fedpall i2pfl mpft fedapc common --seeds 0 --scale smoke --jobs $(JOBS); \
+	$(BIN)/fedrepro sweep mpft fedpall i2pfl common fedapc --seeds 0 --scale smoke --jobs $(JOBS); \
 	$(BIN)/fedrepro book --runs runs; \
 	ended=$$(date +%s); \
 	echo; \
