@@ -210,7 +210,8 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
     """Our numbers of some rows of several experiments in one table, each leading to its runs."""
     here, pages = found.where(dataset=dataset), dict[tuple[str, str], str]()
     means = {one: wide(here.cells(one)).loc[list(labels)] for one, labels in rows.items()}
-    table = pd.concat(means.values()).pipe(lambda wide: wide[sorted(wide, key="avg".__ne__)])
+    table = pd.concat(means.values())
+    table = table[sorted(table, key="avg".__ne__)]
     for one in means:
         for (*_, row, column), page in here.links(one).items():
             pages |= {(row, domain): page for domain in table if column == "avg"}
