@@ -91,7 +91,8 @@ def in_out(asked: Asked) -> Values:
         curve, data = result.record.curve, result.record.data
         best = metrics.best_round(curve)
         weights = data.get("weights") or tested_images(result.record)
-        found = metrics.in_and_out(curve, data["clients"], weights).loc[best]
+        there = curve[curve["round"] == best]
+        found = metrics.in_and_out(there, data["clients"], weights).loc[best]
         last = best if metrics.traffic(curve).size else 0
         values = (found["ood"] / 100, found["ind"] / 100, last)
         yield from zip([result.label] * 3, names, map(float, values), strict=True)

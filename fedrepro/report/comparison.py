@@ -231,7 +231,7 @@ def others_of(paper: Paper, test: Comparison) -> Sequence[str]:
 def _by_seed(rows: pd.DataFrame, table: str, name: str) -> pd.DataFrame:
     """A row's values: one line per seed, a column per column."""
     own = rows[(rows.table == table) & (rows.method == name) & rows.value.notna()]
-    return own.astype({"value": float}).pivot_table("value", "seed", "column")
+    return own.astype({"value": float}).pivot(index="seed", columns="column", values="value")
 
 
 # What is missing: the commands, and their cost.
