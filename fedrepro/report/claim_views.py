@@ -45,8 +45,8 @@ NOTES = (
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
     "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom (since 2026-11-24; before, K(n-1)).",
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
-    "image by image, by the seeds that kept them; where a row kept none, p(1-p)/N of each, as if "
-    "each had its own images.",
+    "image by image, by the seeds that kept them (since 2026-11-27; before, only if all had); "
+    "where a row kept none, p(1-p)/N of each, as if each had its own images.",
     "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
     "and the weights of the protocol page, not about the paper's own run.",
     "One seed at scale paper, or a table there that lacks rows, is no answer where scale reduced "

@@ -86,7 +86,8 @@ NOTES: tuple[str, ...] = (
     "2026-11-26, when ADCOL's Table 6 had its first run: before, one seed of rounds or traffic "
     "took the spread of scale reduced, whose small network sends less. Changed on 2026-11-27, and "
     "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated "
-    "cells without a gap were higher or lower, now 6 %), and a gain has the test images' part.",
+    "cells without a gap were higher or lower, now 6 %), and a gain in points has a tolerance of "
+    "two points and the test images' part.",
 )
 
 

@@ -18,7 +18,6 @@ SIZES = {"table-1-pacs": "pacs", **{f"table-1-subset{n}": f"subset{n}" for n in 
 
 @pytest.mark.parametrize("table", SIZES)
 def test_our_in_and_out_of_their_accuracies_is_the_printed_number(table):
-    """One network for all clients: its accuracies on the domains are all that is needed."""
     assert FILED is not None
     kept, printed = FILED.domains[table], MPFT.table(table)
     sizes = dict(zip(kept.columns, FILED.test_sizes[SIZES[table]], strict=True))

@@ -97,7 +97,7 @@ def test_an_open_claim_says_what_would_settle_it():
     answer = _answer(cells, SOLO, images=lambda *_: 4.0)  # 2 points: 2.5 times that are too many
     assert "no number of seeds can detect the printed one" in answer.parts[0].why
     narrow = _answer(_cells({"ADCOL": [60.0, 60.1, 60.2], "SOLO": [60.0] * 3}), SOLO).parts[0]
-    assert narrow.outside and "printed +3.8, outside" in narrow.why
+    assert narrow.outside and narrow.why.endswith("would likely have shown the printed one")
 
 
 def test_holm_protects_a_claim_of_many_comparisons():

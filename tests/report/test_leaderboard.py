@@ -119,7 +119,6 @@ def test_the_tables_of_one_and_of_all_data_sets():
 
 
 def test_what_was_chosen_and_which_choices_are_on_the_edge():
-    """By the best validation accuracy of all trials; an edge is one of the rates."""
     table = leaderboard.chosen(found(), "methods", "office10")
     assert isinstance(table, pd.DataFrame)
     assert list(table.columns) == ["chosen", *RATES, "own constant", "chosen constant"]
@@ -129,10 +128,12 @@ def test_what_was_chosen_and_which_choices_are_on_the_edge():
     assert table.loc["ADCOL", "own constant"] == "mu 0.1: 49.0; mu 10: 51.3"
     assert table.loc["FedProx", "chosen constant"] == "the paper's"
     two = leaderboard.chosen(found(), "methods", "pacs")
-    assert isinstance(two, pd.DataFrame)
     assert two.loc["ADCOL"].tolist() == ["0.01 (smallest)", 35, 17.5]
-    assert leaderboard.edges(found()).summary == (
-        "5 of 8 choices are the smallest or largest rate tried; 4 of these had only two rates, "
+    cells = {("FedBN", column): 60.0 for column in ("amazon", "avg")}  # other trials of a method
+    other = {"own-statistics": cells}, {"FedBN": {"0.1": 1.0, "0.3": 2.0}}
+    again = Made("common", "office10", "reduced", 0, *other), ["own-statistics"]
+    assert leaderboard.edges(Results([*found().studies, again], "common")).summary == (
+        "6 of 9 choices are the smallest or largest rate tried; 5 of these had only two rates, "
         "so that no other was possible"
     )
 
