@@ -2,6 +2,7 @@
 The sources are copied to a new folder, where papermill executes the result notebooks. Then Jupyter
 Book makes pages and executes nothing. Only a complete new site replaces the old one."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from functools import partial
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
@@ -20,7 +22,7 @@ import yaml
 from PIL import Image
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.base.files import CHECKOUT, CLONE
+from fedrepro.base.files import ANSWERS, CHECKOUT, CLONE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.text import STANDIN, dataset_name
 from fedrepro.sweep import cores, papermill_complaint, pool
@@ -197,10 +199,11 @@ def _title(file: Path, given: dict[str, Any]) -> str:
 
 def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> None:
     """Execute result notebooks in place; their kernels work in `folder`, which has the sources.
+    Answers to claims are computed once for all of them.
 
     meanwhile: what this process does at the same time."""
-    with pool(max(1, min(cores(), len(pages)))) as processes:
-        jobs = [processes.submit(papermill_complaint, p, p, {}, folder) for p in pages]
+    with TemporaryDirectory() as shared, pool(max(1, min(cores(), len(pages)))) as processes:
+        jobs = [processes.submit(_execute_page, page, folder, shared) for page in pages]
         meanwhile()
         for page, job in zip(pages, jobs, strict=True):
             if reason := job.result():
@@ -208,6 +211,11 @@ def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> 
                 raise FedReproError(
                     f"{RESULTS / page.name} failed ({reason}); open {page} to see its traceback"
                 )
+
+
+def _execute_page(page: Path, folder: Path, shared: str) -> str:
+    os.environ[ANSWERS] = shared
+    return papermill_complaint(page, page, {}, folder)
 
 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:

@@ -23,9 +23,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
 # In the checkout, from any working directory; without a checkout, in the working directory.
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
-# Environment variables: Python files with methods, joined like PATH; the tracker of runs.
-LOAD, TRACK = "FEDREPRO_LOAD", "FEDREPRO_TRACK"
-
+# Environment variables: Python files with methods, joined like PATH; the tracker of runs; the
+# folder of answers to claims that the pages of one build share.
+LOAD, TRACK, ANSWERS = "FEDREPRO_LOAD", "FEDREPRO_TRACK", "FEDREPRO_ANSWERS"
 
 # How to get a checkout, which a wheel lacks.
 CLONE = "clone the repository and install it with `pip install -e .`"

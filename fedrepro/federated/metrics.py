@@ -174,10 +174,9 @@ def in_and_out(
     return pd.DataFrame({"ind": ind / total, "ood": ood / total}, common.index)
 
 
-def rounds_to_target(curve: pd.DataFrame, column: str, target: float) -> int | None:
-    """First round whose test accuracy of a domain (or `avg`) reaches the target, else None."""
-    series = accuracies(curve)[column]
-    reached = series[series >= target - ROUNDING]
+def rounds_to_target(accuracy: "pd.Series[float]", target: float) -> int | None:
+    """First round whose test accuracy (a column of `accuracies`) reaches the target, else None."""
+    reached = accuracy[accuracy >= target - ROUNDING]
     return None if reached.empty else int(reached.index[0])
 
 

@@ -45,11 +45,13 @@ def targets(asked: Asked) -> dict[str, float]:
 def until(asked: Asked) -> Iterator[tuple[Result, str, int | None, float | None]]:
     """Run and column, the round that reaches the target, and one client's traffic until then in the
     paper's own GB; both None if it is not reached."""
-    unit = asked.unit("gigabyte")
-    for result, (column, target) in product(asked.results, targets(asked).items()):
-        last = metrics.rounds_to_target(result.record.curve, column, target)
-        sent = None if last is None else float(result.curve()["bytes"][last]) / unit
-        yield result, column, last, sent
+    unit, wanted = asked.unit("gigabyte"), targets(asked)
+    for result in asked.results if wanted else ():
+        curve = result.curve()
+        for column, target in wanted.items():
+            last = metrics.rounds_to_target(curve[column], target)
+            sent = None if last is None else float(curve["bytes"][last]) / unit
+            yield result, column, last, sent
 
 
 @quantity("rounds")

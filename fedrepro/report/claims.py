@@ -3,6 +3,7 @@
 differences are paired over seeds. `claim_views.NOTES` has the rules."""
 
 import math
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from joblib import Memory
 
+from fedrepro.base.files import ANSWERS
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours
@@ -234,7 +237,12 @@ Images = Callable[[Part, Difference], float]
 
 @cache
 def of_recorded(name: str) -> list[Answer]:
-    """The answers to every claim of a paper, from the runs recorded with the book."""
+    """The answers to every claim of a paper, from the runs recorded with the book. Pages of one
+    build share them (`ANSWERS`)."""
+    return list(Memory(os.environ.get(ANSWERS), verbose=0).cache(_of_recorded)(name))
+
+
+def _of_recorded(name: str) -> list[Answer]:
     found = recorded(name)
     tests = [test for claim in found.paper.claims for test in claim.tests]
     names = {name for test in tests for name in (test.experiment, test.against) if name}

@@ -47,19 +47,20 @@ def test_means_that_differ_by_rounding_alone_are_equal(rounds):
     """0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in float, their means too."""
     tenths = {d: [v / 10 for v in values] for d, *values in zip("abc", *rounds, strict=True)}
     small = framed(rows("accuracy", "test", tenths))
-    first, second = metrics.accuracies(small)["avg"]
+    first, second = means = metrics.accuracies(small)["avg"]
     assert first != second
     highest = max(first, second)
-    assert metrics.rounds_to_target(small, "avg", highest) == 1
+    assert metrics.rounds_to_target(means, highest) == 1
     assert metrics.scores(small, "best-test")["a"] == rounds[1][0] / 10  # the latest of equals
-    assert metrics.rounds_to_target(small, "avg", highest + 1e-6) is None
+    assert metrics.rounds_to_target(means, highest + 1e-6) is None
     assert metrics.best_value({"low": 0.1, "one": min(first, second), "two": highest}) == "one"
 
 
 def test_rounds_to_target_and_the_best_round():
-    assert metrics.rounds_to_target(curve(), "a", 50) == 2
-    assert metrics.rounds_to_target(curve(), "avg", 60) == 3
-    assert metrics.rounds_to_target(curve(), "a", 99) is None
+    table = metrics.accuracies(curve())
+    assert metrics.rounds_to_target(table["a"], 50) == 2
+    assert metrics.rounds_to_target(table["avg"], 60) == 3
+    assert metrics.rounds_to_target(table["a"], 99) is None
     assert metrics.best_round(curve()) == 5  # the lowest mean validation loss
     assert metrics.best_round(curve(validation=False)) == 6
 
