@@ -149,7 +149,7 @@ class PrivateADCOL(ADCOLVariants):
         later=True,
     )
     local_noise: Noise = fl.hyper(
-        "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", ("gaussian",), later=True
+        "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", later=True
     )
 
     def shown(self, z: Tensor) -> Tensor:

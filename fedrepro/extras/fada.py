@@ -79,13 +79,12 @@ class FADA(AttendedSources, fl.Method):
         "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "
         "by W here, of squared distances (not stated); equal leaves it out",
         "decided",
-        ("absolute", "equal"),
     )
     target_share: float = fl.hyper(
         1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), low=0, high=1
     )
     bn_policy: Literal["recompute", "average"] = fl.hyper(
-        "recompute", "not stated; average takes the sources', by attention", "decided", ("average",)
+        "recompute", "not stated; average takes the sources', by attention", "decided"
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:

@@ -55,12 +55,11 @@ class ADCOL(fl.Method):
         True,
         "Sec. 3.4 names none; FedPall code; in the other Office-10's ResNet-50 diverges in round 2",
         "code",
-        (False,),
     )
     discriminator_in_training_mode: bool = fl.hyper(
-        False, "Alg. 1 names no mode; FedPall code: at a client", "decided", (True,), later=True
+        False, "Alg. 1 names no mode; FedPall code: at a client", "decided", later=True
     )
-    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged (Alg. 1)", "stated")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged (Alg. 1)", "stated", ())
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return False

@@ -13,7 +13,6 @@ from fedrepro.methods.base import (
     Terms,
     TrainedClient,
     Upload,
-    averaged_bn,
     hyper,
 )
 from fedrepro.methods.losses import cross_entropy
@@ -24,6 +23,6 @@ from fedrepro.models import FLModel, Output, TensorInfo, discriminator
 __all__ = [
     "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "LocalModel",
     "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "Server", "Shots",
-    "TensorInfo", "Terms", "TrainedClient", "Upload", "averaged_bn",
+    "TensorInfo", "Terms", "TrainedClient", "Upload",
     "cross_entropy", "discriminator", "hyper", "network_of", "tensor_of", "tensors_of",
 ]  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ def hyper(
     default: Any,
     source: str,
     status: Status = "decided",
-    alternatives: Sequence[Any] = (),
+    alternatives: Sequence[Any] | None = None,
     *,
     text: str = "",
     code: str = "",
@@ -36,20 +36,25 @@ def hyper(
     high: float | None = None,
     later: bool = False,
 ) -> Any:
-    """A dataclass field for a hyper-parameter: its value, source, status, and alternatives.
+    """A dataclass field for a hyper-parameter: its value, source, status, and alternatives (None:
+    the other values of a bool or a Literal).
 
     text, code: what the paper or public code says of it, where the source is another.
     low, high: inclusive bounds of a number, checked when a method is created by name. later: it
     was added after the first recorded runs of the method, so it must not change their ids.
     """
     said = {"status": status, **sides(status, source, text, code)}
-    facts = {"alternatives": tuple(alternatives), "low": low, "high": high, "later": later}
+    facts = {"alternatives": alternatives, "low": low, "high": high, "later": later}
     return field(default=default, metadata=said | facts)
 
 
-def averaged_bn(source: str, status: Status) -> Any:
-    """The field `bn_policy` of a method that averages BatchNorm too; with alternatives."""
-    return hyper("average", source, status, BN_POLICIES[1:])
+def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
+    given = field.metadata["alternatives"]
+    if given is None:
+        kind: Any = Literal[True, False] if field.type is bool else field.type
+        values = get_args(kind) if get_origin(kind) is Literal else ()
+        given = [value for value in values if value != field.default]
+    return list(given)
 
 
 class Batch(NamedTuple):
@@ -303,8 +308,7 @@ class Method:
     def describe(cls) -> list[dict[str, Any]]:
         """One row per hyper-parameter: name, default, status, source, its sides, alternatives."""
         return [
-            {"name": f.name, "default": f.default, **f.metadata}
-            | {"alternatives": list(f.metadata["alternatives"])}
+            {"name": f.name, "default": f.default, **f.metadata, "alternatives": _alternatives(f)}
             for f in dataclasses.fields(cls)
         ]
 

@@ -44,7 +44,7 @@ class DBE(fl.Method):
         high=1,
         code="authors' example 1, PFLlib 0.1",
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg", "inferred")
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
         return ShiftedModel(module, self.momentum)

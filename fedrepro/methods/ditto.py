@@ -42,9 +42,9 @@ class Ditto(fl.Method):
         None, "Alg. 1", "stated", (1.0,), low=1e-6, later=True, code="MPFT code: 1, of CE"
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
-        "personal", "what is tested; MPFT code watches w", "decided", ("common",), later=True
+        "personal", "what is tested; MPFT code watches w", "decided", later=True
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg; v has its own", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg; v has its own", "inferred")
 
     def personal_phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         epochs = self.personal_epochs or protocol.local_epochs

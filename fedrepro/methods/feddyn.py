@@ -38,12 +38,12 @@ class FedDyn(fl.Method):
     )
 
     form: Literal["dynamic", "inert"] = fl.hyper(
-        "dynamic", "Acar et al., Alg. 1; RethinkFL (I2PFL's tables): inert", "stated", ("inert",)
+        "dynamic", "Acar et al., Alg. 1; RethinkFL (I2PFL's tables): inert", "stated"
     )
     alpha: float = fl.hyper(
         0.01, "authors, MarsFL; FL-bench 0.1; PFLlib 1", "code", (0.1, 0.001, 1.0), low=1e-6
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code; the authors have none", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "RethinkFL code; the authors have none", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}

@@ -46,13 +46,13 @@ class FedPall(PrototypeMessages, fl.Method):
     mix_low: float = fl.hyper(0.8, "code", "code", low=0, high=1, text="Eq. 9 names no value")
     mix_high: float = fl.hyper(1.0, "code", "code", low=0, high=1, text="Eq. 9 names no value")
     keep: float = fl.hyper(0.9, "code", "code", low=0, high=1, text="Eq. 10 names no value")
-    global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated", (False,))
-    closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code", (False,))
+    global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated")
+    closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code")
     server_epochs: int = fl.hyper(3, "code: Office-10, PACS; Digits 1", "code", (1,), low=1)
     server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated", low=0)
     server_momentum: float = fl.hyper(0.9, "code, at the server only", "code", low=0)
     server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code", low=0)
-    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred", ())
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return False

@@ -22,13 +22,11 @@ class FedPallVariants(FedPall):
         "from unit-length ones, a mask of an exact share; paper: KL(A || U), own class left out, "
         "plain means, Bernoulli mask",
         "code",
-        ("paper",),
     )
     sent_as: Literal["mixed-masked", "mixed", "masked", "gaussian", "raw"] = fl.hyper(
         "mixed-masked",
         "Eqs. 9 to 11; Sec. 5.3 compares the others; its Gaussian noise has variance 1",
         "stated",
-        ("mixed", "masked", "gaussian", "raw"),
     )
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:

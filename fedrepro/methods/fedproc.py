@@ -40,22 +40,21 @@ class FedProc(PrototypeMessages, fl.Method):
         "cross-entropy alone; idle-start: RethinkFL code, which I2PFL's tables follow: a_t = 1 - "
         "t/(T - 1) from the first round on, which so only decays weights and moves BatchNorm",
         "code",
-        ("idle-start",),
     )
     horizon: int | None = fl.hyper(
         None, "T: the protocol's rounds", "stated", (100,), low=1, code="the authors' code has 100"
     )
     temperature: float = fl.hyper(1.0, "authors' and RethinkFL code", "code", (0.5,), low=0.001)
     prototype_weighting: Literal["images", "clients"] = fl.hyper(
-        "images", "authors' code; RethinkFL code: all clients alike", "code", ("clients",)
+        "images", "authors' code; RethinkFL code: all clients alike", "code"
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "of the trained network", "decided", (True,), code="both codes: in training mode"
+        False, "of the trained network", "decided", code="both codes: in training mode"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images", "decided", (True,), code="both codes read the training loader"
+        False, "of the images", "decided", code="both codes read the training loader"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("authors' code", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "authors' code", "code")
 
     def shares_of_terms(self, t: int, rounds: int) -> tuple[float, float]:
         """Weights of contrast and cross-entropy in round t = 0, 1, ..."""

@@ -42,19 +42,16 @@ class FedProto(PrototypeMessages, fl.Method):
         "authors' and RethinkFL code: plain mean over the clients with the class; FedPall code: by "
         "class counts, as Eq. 6, whose further 1/|N_j| nobody applies",
         "code",
-        ("images",),
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "FedPall code; authors' and RethinkFL code: in training mode", "code", (True,)
+        False, "FedPall code; authors' and RethinkFL code: in training mode", "code"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False,
-        "Tan et al., Eq. 3: of the images",
-        "stated",
-        (True,),
-        code="all code: of augmented ones",
+        False, "Tan et al., Eq. 3: of the images", "stated", code="all code: of augmented ones"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code; no effect without averaging", "code")
+    bn_policy: fl.BNPolicy = fl.hyper(
+        "average", "RethinkFL code; no effect without averaging", "code"
+    )
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return False

@@ -23,12 +23,12 @@ class FedProx(fl.Method):
         0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001), low=0
     )
     clipped: Literal["loss", "ce"] = fl.hyper(
-        "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", ("ce",), later=True
+        "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", later=True
     )
     stops_by: Literal["common", "trained"] = fl.hyper(
-        "common", "what is tested; MPFT code: before averaging", "decided", ("trained",), later=True
+        "common", "what is tested; MPFT code: before averaging", "decided", later=True
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedBN code)", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg (FedBN code)", "code")
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         late = ("prox",) if self.clipped == "ce" else ()

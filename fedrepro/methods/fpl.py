@@ -45,12 +45,12 @@ class FPL(PrototypeMessages, fl.Method):
         0.02, "authors' code (RethinkFL); MarsFL code 0.2", "code", (0.2, 0.05, 0.1), low=0.001
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "of the trained network", "decided", (True,), code="RethinkFL code: in training mode"
+        False, "of the trained network", "decided", code="RethinkFL code: in training mode"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images", "decided", (True,), code="RethinkFL code: of augmented ones"
+        False, "of the images", "decided", code="RethinkFL code: of augmented ones"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "RethinkFL code", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)

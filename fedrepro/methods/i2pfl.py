@@ -53,7 +53,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         1.0, "Beta(alpha, alpha); MixUp code; note: 0.4", "code", (0.1, 0.2, 0.4, 0.8), low=0.001
     )
     alignment: Literal["mean", "sum"] = fl.hyper(
-        "mean", "FPL code: mean over dimensions", "code", ("sum",), text="Eq. 9 says a distance"
+        "mean", "FPL code: mean over dimensions", "code", text="Eq. 9 says a distance"
     )
     decay: float = fl.hyper(
         0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), low=0, high=1
@@ -65,13 +65,9 @@ class I2PFL(PrototypeMessages, fl.Method):
         1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0), low=0
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False,
-        "Sec. 6: after training",
-        "stated",
-        (True,),
-        code="FPL code: in the last epoch's batches",
+        False, "Sec. 6: after training", "stated", code="FPL code: in the last epoch's batches"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("FPL code averages all buffers", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "FPL code averages all buffers", "code")
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor | None:
         return self.drawn(n, generator) if self.apa else None

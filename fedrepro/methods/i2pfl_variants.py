@@ -26,31 +26,29 @@ class I2PFLVariants(I2PFL):
     for the next round. APA is then zero in round 1."""
 
     one_lambda: bool = fl.hyper(
-        False, "Eq. 7 reads as one a sample", "inferred", (True,), code="MixUp code: one a batch"
+        False, "Eq. 7 reads as one a sample", "inferred", code="MixUp code: one a batch"
     )
     distance: Literal["l2", "squared"] = fl.hyper(
-        "l2", "squared by tau's note", "decided", ("squared",), text="Eq. 4 leaves the norm open"
+        "l2", "squared by tau's note", "decided", text="Eq. 4 leaves the norm open"
     )
     mixup: Literal["features", "images", "none"] = fl.hyper(
-        "features", "Eq. 7; Table 7 has the others", "stated", ("images", "none")
+        "features", "Eq. 7; Table 7 has the others", "stated"
     )
     augmented_over: Literal["batch", "client"] = fl.hyper(
         "batch",
         "Eq. 8 sums over a client's data of the class; when in a round is not said, and a batch "
         "has features of the network as it is",
         "decided",
-        ("client",),
         later=True,
     )
     augmented_constant: bool = fl.hyper(
-        True, "False: augmented prototypes pass gradients on", "decided", (False,), text="not said"
+        True, "False: augmented prototypes pass gradients on", "decided", text="not said"
     )
     rule: Literal["reweighting", "averaging", "clustering"] = fl.hyper(
         "reweighting",
         "Eq. 4; Table 6 has the others, clustering read as FPL's unbiased prototype: the mean of a "
         "class's FINCH clusters",
         "stated",
-        ("averaging", "clustering"),
     )
 
     def __post_init__(self) -> None:

@@ -46,7 +46,7 @@ class MOON(fl.Method):
         0.5, "authors' and RethinkFL code; FedPall code and MPFT: 1", "code", (1.0,), low=0.001
     )
     references_in_training_mode: bool = fl.hyper(
-        False, "authors' code; RethinkFL code: both references in training mode", "code", (True,)
+        False, "authors' code; RethinkFL code: both references in training mode", "code"
     )
     previous_in_training_mode: bool | None = fl.hyper(
         None,
@@ -57,9 +57,9 @@ class MOON(fl.Method):
         later=True,
     )
     second_pass: bool = fl.hyper(
-        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", (True,), later=True
+        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", later=True
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("authors' code", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "authors' code", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         previous = fl.tensors_of(received, "memory")

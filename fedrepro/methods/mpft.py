@@ -33,7 +33,7 @@ class MPFT(fl.Method):
     )
 
     prototypes: Literal["mean", "cluster", "random"] = fl.hyper(
-        "mean", "Alg. 1: three rules", "stated", ("cluster", "random")
+        "mean", "Alg. 1: three rules", "stated"
     )
     rate: float = fl.hyper(
         0.1, "Table 1: of a class; the mean ignores it", "stated", (0.3, 0.2), low=0.0001, high=1
@@ -51,7 +51,7 @@ class MPFT(fl.Method):
         10, "authors' code; a smaller last one is left out", "code", low=1, later=True
     )
     last_losses: int = fl.hyper(20, "authors' code: batches whose deviation ends it", "code", low=2)
-    bn_policy: fl.BNPolicy = fl.hyper("average", "the adapter has no BatchNorm", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "the adapter has no BatchNorm", "inferred", ())
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return False

@@ -40,7 +40,7 @@ class PerFedAvg(fl.Method):
         later=True,
         text="Fallah et al., Eq. 3: one gradient step",
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedPall code)", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         alpha, beta = (_or_lr(rate, protocol) for rate in (self.alpha, self.beta))

@@ -46,9 +46,7 @@ class RUCR(PrototypeMessages, fl.Method):
     )
     lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), low=0, high=1)
     # mixtures need the whole received network, so no policy keeps a part of it at the client
-    bn_policy: Literal["average", "first"] = fl.hyper(
-        "average", "as FedAvg (FedPall code)", "code", ("first",)
-    )
+    bn_policy: Literal["average", "first"] = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
         return TwoEntrances(module)

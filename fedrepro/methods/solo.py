@@ -20,7 +20,7 @@ class SOLO(fl.Method):
         r"\min_{w_i} \; \mathrm{CE}\big(h(f(x)), y\big) \quad \text{each } i \text{ alone}",
     )
 
-    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing travels (ADCOL, Sec. 5.1)", "stated")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing travels (ADCOL, Sec. 5.1)", "stated", ())
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return False
