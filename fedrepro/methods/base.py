@@ -1,6 +1,5 @@
 """The base class of federated methods: hyper-parameters with their sources, a pure loss, and what
-is averaged, kept and sent. The round loop and the engine use only this and know no method by
-name."""
+is averaged, kept and sent. Round loop and engine use only this and know no method by name."""
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from fedrepro.methods.server import Server
 from fedrepro.models import FLModel, Output, TensorInfo
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
-BN_POLICIES: tuple[str, ...] = get_args(BNPolicy)
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
 
 
@@ -70,12 +68,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A client's network as a loss sees it: call it, read its trained parameters, or `run`
-    another network of the same architecture.
+    """A client's network as a loss sees it: call it, or read its trained parameters.
 
-    run(tensors, x, training=False): the output for x with `tensors`, which has every parameter
-    and running statistic by name; with `training` BatchNorm uses the batch's own statistics. It
-    changes nothing. Gradients flow to those of `tensors` that require them.
+    run(tensors, x, training=False): the output for x of another network of its architecture, whose
+    parameters and running statistics are `tensors`; with `training` BatchNorm uses the batch's own
+    statistics. It changes nothing. Gradients flow to those of `tensors` that require them.
     """
 
     network: Callable[[Tensor], Output]
@@ -91,11 +88,10 @@ class TrainedClient:
     """A client after local training, for `upload` and `remember`.
 
     labels (n,) int64; classes: their number in the federation. inputs: embeddings (n, d) or uint8
-    images (n, 3, H, W). state: its network's tensors. received: the message of this round, with
-    its own ``memory`` if it has one. augmentation: the protocol's. generator: a CPU stream of
-    this client and round. features(training, augmentation): (n, d) in the order of the labels;
-    images are augmented only if an augmentation is given; in training mode from batches of
-    random images, because of BatchNorm.
+    images (n, 3, H, W). state: its network's tensors. received: this round's message, with its own
+    ``memory``. augmentation: the protocol's. generator: a CPU stream of this client and round.
+    features(training, augmentation): (n, d) in the order of the labels, of images augmented only if
+    an augmentation is given; in training mode of batches in random order, because of BatchNorm.
     """
 
     index: int
@@ -127,14 +123,6 @@ class Upload:
     message: Message
 
 
-def everything(tensor: TensorInfo) -> bool:
-    return True
-
-
-def nothing(tensor: TensorInfo) -> bool:
-    return False
-
-
 class Shots(NamedTuple):
     """The first few training images of each class, with their own batch size."""
 
@@ -146,8 +134,7 @@ class Shots(NamedTuple):
 class Phase:
     """A part of local training. Phases of a round run in order on the same network.
 
-    trains: the trained parameters (the others are frozen; BatchNorm statistics are always
-    updated, the network stays in training mode). `nothing`: only the statistics.
+    trains: which parameters are trained; BatchNorm's statistics always follow the batches.
     optimizer: None: the protocol's. lookahead: if set, a step reads two batches. It takes the
     gradient of the second after a plain step of this size on the first, and applies it to the
     parameters before that step (Per-FedAvg).
@@ -159,7 +146,7 @@ class Phase:
 
     name: str
     epochs: int
-    trains: Any = everything
+    trains: Any = lambda tensor: True
     optimizer: OptimizerSpec | None = None
     lookahead: float | None = None
     loss: str = "client_loss"
@@ -168,13 +155,13 @@ class Phase:
     apart: tuple[tuple[str, OptimizerSpec], ...] = ()
 
 
-CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that updates only BatchNorm's statistics
+#: A pass that updates only BatchNorm's statistics.
+CLOSING = Phase("closing", 1, trains=lambda tensor: False)
 
 
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods. The defaults are federated averaging's; a method may override
-    them."""
+    """Base class of all methods. What a method does not override is federated averaging's."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -186,8 +173,7 @@ class Method:
     bn_policy: BNPolicy = hyper("average", "base class")
 
     def network(self, module: FLModel) -> FLModel:
-        """The protocol's network for this method: unchanged, or wrapped with the method's own
-        tensors."""
+        """The protocol's network, unchanged or wrapped with the method's own tensors."""
         return module
 
     # Which tensors of the network are sent, and which a client overwrites.
@@ -215,13 +201,13 @@ class Method:
     def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, if all
         of it is shared, else "personal", each client's at the start of the next round. Others:
-        "trained", each client's after its local training; "twin", its second network."""
+        "trained", each client's after local training; "twin", its second network."""
         whole = all(self.overwrites(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
     def watched(self) -> str | None:
-        """The networks whose validation loss stops a run early and selects its round, if they are
-        not the tested ones."""
+        """The networks whose validation loss stops a run and selects its round, if not the tested
+        ones."""
         return None
 
     # Local training.
@@ -231,8 +217,8 @@ class Method:
         return (Phase("local", protocol.local_epochs),)
 
     def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
-        """Training of a second network that stays at each client; empty: no such network. It
-        starts as a copy of the first, and receives the same messages."""
+        """Training of a second network, which stays at its client; empty: there is none. It starts
+        as a copy of the first, and receives the same messages."""
         return ()
 
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
@@ -284,20 +270,18 @@ class Method:
     # What a client remembers.
 
     def first_memory(self, server: Server) -> dict[str, Tensor]:
-        """The initial tensors that each client keeps between rounds besides networks. A loss finds
-        them as the message of kind ``memory``; they are never sent."""
+        """Tensors that each client keeps between rounds besides networks, at first. A loss finds
+        them in the message as ``memory``; they are never sent."""
         return {}
 
     def remember(self, client: TrainedClient) -> dict[str, Tensor]:
-        """The memory after local training, with the same names; called if `first_memory` has
-        any."""
+        """The memory after local training, with the same names, if `first_memory` has any."""
         return {}
 
     # Description.
 
     def fields(self) -> dict[str, Any]:
-        """Hyper-parameters by name, as they enter the run id; a ``later`` one only if it differs
-        from its default."""
+        """Hyper-parameters by name, as run ids hash them: a ``later`` one if it is not default."""
         return {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)

@@ -1,5 +1,3 @@
-"""FedAvg and a second, personal network."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

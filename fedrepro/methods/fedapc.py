@@ -8,11 +8,10 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
-class FedAPC(PrototypeMessages, fl.Method):
+class FedAPC(fl.PrototypeMessages, fl.Method):
     """FedAvg whose clients contrast features with global prototypes of augmented images.
 
     After training each client averages every image's features over several augmented views (Eq. 2)
@@ -66,7 +65,7 @@ class FedAPC(PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        contrast = prototype_contrast(out.features, batch.y, *received_table(received), self.tau)
+        contrast = prototype_contrast(out.features, batch.y, *fl.received_table(received), self.tau)
         return {"ce": fl.cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
 
     def augmentations(self) -> list[fl.Augmentation | None]:

@@ -1,5 +1,3 @@
-"""Federated averaging."""
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl

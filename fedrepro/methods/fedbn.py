@@ -1,5 +1,3 @@
-"""FedAvg with BatchNorm kept at the clients."""
-
 from dataclasses import dataclass
 from typing import Literal
 

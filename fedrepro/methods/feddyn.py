@@ -1,5 +1,3 @@
-"""FedAvg with dynamic regularisation."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

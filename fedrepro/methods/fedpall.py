@@ -8,18 +8,13 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import fedpall_contrast, kl_from_uniform
-from fedrepro.methods.prototypes import (
-    PrototypeMessages,
-    fedpall_mix,
-    received_table,
-    unit_mean,
-)
+from fedrepro.methods.prototypes import fedpall_mix, unit_mean
 
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
 
 @dataclass(frozen=True)
-class FedPall(PrototypeMessages, fl.Method):
+class FedPall(fl.PrototypeMessages, fl.Method):
     """Encoders stay at their clients; features, masked and mixed with prototypes, are sent.
 
     Clients minimise CE + mu KL + delta contrast (Eq. 8): features that the received amplifier
@@ -73,7 +68,7 @@ class FedPall(PrototypeMessages, fl.Method):
             guess = fl.network_of(received, "amplifier")(out.features)
             terms["kl"] = self.mu * kl_from_uniform(guess)
         if self.delta:
-            known = *received_table(received), self.temperature
+            known = *fl.received_table(received), self.temperature
             terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
         return terms
 

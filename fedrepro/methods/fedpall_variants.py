@@ -9,7 +9,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedpall import FedPall
 from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
-from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix, received_table
+from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FedPallVariants(FedPall):
                 fl.network_of(received, "amplifier")(out.features)
             )
         if self.delta:
-            known = *received_table(received), self.temperature, self.reading
+            known = *fl.received_table(received), self.temperature, self.reading
             terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
         return terms
 

@@ -1,5 +1,3 @@
-"""FedAvg with a contrast against class prototypes that fades out."""
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,11 +6,10 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
-class FedProc(PrototypeMessages, fl.Method):
+class FedProc(fl.PrototypeMessages, fl.Method):
     """FedAvg that first trains features towards their class's global prototype, then the
     classifier.
 
@@ -67,7 +64,7 @@ class FedProc(PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        table, (a, b) = received_table(received), fl.tensor_of(received, "schedule")
+        table, (a, b) = fl.received_table(received), fl.tensor_of(received, "schedule")
         contrast = prototype_contrast(out.features, batch.y, *table, self.temperature)
         return {"ce": b * fl.cross_entropy(out.logits, batch.y), "contrast": a * contrast}
 

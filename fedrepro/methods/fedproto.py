@@ -1,15 +1,12 @@
-"""Class prototypes instead of networks."""
-
 from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_mse
-from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
-class FedProto(PrototypeMessages, fl.Method):
+class FedProto(fl.PrototypeMessages, fl.Method):
     """Clients keep their networks; mean features of their classes are averaged instead.
 
     Loss CE + lambda times the element-wise mean squared distance between a sample's feature and its
@@ -58,5 +55,5 @@ class FedProto(PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        distance = prototype_mse(out.features, batch.y, *received_table(received))
+        distance = prototype_mse(out.features, batch.y, *fl.received_table(received))
         return {"ce": fl.cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}

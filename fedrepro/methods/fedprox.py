@@ -1,5 +1,3 @@
-"""FedAvg with a proximal term."""
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,5 +1,3 @@
-"""Shared representation, own head."""
-
 from dataclasses import dataclass
 from typing import Literal
 

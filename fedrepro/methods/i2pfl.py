@@ -8,18 +8,11 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototypes import (
-    PrototypeMessages,
-    beta_draws,
-    class_means,
-    distance_reweighted,
-    mix_other_class,
-    received_table,
-)
+from fedrepro.methods.prototypes import beta_draws, distance_reweighted, mix_other_class
 
 
 @dataclass(frozen=True)
-class I2PFL(PrototypeMessages, fl.Method):
+class I2PFL(fl.PrototypeMessages, fl.Method):
     """FedAvg with prototypes of two kinds; Le et al., I2PFL, Eqs. 2 to 10.
 
     Between domains: clients send the mean feature of each class (Eq. 2); the server weights them by
@@ -81,7 +74,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.gpcl:
-            table = received_table(received)
+            table = fl.received_table(received)
             contrast = prototype_contrast(out.features, batch.y, *table, self.tau)
             terms["gpcl"] = self.gpcl * contrast
         if self.apa:
@@ -97,7 +90,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         assert batch.draws is not None
         classes, how = out.logits.shape[1], batch.draws.unbind(dim=1)
         mixed = mix_other_class(out.features, batch.y, classes, *how)
-        return class_means(mixed.detach(), batch.y, classes)
+        return fl.class_means(mixed.detach(), batch.y, classes)
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         return distance_reweighted(stack, told)

@@ -10,9 +10,7 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.i2pfl import I2PFL
 from fedrepro.methods.prototypes import (
     beta_draws,
-    class_means,
     distance_reweighted,
-    empty_table,
     finch_prototypes,
     mix_other_class,
     plain_mean,
@@ -68,7 +66,8 @@ class I2PFLVariants(I2PFL):
             return memory["augmented"], memory["counts"]
         classes = out.logits.shape[1]
         mixed = self.mixed(model, batch, out, classes)
-        return class_means(mixed.detach() if self.augmented_constant else mixed, batch.y, classes)
+        mixed = mixed.detach() if self.augmented_constant else mixed
+        return fl.class_means(mixed, batch.y, classes)
 
     def mixed(self, model: fl.LocalModel, batch: fl.Batch, out: fl.Output, classes: int) -> Tensor:
         """Images are mixed before the network; both passes update BatchNorm."""
@@ -88,7 +87,7 @@ class I2PFLVariants(I2PFL):
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         if not self.apa or self.augmented_over == "batch":
             return {}
-        means, _ = empty_table(server, server.classes)
+        means, _ = fl.empty_table(server, server.classes)
         return {"augmented": means, "counts": means.new_zeros(server.classes)}
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
@@ -96,7 +95,7 @@ class I2PFLVariants(I2PFL):
         if self.mixup == "features":
             lam, partner = self.drawn(len(z), client.generator).to(z).unbind(dim=1)
             z = mix_other_class(z, client.labels, client.classes, lam, partner)
-        means, counts = class_means(z, client.labels, client.classes)
+        means, counts = fl.class_means(z, client.labels, client.classes)
         return {"augmented": means, "counts": counts}
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,5 +104,5 @@ class I2PFLVariants(I2PFL):
         if self.rule == "averaging":
             return plain_mean(stack, told)
         clusters, owner, found = finch_prototypes(stack, told)
-        means, number = class_means(clusters, owner, stack.shape[1], weights=found)
+        means, number = fl.class_means(clusters, owner, stack.shape[1], weights=found)
         return means, number > 0

@@ -1,5 +1,3 @@
-"""FedAvg with a contrast between networks."""
-
 from dataclasses import dataclass
 
 import torch

@@ -1,5 +1,3 @@
-"""Averaging with clients that use only part of the average."""
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl

@@ -1,5 +1,3 @@
-"""Averaging a network that is adapted to each client before its test."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

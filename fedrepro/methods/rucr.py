@@ -10,12 +10,12 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
-from fedrepro.methods.prototypes import PrototypeMessages, count_weighted_mean, unit_mean
+from fedrepro.methods.prototypes import count_weighted_mean, unit_mean
 from fedrepro.models.base import Output, WrappedModel
 
 
 @dataclass(frozen=True)
-class RUCR(PrototypeMessages, fl.Method):
+class RUCR(fl.PrototypeMessages, fl.Method):
     """FedAvg with features pulled towards global prototypes, and a predictor trained on mixtures.
 
     Unification: CE + weight * cross-entropy of the cosines with the global prototypes, with the log

@@ -21,7 +21,7 @@ from fedrepro.models import FLModel, TensorInfo, build_model
 class Server:
     """The server's state between rounds.
 
-    model: every tensor of the network by name (those that are never sent keep their first value).
+    model: every tensor of the network by name; those that are never sent keep their first value.
     clients, classes: their numbers. modules: networks that a method trains here. tensors:
     anything else it keeps. log: values for the run's curve in this round, by name.
     """
@@ -100,8 +100,8 @@ class Server:
 
     @torch.no_grad()
     def accuracy(self, name: str, inputs: Tensor, labels: Tensor, training: bool = False) -> float:
-        """A server's network's accuracy in percent in a mode; the network does not change. In
-        training mode BatchNorm reads all inputs as one batch."""
+        """A server's network's accuracy in percent; the network does not change. In training mode
+        BatchNorm reads all inputs as one batch."""
         parts = [inputs] if training else inputs.split(self.protocol.batch_size)
         logits = torch.cat([self.network(name, training)(p.to(self.device)) for p in parts])
         return 100 * float((logits.argmax(1) == labels.to(self.device)).double().mean())
@@ -116,8 +116,8 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
-        parts = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
-        copies = {name: v.clone() for name, v in flat({"tensors": self.tensors, **parts}).items()}
+        changed = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
+        copies = {n: v.clone() for n, v in flat({"tensors": self.tensors, **changed}).items()}
         return flat({"model": self.model}) | copies
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:

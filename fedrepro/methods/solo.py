@@ -1,5 +1,3 @@
-"""Training without communication."""
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl

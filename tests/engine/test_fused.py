@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.engine import LoopEngine, StackedEngine
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.base import BN_POLICIES, Method, Phase
+from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.messages import tensors_of
@@ -81,7 +81,7 @@ OPTIMIZERS = {
 
 TURNED = {"data__rotate": 20.0, "data__normalise": "imagenet", "rounds": 2}
 SETTINGS = {
-    **{f"BatchNorm: {policy}": {"fields": {"bn_policy": policy}} for policy in BN_POLICIES},
+    **{f"BatchNorm: {policy}": {"fields": {"bn_policy": policy}} for policy in get_args(BNPolicy)},
     **{name: {"name": "FedRep", "optimizer": spec} for name, spec in OPTIMIZERS.items()},
     "projection": {"model": "small-cnn", "sizes": (13, 9), "rounds": 2, "local_epochs": 1},
     "float32": {"precision": "float32", "tolerance": 1e-4},
