@@ -158,7 +158,7 @@ class PrivateADCOL(ADCOLVariants):
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         message = super().upload(client)
         if self.local_epsilon is not None and message:
-            z = self.shown(fl.tensor_of(message, "representations"))
+            z = self.shown(message["representations"])
             z = z + noise(z, 1 / self.local_epsilon, self.local_noise, client.generator)
             message["representations"] = z
         return message

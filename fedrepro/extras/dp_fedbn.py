@@ -56,11 +56,11 @@ class DPFedBN(fl.Method):
         return {"schedule": scale.to(server.device)}
 
     def release(self, client: fl.TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        before = fl.tensors_of(client.received, "model")
+        before = client.received["model"]
         update = {name: value - before[name] for name, value in shared.items()}
         update = clipped(update, self.clip, self.order)
         if self.server_is == "curious":
-            scale = float(fl.tensor_of(client.received, "schedule"))
+            scale = float(client.received["schedule"])
             for name, value in update.items():
                 update[name] = value + noise(value, scale, "laplace", client.generator)
         return {name: before[name] + value for name, value in update.items()}

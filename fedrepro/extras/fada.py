@@ -103,9 +103,9 @@ class FADA(AttendedSources, fl.Method):
         out = model(batch.x)
         assert isinstance(out, Disentangled)
         if "discriminators" in received:  # only the target gets them all
-            guess = fl.network_of(received, "discriminators")(out.features)
+            guess = received["discriminators"](out.features)
             return {"fool": self.alignment * cross_entropy_to(SOURCE, guess)}
-        guess = fl.network_of(received, "discriminator")(out.features)
+        guess = received["discriminator"](out.features)
         error = (out.rebuilt - out.features.detach()).square().mean()
         terms = {
             "ce": fl.cross_entropy(out.logits, batch.y),

@@ -159,7 +159,7 @@ class AttendedSources:
     # Clients. The target is who gets all the discriminators.
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        names = fl.tensors_of(client.received, "model").keys()
+        names = client.received["model"].keys()
         message: fl.Message = {"features": client.features()}
         if "discriminators" not in client.received:
             message["network"] = {name: client.state[name] for name in names}
@@ -176,7 +176,7 @@ class AttendedSources:
         """W of the client's features under every candidate, k-means from the same images."""
         order = torch.randperm(len(client.inputs), generator=client.generator)
         images = client.inputs[order.to(client.inputs.device)]
-        features = fl.network_of(client.received, "candidates")(images)
+        features = client.received["candidates"](images)
         return torch.stack([within_clusters(z, client.classes) for z in features])
 
     # The server.
@@ -212,19 +212,19 @@ class AttendedSources:
         messages = {upload.client: upload.message for upload in uploads}
         sources = self.sources(server)
         (target,) = messages.keys() - set(sources)
-        networks = [fl.tensors_of(messages[i], "network") for i in sources]
+        networks = [messages[i]["network"] for i in sources]
         before = {name: server.model[name] for name in networks[0]}
         weights = self.attended(messages[target], len(sources)).to(server.device, server.dtype)
         for name in before:
             stack = torch.stack([network[name] for network in networks])
             server.model[name] = torch.tensordot(weights, stack, dims=1)
         if self.target_share:
-            for name, value in fl.tensors_of(messages[target], "network").items():
+            for name, value in messages[target]["network"].items():
                 if not server.layout[name].is_buffer:  # a variance must stay positive
                     update = self.target_share * (value - before[name])
                     server.model[name] = server.model[name] + update
         server.log |= {f"attention{i}": float(w) for i, w in zip(sources, weights, strict=True)}
-        z = {i: fl.tensor_of(message, "features") for i, message in messages.items()}
+        z = {i: message["features"] for i, message in messages.items()}
         lr, momentum = self.discriminator_lr, self.discriminator_momentum
         decay = server.protocol.optimizer.weight_decay
         spec = fl.OptimizerSpec(lr=lr, momentum=momentum, weight_decay=decay)
@@ -239,7 +239,7 @@ class AttendedSources:
         """The sources' weights (sources,) in the new network."""
         if "scatter" not in message:
             return torch.full((sources,), 1 / sources, dtype=torch.float64)
-        before, *after = fl.tensor_of(message, "scatter")
+        before, *after = message["scatter"]
         gain = before - torch.stack(after)
         if self.attention == "relative":
             gain = gain / before.clamp(min=TINY)

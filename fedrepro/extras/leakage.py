@@ -27,7 +27,6 @@ from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import epoch_batches
 from fedrepro.federated.clients import Checkpoint
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.messages import tensor_of
 from fedrepro.methods.mpft import MPFT
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.quantities.counted import Made, encoder_caveats, kept, likeness
@@ -163,7 +162,7 @@ def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
                 f"{training.method.name} sends nothing image by image; measure leakage of a method "
                 "that sends features or representations"
             )
-        sent = tensor_of(message, kind).float().cpu().numpy()
+        sent = message[kind].float().cpu().numpy()
         yield client.data.train.images.flatten(1).cpu().numpy(), sent
 
 

@@ -56,7 +56,7 @@ class ADCOLVariants(ADCOL):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = super().client_loss(model, batch, received)
         if self.two_stages:
-            terms["kl"] = fl.tensor_of(received, "schedule") * terms["kl"]
+            terms["kl"] = received["schedule"] * terms["kl"]
         return terms
 
     def init_server(self, server: fl.Server) -> None:
@@ -86,7 +86,7 @@ class ADCOLVariants(ADCOL):
         return message
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        if self.two_stages and fl.tensor_of(client.received, "schedule") > 0:
+        if self.two_stages and client.received["schedule"] > 0:
             return {}
         return super().upload(client)
 

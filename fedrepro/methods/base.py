@@ -14,8 +14,7 @@ from torch import Tensor
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status, sides
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.messages import Message
-from fedrepro.methods.server import Server
+from fedrepro.methods.server import Message, Server
 from fedrepro.models import FLModel, Output, TensorInfo
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
@@ -168,6 +167,7 @@ class Method:
     reference: ClassVar[str]
     keeps_optimizer: ClassVar[bool] = False
     needs_embeddings: ClassVar[bool] = False  # its clients must get these, not images
+    averages: ClassVar[bool] = True  # networks are sent and averaged
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", "base class")
@@ -180,7 +180,7 @@ class Method:
 
     def shares(self, tensor: TensorInfo) -> bool:
         """Whether a tensor of the network is sent to the server and averaged there."""
-        return True
+        return self.averages
 
     def travels(self, tensor: TensorInfo) -> bool:
         """`shares` after the BatchNorm policy; batch counters and frozen heads are never sent."""

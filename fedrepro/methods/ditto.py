@@ -58,7 +58,7 @@ class Ditto(fl.Method):
     ) -> fl.Terms:
         """CE + lambda/2 ||v - w||^2 over the shared tensors of w."""
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, fl.tensors_of(received, "model"))
+        distance = proximal(model.params, received["model"])
         return {"ce": ce, "pull": self.lam * distance}
 
     def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:

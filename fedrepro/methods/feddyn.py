@@ -46,7 +46,7 @@ class FedDyn(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            moved, sent = (fl.tensors_of(received, kind) for kind in ("memory", "model"))
+            moved, sent = (received[kind] for kind in ("memory", "model"))
             terms["linear"] = self.alpha * feddyn_linear(model.params, moved)
             terms["prox"] = self.alpha * proximal(model.params, sent)
         return terms
@@ -66,8 +66,8 @@ class FedDyn(fl.Method):
         return {name: torch.zeros_like(server.model[name]) for name in self.bent(server)}
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
-        start = fl.tensors_of(client.received, "model")
-        moved = fl.tensors_of(client.received, "memory")
+        start = client.received["model"]
+        moved = client.received["memory"]
         return {
             name: value.to(start[name].device) + client.state[name] - start[name]
             for name, value in moved.items()

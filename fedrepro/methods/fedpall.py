@@ -27,6 +27,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
 
     name = "FedPall"
     reference = "zhang2025fedpall"
+    averages = False
     tells, sends_all, decay = "counts", True, 0.0
     equations = (
         r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{z "
@@ -49,9 +50,6 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code", low=0)
     bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred", ())
 
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
-
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return self.global_classifier and tensor.part == "predictor" and not tensor.is_bn
 
@@ -65,7 +63,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
-            guess = fl.network_of(received, "amplifier")(out.features)
+            guess = received["amplifier"](out.features)
             terms["kl"] = self.mu * kl_from_uniform(guess)
         if self.delta:
             known = *fl.received_table(received), self.temperature
@@ -79,7 +77,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         """The sent form of features (n, d)."""
-        known = client.labels, fl.tensor_of(client.received, "prototypes"), client.generator
+        known = client.labels, client.received["prototypes"], client.generator
         return fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
 
     def init_server(self, server: fl.Server) -> None:
@@ -98,8 +96,8 @@ class FedPall(fl.PrototypeMessages, fl.Method):
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         super().server_step(server, uploads)
-        z = [fl.tensor_of(upload.message, "features") for upload in uploads]
-        labels = [fl.tensor_of(upload.message, "labels") for upload in uploads]
+        z = [upload.message["features"] for upload in uploads]
+        labels = [upload.message["labels"] for upload in uploads]
         owner = [torch.full_like(y, u.client) for y, u in zip(labels, uploads, strict=True)]
         targets = {"classifier": labels, "amplifier": owner}
         lr, momentum, decay = self.server_lr, self.server_momentum, self.server_weight_decay

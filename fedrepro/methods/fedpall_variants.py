@@ -34,7 +34,7 @@ class FedPallVariants(FedPall):
             return z
         if self.sent_as == "gaussian":
             return z + torch.randn(z.shape, generator=client.generator).to(z)
-        prototypes = fl.tensor_of(client.received, "prototypes")
+        prototypes = client.received["prototypes"]
         low, high = (1.0, 1.0) if self.sent_as == "masked" else (self.mix_low, self.mix_high)
         how = low, high, 1.0 if self.sent_as == "mixed" else self.keep, self.reading == "code"
         return fedpall_mix(z, client.labels, prototypes, client.generator, *how)
@@ -45,9 +45,7 @@ class FedPallVariants(FedPall):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
-            terms["kl"] = self.mu * kl_to_uniform(
-                fl.network_of(received, "amplifier")(out.features)
-            )
+            terms["kl"] = self.mu * kl_to_uniform(received["amplifier"](out.features))
         if self.delta:
             known = *fl.received_table(received), self.temperature, self.reading
             terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)

@@ -64,7 +64,7 @@ class FedProc(fl.PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        table, (a, b) = fl.received_table(received), fl.tensor_of(received, "schedule")
+        table, (a, b) = fl.received_table(received), received["schedule"]
         contrast = prototype_contrast(out.features, batch.y, *table, self.temperature)
         return {"ce": b * fl.cross_entropy(out.logits, batch.y), "contrast": a * contrast}
 

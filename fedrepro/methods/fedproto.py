@@ -19,6 +19,7 @@ class FedProto(fl.PrototypeMessages, fl.Method):
 
     name = "FedProto"
     reference = "tan2022fedproto"
+    averages = False
     tells = "counts"
     equations = (
         r"\mathrm{CE} + \lambda \, \lVert z - g_y \rVert^2 / d",
@@ -49,9 +50,6 @@ class FedProto(fl.PrototypeMessages, fl.Method):
     bn_policy: fl.BNPolicy = fl.hyper(
         "average", "RethinkFL code; no effect without averaging", "code"
     )
-
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)

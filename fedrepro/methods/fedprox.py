@@ -37,5 +37,5 @@ class FedProx(fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, fl.tensors_of(received, "model"))
+        distance = proximal(model.params, received["model"])
         return {"ce": ce, "prox": self.mu * distance}

@@ -60,9 +60,9 @@ class MOON(fl.Method):
     bn_policy: fl.BNPolicy = fl.hyper("average", "authors' code", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
-        previous = fl.tensors_of(received, "memory")
+        previous = received["memory"]
         # Tensors that are not sent, such as local BatchNorm, are the client's own in both.
-        shared = {**previous, **fl.tensors_of(received, "model")}
+        shared = {**previous, **received["model"]}
         out = model(batch.x)
         if self.second_pass:
             with torch.no_grad():

@@ -46,7 +46,7 @@ class MPFTVariants(MPFT):
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         message = super().upload(client)
         if self.noise_scale:
-            z = fl.tensor_of(message, "prototypes")
+            z = message["prototypes"]
             noise = torch.randn(z.shape, generator=client.generator, dtype=z.dtype)
             noisy = z + self.noise_share * self.noise_scale * noise.to(z.device)
             message["prototypes"] = noisy
@@ -66,13 +66,13 @@ class MPFTVariants(MPFT):
         return {} if self.shots is None else fixed
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
-        return dict(fl.tensors_of(client.received, "memory"))
+        return dict(client.received["memory"])
 
     def adaptation_loss(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message
     ) -> fl.Terms:
         """CE + lambda KL(p_received || p), Eq. 5."""
-        whole = {**fl.tensors_of(received, "memory"), **fl.tensors_of(received, "model")}
+        whole = {**received["memory"], **received["model"]}
         logits, teacher = model(batch.x).logits, model.run(whole, batch.x).logits
         distance = distill_kl(logits, teacher.detach())
         ce = fl.cross_entropy(logits, batch.y)

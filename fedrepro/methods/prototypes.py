@@ -18,8 +18,7 @@ from torch import Tensor
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods.base import TrainedClient, Upload
 from fedrepro.methods.losses import one_hot, wide
-from fedrepro.methods.messages import Message, tensor_of
-from fedrepro.methods.server import Server
+from fedrepro.methods.server import Message, Server
 
 # At a client.
 
@@ -245,8 +244,8 @@ class PrototypeMessages:
 
     def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
         """The uploads in the form of `joined`, one row per upload."""
-        told = torch.stack([tensor_of(upload.message, self.tells) for upload in uploads])
-        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
+        told = torch.stack([upload.message[self.tells] for upload in uploads])
+        sent = torch.cat([upload.message["prototypes"] for upload in uploads])
         if self.sends_all:
             return sent.view(*told.shape, -1), told
         stack = sent.new_zeros(*told.shape, sent.shape[1])
@@ -263,4 +262,4 @@ def empty_table(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
 
 def received_table(received: Message) -> tuple[Tensor, Tensor]:
     """The prototypes (P, d) that a client received and their mask (P,)."""
-    return tensor_of(received, "prototypes"), tensor_of(received, "present")
+    return received["prototypes"], received["present"]

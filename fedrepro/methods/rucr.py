@@ -64,12 +64,12 @@ class RUCR(fl.PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        anchors = fl.tensor_of(received, "anchors" if "anchors" in received else "prototypes")
-        how = fl.tensor_of(received, "shares"), self.temperature
+        anchors = received["anchors" if "anchors" in received else "prototypes"]
+        how = received["shares"], self.temperature
         unify = prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
         return {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            "unify": self.weight * unify * fl.tensor_of(received, "present").any(),
+            "unify": self.weight * unify * received["present"].any(),
         }
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
@@ -78,7 +78,7 @@ class RUCR(fl.PrototypeMessages, fl.Method):
     def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         """Cross-entropy of one mixture per image, if its class has a prototype."""
         assert batch.draws is not None
-        network, prototypes = fl.tensors_of(received, "model"), fl.tensor_of(received, "prototypes")
+        network, prototypes = received["model"], received["prototypes"]
         k = (batch.draws[:, 0] * len(prototypes)).long().clamp(max=len(prototypes) - 1)
         lam = self.lam_low + (self.lam_high - self.lam_low) * batch.draws[:, 1:]
         lam = lam.mul(100).round().div(100)
@@ -86,7 +86,7 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         mixed = lam * prototypes[k] + (1 - lam) * F.normalize(z.to(lam.dtype), dim=1)
         # in evaluation mode, as in both codes: mixtures do not update BatchNorm
         logits = model.run({**network, **model.params}, mixed).logits
-        counts = fl.tensor_of(received, "present")[k]
+        counts = received["present"][k]
         each = F.cross_entropy(logits, k, reduction="none")
         return {"rectify": (each * counts).sum() / counts.sum().clamp(min=1)}
 

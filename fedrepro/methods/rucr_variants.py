@@ -55,4 +55,4 @@ class RUCRVariants(RUCR):
 
     def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = super().rectify(model, batch, received)
-        return {name: fl.tensor_of(received, "schedule") * term for name, term in terms.items()}
+        return {name: received["schedule"] * term for name, term in terms.items()}

@@ -18,7 +18,6 @@ from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.messages import tensors_of
 from tests import toys
 from tests.data.made import one_line
 
@@ -126,7 +125,7 @@ class Odd(Method):
         # only what trains the head reaches it; the other phases leave it without a gradient
         if all(name.startswith("predictor") for name in model.params):
             return {"ce": cross_entropy(again.logits, batch.y)}
-        points = tensors_of(received, "anchors")["points"]
+        points = received["anchors"]["points"]
         return {"pull": (features[:, None] - points).square().mean()}
 
 
