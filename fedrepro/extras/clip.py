@@ -39,9 +39,8 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     try:
         package.load_checkpoint(model, str(path), weights_only=True)  # runs no code of the file
     except Exception as error:  # each format of weights has its own
-        raise FedReproError(
-            f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
-        ) from None
+        why = f"{architecture} ({one_line(error)})"
+        raise FedReproError(f"{path} does not have the weights of {why}; get {release}") from None
     hash = hash_of(name, file_hash(path), PROMPT_VERSION)
     return wrap(model, package.get_tokenizer(architecture), hash, device, name)
 
@@ -102,9 +101,8 @@ def _package(name: str) -> ModuleType:
 
 def _weights(name: str, what: str, root: Path | None) -> Path:
     folder = data_root(root) / FOLDER
-    for ending in ENDINGS:
-        if (folder / f"{name}{ending}").is_file():
-            return folder / f"{name}{ending}"
-    raise FedReproError(
-        f"encoder {name} has no weights under {folder}; put {what} there as {name}{ENDINGS[0]}"
-    )
+    for path in (folder / f"{name}{ending}" for ending in ENDINGS):
+        if path.is_file():
+            return path
+    mend = f"put {what} there as {name}{ENDINGS[0]}"
+    raise FedReproError(f"encoder {name} has no weights under {folder}; {mend}")

@@ -78,8 +78,7 @@ class ADCOLVariants(ADCOL):
     def download(self, server: fl.Server, client: int) -> fl.Message:
         message = super().download(server, client)
         if self.discriminators > 1:
-            mode = self.discriminator_in_training_mode
-            message["discriminator"] = server.network("panel", mode)
+            message["discriminator"] = server.network("panel", self.discriminator_in_training_mode)
         if self.two_stages:
             stage = torch.tensor(float(server.round % 2 == 0), dtype=server.dtype)
             message["schedule"] = stage.to(server.device)

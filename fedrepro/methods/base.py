@@ -276,7 +276,7 @@ class Method:
 
     def remember(self, client: TrainedClient) -> dict[str, Tensor]:
         """The memory after local training, with the same names, if `first_memory` has any."""
-        return {}
+        return dict(client.received["memory"])
 
     # Description.
 

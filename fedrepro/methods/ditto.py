@@ -49,9 +49,8 @@ class Ditto(fl.Method):
         clip, rate = self.personal_clip, self.personal_lr or protocol.optimizer.lr
         plain = fl.OptimizerSpec(lr=rate, clip=clip)
         late = () if clip is None else ("pull",)
-        return (
-            fl.Phase("personal", epochs, optimizer=plain, loss="personal_loss", unclipped=late),
-        )
+        phase = fl.Phase("personal", epochs, optimizer=plain, loss="personal_loss", unclipped=late)
+        return (phase,)
 
     def personal_loss(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message

@@ -46,9 +46,8 @@ class FedDyn(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            moved, sent = (received[kind] for kind in ("memory", "model"))
-            terms["linear"] = self.alpha * feddyn_linear(model.params, moved)
-            terms["prox"] = self.alpha * proximal(model.params, sent)
+            terms["linear"] = self.alpha * feddyn_linear(model.params, received["memory"])
+            terms["prox"] = self.alpha * proximal(model.params, received["model"])
         return terms
 
     def weights(self, protocol: fl.Protocol, counts: Sequence[int]) -> list[float]:
@@ -66,8 +65,7 @@ class FedDyn(fl.Method):
         return {name: torch.zeros_like(server.model[name]) for name in self.bent(server)}
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
-        start = client.received["model"]
-        moved = client.received["memory"]
+        start, moved = client.received["model"], client.received["memory"]
         return {
             name: value.to(start[name].device) + client.state[name] - start[name]
             for name, value in moved.items()

@@ -74,9 +74,8 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.gpcl:
-            table = fl.received_table(received)
-            contrast = prototype_contrast(out.features, batch.y, *table, self.tau)
-            terms["gpcl"] = self.gpcl * contrast
+            table = *fl.received_table(received), self.tau
+            terms["gpcl"] = self.gpcl * prototype_contrast(out.features, batch.y, *table)
         if self.apa:
             augmented = self.augmented(model, batch, received, out)
             distance = prototype_mse(out.features, batch.y, *augmented, self.alignment)

@@ -62,8 +62,7 @@ class I2PFLVariants(I2PFL):
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message, out: fl.Output
     ) -> tuple[Tensor, Tensor]:
         if self.augmented_over == "client":
-            memory = received["memory"]
-            return memory["augmented"], memory["counts"]
+            return received["memory"]["augmented"], received["memory"]["counts"]
         classes = out.logits.shape[1]
         mixed = self.mixed(model, batch, out, classes)
         mixed = mixed.detach() if self.augmented_constant else mixed

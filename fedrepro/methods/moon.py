@@ -70,10 +70,8 @@ class MOON(fl.Method):
         mode, other = self.references_in_training_mode, self.previous_in_training_mode
         ahead = model.run(shared, batch.x, training=mode).features
         behind = model.run(previous, batch.x, training=mode if other is None else other).features
-        return {
-            "ce": fl.cross_entropy(out.logits, batch.y),
-            "contrast": self.mu * model_contrast(out.features, ahead, behind, self.temperature),
-        }
+        contrast = model_contrast(out.features, ahead, behind, self.temperature)
+        return {"ce": fl.cross_entropy(out.logits, batch.y), "contrast": self.mu * contrast}
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         return dict(server.model)

@@ -47,9 +47,8 @@ class MPFTVariants(MPFT):
         message = super().upload(client)
         if self.noise_scale:
             z = message["prototypes"]
-            noise = torch.randn(z.shape, generator=client.generator, dtype=z.dtype)
-            noisy = z + self.noise_share * self.noise_scale * noise.to(z.device)
-            message["prototypes"] = noisy
+            noise = torch.randn(z.shape, generator=client.generator, dtype=z.dtype).to(z.device)
+            message["prototypes"] = z + self.noise_share * self.noise_scale * noise
         return message
 
     def before_test(self, protocol: fl.Protocol, last_round: bool) -> tuple[fl.Phase, ...]:
@@ -64,9 +63,6 @@ class MPFTVariants(MPFT):
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         fixed = {n: v for n, v in server.model.items() if server.layout[n].is_fixed}
         return {} if self.shots is None else fixed
-
-    def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
-        return dict(client.received["memory"])
 
     def adaptation_loss(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message

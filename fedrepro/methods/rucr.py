@@ -66,11 +66,9 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         out = model(batch.x)
         anchors = received["anchors" if "anchors" in received else "prototypes"]
         how = received["shares"], self.temperature
-        unify = prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
-        return {
-            "ce": fl.cross_entropy(out.logits, batch.y),
-            "unify": self.weight * unify * received["present"].any(),
-        }
+        unify = self.weight * prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
+        ce = fl.cross_entropy(out.logits, batch.y)
+        return {"ce": ce, "unify": unify * received["present"].any()}
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.rand(n, 2, generator=generator)
