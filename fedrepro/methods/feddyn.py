@@ -56,12 +56,11 @@ class FedDyn(fl.Method):
         return [1 / len(counts)] * len(counts)
 
     def bent(self, server: fl.Server) -> list[str]:
-        """Names of the shared parameters, which are regularised."""
-        return [n for n, t in server.layout.items() if self.travels(t) and not t.is_buffer]
+        """Names of the shared parameters, which are regularised if "dynamic"."""
+        shared = [n for n, t in server.layout.items() if self.travels(t) and not t.is_buffer]
+        return shared if self.form == "dynamic" else []
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
-        if self.form == "inert":
-            return {}
         return {name: torch.zeros_like(server.model[name]) for name in self.bent(server)}
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
@@ -72,14 +71,11 @@ class FedDyn(fl.Method):
         }
 
     def init_server(self, server: fl.Server) -> None:
-        if self.form == "dynamic":
-            for name in self.bent(server):
-                server.tensors[f"sent/{name}"] = server.model[name]
-                server.tensors[f"moved/{name}"] = torch.zeros_like(server.model[name])
+        for name in self.bent(server):
+            server.tensors[f"sent/{name}"] = server.model[name]
+            server.tensors[f"moved/{name}"] = torch.zeros_like(server.model[name])
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
-        if self.form == "inert":
-            return
         part = len(uploads) / server.clients
         for name, sent in under(server.tensors, "sent/").items():
             moved = server.tensors[f"moved/{name}"] + part * (server.model[name] - sent)
