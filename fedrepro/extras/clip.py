@@ -2,7 +2,6 @@
 
 import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ MODELS = {  # open_clip's architecture and the release of its weights
     "clip-vit-b-32": ("ViT-B-32", "laion2b_s34b_b79k"),
     "clip-convnext-base": ("convnext_base", "laion400m_s13b_b51k"),
 }
-FOLDER, ENDINGS = "encoders", (".safetensors", ".bin", ".pt")
+ENDINGS = (".safetensors", ".bin", ".pt")
 PROMPT_VERSION = 1  # raised whenever the prompts change
 
 PROMPTS: dict[str, list[str]] = yaml.safe_load(
@@ -33,8 +32,18 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     """The encoder with the weights under the data root. FedReproError: open_clip or the weights
     are missing, or the weights belong to another network."""
     architecture, release = MODELS[name]
-    package = _package(name)
-    path = _weights(name, f"open_clip's {architecture} {release}", root)
+    load_torchvision()  # open_clip imports it, and finds it loaded
+    try:
+        package = importlib.import_module("open_clip")
+    except ImportError:
+        raise FedReproError(
+            f"encoder {name} needs open_clip, which is not installed; pip install 'fedrepro[clip]'"
+        ) from None
+    folder = data_root(root) / "encoders"
+    path = next(filter(Path.is_file, (folder / f"{name}{ending}" for ending in ENDINGS)), None)
+    if path is None:
+        mend = f"put open_clip's {architecture} {release} there as {name}{ENDINGS[0]}"
+        raise FedReproError(f"encoder {name} has no weights under {folder}; {mend}")
     model = package.create_model(architecture, pretrained=None)
     try:
         package.load_checkpoint(model, str(path), weights_only=True)  # runs no code of the file
@@ -87,22 +96,3 @@ def spoken(name: str) -> str:
     """A class's name with its article."""
     words = name.replace("_", " ").lower()
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
-
-
-def _package(name: str) -> ModuleType:
-    load_torchvision()  # open_clip imports it, and finds it loaded
-    try:
-        return importlib.import_module("open_clip")
-    except ImportError:
-        raise FedReproError(
-            f"encoder {name} needs open_clip, which is not installed; pip install 'fedrepro[clip]'"
-        ) from None
-
-
-def _weights(name: str, what: str, root: Path | None) -> Path:
-    folder = data_root(root) / FOLDER
-    for path in (folder / f"{name}{ending}" for ending in ENDINGS):
-        if path.is_file():
-            return path
-    mend = f"put {what} there as {name}{ENDINGS[0]}"
-    raise FedReproError(f"encoder {name} has no weights under {folder}; {mend}")

@@ -30,12 +30,6 @@ def noise(like: Tensor, scale: float, kind: Noise, generator: torch.Generator) -
     return drawn.to(like)
 
 
-def into_unit_range(z: Tensor) -> Tensor:
-    """Each row of (n, d) shifted and scaled to [0, 1]; a constant row becomes 0."""
-    low, high = z.amin(dim=1, keepdim=True), z.amax(dim=1, keepdim=True)
-    return (z - low) / (high - low).clamp(min=1e-12)
-
-
 def clipped(update: Mapping[str, Tensor], bound: float, order: float) -> dict[str, Tensor]:
     """An update, clipped over all its tensors to a norm of at most `bound`."""
     norms = [torch.linalg.vector_norm(value, order) for value in update.values()]
@@ -148,7 +142,10 @@ class PrivateADCOL(ADCOLVariants):
     )
 
     def shown(self, z: Tensor) -> Tensor:
-        return z if self.local_epsilon is None else into_unit_range(z)
+        if self.local_epsilon is None:
+            return z
+        low, high = z.amin(dim=1, keepdim=True), z.amax(dim=1, keepdim=True)
+        return (z - low) / (high - low).clamp(min=1e-12)  # to [0, 1]; a constant row to 0
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         message = super().upload(client)

@@ -9,7 +9,7 @@ whose embedding is a given prototype.
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -107,16 +107,10 @@ def _one_fold(both: tuple[Tensor, Tensor], rest: Array, judged: Array, seed: int
     """The bound on held-out pairs, for the critic that was best on a fifth of the others."""
     stop = max(2, round(0.2 * len(rest)))
     order = np.random.default_rng(stream_seed(seed, "figure")).permutation(rest)
-    stopping, training, tested = (
+    stopping, (x, y), tested = (
         [part[chosen] for part in both] for chosen in (order[:stop], order[stop:], judged)
     )
-    critic = _trained(training, stopping, seed).eval()
-    with torch.no_grad():
-        return float(lower_bound(critic(*tested)))
-
-
-def _trained(training: Sequence[Tensor], stopping: Sequence[Tensor], seed: int) -> Critic:
-    (x, y), generator = training, torch_stream(seed, "figure")
+    generator = torch_stream(seed, "figure")
     with seeded_modules(seed):
         critic = Critic(x.shape[1], y.shape[1])
     adam = torch.optim.AdamW(critic.parameters(), 2e-3, weight_decay=0.1)
@@ -134,7 +128,8 @@ def _trained(training: Sequence[Tensor], stopping: Sequence[Tensor], seed: int) 
         if since >= PATIENCE:
             break
     critic.load_state_dict(kept)
-    return critic
+    with torch.no_grad():
+        return float(lower_bound(critic(*tested)))
 
 
 # The mutual information of a federated training.

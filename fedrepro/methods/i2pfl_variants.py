@@ -63,21 +63,16 @@ class I2PFLVariants(I2PFL):
     ) -> tuple[Tensor, Tensor]:
         if self.augmented_over == "client":
             return received["memory"]["augmented"], received["memory"]["counts"]
-        classes = out.logits.shape[1]
-        mixed = self.mixed(model, batch, out, classes)
-        mixed = mixed.detach() if self.augmented_constant else mixed
-        return fl.class_means(mixed, batch.y, classes)
-
-    def mixed(self, model: fl.LocalModel, batch: fl.Batch, out: fl.Output, classes: int) -> Tensor:
-        """Images are mixed before the network; both passes update BatchNorm."""
-        if self.mixup == "none":
-            return out.features
-        assert batch.draws is not None
-        lam, partner = batch.draws.unbind(dim=1)
-        if self.mixup == "features":
-            return mix_other_class(out.features, batch.y, classes, lam, partner)
-        x = mix_other_class(batch.x.flatten(1), batch.y, classes, lam, partner)
-        return model(x.reshape(batch.x.shape)).features
+        z, classes = out.features, out.logits.shape[1]
+        if self.mixup != "none":
+            assert batch.draws is not None
+            how = batch.draws.unbind(dim=1)
+            if self.mixup == "features":
+                z = mix_other_class(z, batch.y, classes, *how)
+            else:  # before the network; both passes update BatchNorm
+                x = mix_other_class(batch.x.flatten(1), batch.y, classes, *how)
+                z = model(x.reshape(batch.x.shape)).features
+        return fl.class_means(z.detach() if self.augmented_constant else z, batch.y, classes)
 
     def drawn(self, n: int, generator: torch.Generator) -> Tensor:
         lam = beta_draws(1 if self.one_lambda else n, self.alpha, generator).expand(n)

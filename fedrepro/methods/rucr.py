@@ -57,10 +57,7 @@ class RUCR(fl.PrototypeMessages, fl.Method):
     def rectification(self, protocol: fl.Protocol) -> fl.Phase:
         epochs = self.rectify_epochs or protocol.local_epochs
         step = fl.OptimizerSpec(lr=self.rectify_lr)
-        return fl.Phase("rectify", epochs, self.is_predictor, step, loss="rectify")
-
-    def is_predictor(self, tensor: fl.TensorInfo) -> bool:
-        return tensor.part == "predictor"
+        return fl.Phase("rectify", epochs, lambda t: t.part == "predictor", step, loss="rectify")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
