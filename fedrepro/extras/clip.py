@@ -75,8 +75,9 @@ def wrap(
 
     def text(domain: str, classes: tuple[str, ...]) -> Tensor:
         rows = []
-        for words in (spoken(name) for name in classes):
-            prompts = [prompt.format(words) for prompt in prompts_of(domain)]
+        for words in (name.replace("_", " ").lower() for name in classes):
+            spoken = f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+            prompts = [prompt.format(spoken) for prompt in prompts_of(domain)]
             found = F.normalize(model.encode_text(tokenize(prompts).to(device)), dim=-1)
             rows.append(F.normalize(found.mean(dim=0), dim=-1))
         head: Tensor = torch.stack(rows) * model.logit_scale.exp()
@@ -90,9 +91,3 @@ def prompts_of(domain: str) -> list[str]:
     """The prompts of a domain of PACS or DomainNet; those for photographs for any other."""
     style = domain.split("-")[0]
     return PROMPTS.get(STYLES.get(style, style), PROMPTS["real"])
-
-
-def spoken(name: str) -> str:
-    """A class's name with its article."""
-    words = name.replace("_", " ").lower()
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

@@ -224,10 +224,6 @@ def invert(
     return images.detach()
 
 
-def to_uint8(images: Tensor) -> npt.NDArray[np.uint8]:
-    return (255 * images).round().to(torch.uint8).numpy()
-
-
 def attack(asked: Asked) -> Figure:
     """The attack on the messages of MPFT's clients.
 
@@ -268,7 +264,7 @@ def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
     given = {"behind": torch.stack(behind), "another": torch.stack(another)}
     shown = {"start": first, "found": found}
     shown |= {name: enlarged(images.float() / 255, size) for name, images in given.items()}
-    arrays = {name: to_uint8(images) for name, images in shown.items()}
+    arrays = {n: (255 * images).round().to(torch.uint8).numpy() for n, images in shown.items()}
     arrays |= {"prototypes": prototypes.numpy(), "mse": np.stack(ends, axis=1)}
     return arrays, {"rows": list(names)}
 
