@@ -21,7 +21,7 @@ from fedrepro.engine import ENGINES, LoopEngine
 from fedrepro.engine.base import Loss
 from fedrepro.engine.stacked import form
 from fedrepro.methods.base import Batch, LocalModel
-from fedrepro.methods.messages import Message
+from fedrepro.methods.server import Message
 
 WARM = 2  # plain steps before a recording: libraries set up their memory in them
 Found = tuple[dict[str, Tensor], dict[str, Tensor]]

@@ -59,7 +59,7 @@ def test_no_circle():
 
 
 # What methods share of their room.
-SHARED = {"", "api", "base", "losses", "messages", "prototypes", "server"}
+SHARED = {"", "api", "base", "losses", "prototypes", "server"}
 
 
 def test_a_method_knows_no_other_method():

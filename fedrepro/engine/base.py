@@ -21,7 +21,7 @@ from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase, Shots
-from fedrepro.methods.messages import Message
+from fedrepro.methods.server import Message
 from fedrepro.models import FLModel, Output, TensorInfo, layout
 from fedrepro.models.base import architecture, norms, run_with
 

@@ -16,7 +16,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
 from fedrepro.engine.base import Engine, Job, Loss, Results, Streams, Trained, Updates, terms_of
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.messages import Message
+from fedrepro.methods.server import Message
 from fedrepro.models import FLModel
 
 

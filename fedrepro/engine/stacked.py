@@ -20,7 +20,7 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, terms_of
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
-from fedrepro.methods.messages import Message
+from fedrepro.methods.server import Message
 from fedrepro.models import FLModel, Output
 from fedrepro.models.base import norms
 

@@ -2,7 +2,6 @@
 
 import importlib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ MODELS = {  # open_clip's architecture and the release of its weights
     "clip-vit-b-32": ("ViT-B-32", "laion2b_s34b_b79k"),
     "clip-convnext-base": ("convnext_base", "laion400m_s13b_b51k"),
 }
-FOLDER, ENDINGS = "encoders", (".safetensors", ".bin", ".pt")
+ENDINGS = (".safetensors", ".bin", ".pt")
 PROMPT_VERSION = 1  # raised whenever the prompts change
 
 PROMPTS: dict[str, list[str]] = yaml.safe_load(
@@ -33,15 +32,24 @@ def load(name: str, root: Path | None, device: torch.device) -> Embedder:
     """The encoder with the weights under the data root. FedReproError: open_clip or the weights
     are missing, or the weights belong to another network."""
     architecture, release = MODELS[name]
-    package = _package(name)
-    path = _weights(name, f"open_clip's {architecture} {release}", root)
+    load_torchvision()  # open_clip imports it, and finds it loaded
+    try:
+        package = importlib.import_module("open_clip")
+    except ImportError:
+        raise FedReproError(
+            f"encoder {name} needs open_clip, which is not installed; pip install 'fedrepro[clip]'"
+        ) from None
+    folder = data_root(root) / "encoders"
+    path = next(filter(Path.is_file, (folder / f"{name}{ending}" for ending in ENDINGS)), None)
+    if path is None:
+        mend = f"put open_clip's {architecture} {release} there as {name}{ENDINGS[0]}"
+        raise FedReproError(f"encoder {name} has no weights under {folder}; {mend}")
     model = package.create_model(architecture, pretrained=None)
     try:
         package.load_checkpoint(model, str(path), weights_only=True)  # runs no code of the file
     except Exception as error:  # each format of weights has its own
-        raise FedReproError(
-            f"{path} does not have the weights of {architecture} ({one_line(error)}); get {release}"
-        ) from None
+        why = f"{architecture} ({one_line(error)})"
+        raise FedReproError(f"{path} does not have the weights of {why}; get {release}") from None
     hash = hash_of(name, file_hash(path), PROMPT_VERSION)
     return wrap(model, package.get_tokenizer(architecture), hash, device, name)
 
@@ -67,8 +75,9 @@ def wrap(
 
     def text(domain: str, classes: tuple[str, ...]) -> Tensor:
         rows = []
-        for words in (spoken(name) for name in classes):
-            prompts = [prompt.format(words) for prompt in prompts_of(domain)]
+        for words in (name.replace("_", " ").lower() for name in classes):
+            spoken = f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+            prompts = [prompt.format(spoken) for prompt in prompts_of(domain)]
             found = F.normalize(model.encode_text(tokenize(prompts).to(device)), dim=-1)
             rows.append(F.normalize(found.mean(dim=0), dim=-1))
         head: Tensor = torch.stack(rows) * model.logit_scale.exp()
@@ -82,29 +91,3 @@ def prompts_of(domain: str) -> list[str]:
     """The prompts of a domain of PACS or DomainNet; those for photographs for any other."""
     style = domain.split("-")[0]
     return PROMPTS.get(STYLES.get(style, style), PROMPTS["real"])
-
-
-def spoken(name: str) -> str:
-    """A class's name with its article."""
-    words = name.replace("_", " ").lower()
-    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
-
-
-def _package(name: str) -> ModuleType:
-    load_torchvision()  # open_clip imports it, and finds it loaded
-    try:
-        return importlib.import_module("open_clip")
-    except ImportError:
-        raise FedReproError(
-            f"encoder {name} needs open_clip, which is not installed; pip install 'fedrepro[clip]'"
-        ) from None
-
-
-def _weights(name: str, what: str, root: Path | None) -> Path:
-    folder = data_root(root) / FOLDER
-    for ending in ENDINGS:
-        if (folder / f"{name}{ending}").is_file():
-            return folder / f"{name}{ending}"
-    raise FedReproError(
-        f"encoder {name} has no weights under {folder}; put {what} there as {name}{ENDINGS[0]}"
-    )

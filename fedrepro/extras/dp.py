@@ -20,21 +20,14 @@ Noise = Literal["laplace", "gaussian"]
 
 
 def noise(like: Tensor, scale: float, kind: Noise, generator: torch.Generator) -> Tensor:
-    """Independent noise of mean 0 and of a tensor's shape, type and device; scale: the Laplace
-    distribution's (its deviation is sqrt(2) times that), or the normal one's deviation. Drawn on
-    the CPU, so that it is the same on every device."""
+    """Independent noise of mean 0 and of a tensor's shape, type and device; scale: Laplace's (its
+    deviation is sqrt(2) times that), or the normal distribution's deviation. Drawn on the CPU."""
     if kind == "gaussian":
         drawn = scale * torch.randn(like.shape, generator=generator)
     else:
         u = torch.rand(like.shape, generator=generator, dtype=torch.float64) - 0.5
         drawn = -scale * u.sign() * torch.log1p(-2 * u.abs().clamp(max=0.5 - 1e-16))
     return drawn.to(like)
-
-
-def into_unit_range(z: Tensor) -> Tensor:
-    """Each row of (n, d) shifted and scaled to [0, 1]; a constant row becomes 0."""
-    low, high = z.amin(dim=1, keepdim=True), z.amax(dim=1, keepdim=True)
-    return (z - low) / (high - low).clamp(min=1e-12)
 
 
 def clipped(update: Mapping[str, Tensor], bound: float, order: float) -> dict[str, Tensor]:
@@ -53,13 +46,11 @@ def noise_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
     try:
         from opacus.accountants.utils import get_noise_multiplier
     except ImportError:
-        raise fl.FedReproError(
-            "opacus is not installed; install it with `pip install 'fedrepro[privacy]'`"
-        ) from None
-    budget = {"target_epsilon": epsilon, "target_delta": delta}
+        mend = "install it with `pip install 'fedrepro[privacy]'`"
+        raise fl.FedReproError(f"opacus is not installed; {mend}") from None
     try:
-        found = get_noise_multiplier(**budget, sample_rate=rate, steps=steps, accountant="rdp")
-        return float(found)
+        given = {"sample_rate": rate, "steps": steps, "accountant": "rdp"}
+        return float(get_noise_multiplier(target_epsilon=epsilon, target_delta=delta, **given))
     except ValueError as error:
         raise fl.FedReproError(f"epsilon = {epsilon} in {steps} steps: {error}; raise it") from None
 
@@ -87,9 +78,7 @@ def fit(
 ) -> None:
     """`Server.fit` by DP-SGD: batches drawn by Poisson sampling, each sample's gradient clipped,
     noise added (Abadi et al. 2016). epsilon, delta: of the whole run; every round uses an equal
-    share. clip: largest gradient norm of one sample. Logs the epsilon spent so far as
-    `<name>_epsilon`, with the loss and accuracy of `Server.fit`.
-    """
+    share. clip: largest gradient norm of one sample. Also logs the epsilon spent so far."""
     inputs, labels = inputs.to(server.device), labels.to(server.device)
     rate = min(1.0, server.protocol.batch_size / len(labels))
     steps = epochs * math.ceil(1 / rate)
@@ -149,16 +138,19 @@ class PrivateADCOL(ADCOLVariants):
         later=True,
     )
     local_noise: Noise = fl.hyper(
-        "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", ("gaussian",), later=True
+        "laplace", "Sec. B.12 writes Gau, describes Laplace", "inferred", later=True
     )
 
     def shown(self, z: Tensor) -> Tensor:
-        return z if self.local_epsilon is None else into_unit_range(z)
+        if self.local_epsilon is None:
+            return z
+        low, high = z.amin(dim=1, keepdim=True), z.amax(dim=1, keepdim=True)
+        return (z - low) / (high - low).clamp(min=1e-12)  # to [0, 1]; a constant row to 0
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         message = super().upload(client)
         if self.local_epsilon is not None and message:
-            z = self.shown(fl.tensor_of(message, "representations"))
+            z = self.shown(message["representations"])
             z = z + noise(z, 1 / self.local_epsilon, self.local_noise, client.generator)
             message["representations"] = z
         return message

@@ -34,7 +34,7 @@ class DPFedBN(fl.Method):
         5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0), low=0
     )
     server_is: Literal["curious", "trusted"] = fl.hyper(
-        "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated", ("trusted",)
+        "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated"
     )
     clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0), low=0)
     order: float = fl.hyper(
@@ -48,7 +48,7 @@ class DPFedBN(fl.Method):
     delta: float = fl.hyper(
         0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", low=0, high=1
     )
-    bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated", ())
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
         part = turns_of(server.protocol, server.clients)
@@ -56,11 +56,11 @@ class DPFedBN(fl.Method):
         return {"schedule": scale.to(server.device)}
 
     def release(self, client: fl.TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        before = fl.tensors_of(client.received, "model")
+        before = client.received["model"]
         update = {name: value - before[name] for name, value in shared.items()}
         update = clipped(update, self.clip, self.order)
         if self.server_is == "curious":
-            scale = float(fl.tensor_of(client.received, "schedule"))
+            scale = float(client.received["schedule"])
             for name, value in update.items():
                 update[name] = value + noise(value, scale, "laplace", client.generator)
         return {name: before[name] + value for name, value in update.items()}

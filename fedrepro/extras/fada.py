@@ -79,13 +79,12 @@ class FADA(AttendedSources, fl.Method):
         "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "
         "by W here, of squared distances (not stated); equal leaves it out",
         "decided",
-        ("absolute", "equal"),
     )
     target_share: float = fl.hyper(
         1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), low=0, high=1
     )
     bn_policy: Literal["recompute", "average"] = fl.hyper(
-        "recompute", "not stated; average takes the sources', by attention", "decided", ("average",)
+        "recompute", "not stated; average takes the sources', by attention", "decided"
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
@@ -104,9 +103,9 @@ class FADA(AttendedSources, fl.Method):
         out = model(batch.x)
         assert isinstance(out, Disentangled)
         if "discriminators" in received:  # only the target gets them all
-            guess = fl.network_of(received, "discriminators")(out.features)
+            guess = received["discriminators"](out.features)
             return {"fool": self.alignment * cross_entropy_to(SOURCE, guess)}
-        guess = fl.network_of(received, "discriminator")(out.features)
+        guess = received["discriminator"](out.features)
         error = (out.rebuilt - out.features.detach()).square().mean()
         terms = {
             "ce": fl.cross_entropy(out.logits, batch.y),

@@ -25,8 +25,7 @@ class Disentangled(fl.Output):
 
     guessed, confused (b, K): the class identifier's logits of the domain-specific part; the first
     trains only the identifier, the second everything else. joint, marginal (b,): the estimator's
-    values for the two parts of one image and of different images. rebuilt (b, d): z from both
-    parts.
+    values for the parts of one image and of different images. rebuilt (b, d): z from both parts.
     """
 
     guessed: Tensor
@@ -110,11 +109,9 @@ class Candidates(nn.Module):
 
 
 def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:
-    """Donsker and Varadhan's lower bound of a mutual information: E T - log E' exp T.
-
-    joint (b,): T of pairs that belong together; marginal (b,): of pairs that do not. A scalar in
-    nats, in float32 at least; a poor T gives less than 0. Belghazi et al., MINE (2018).
-    """
+    """Donsker and Varadhan's lower bound of a mutual information in nats: E T - log E' exp T. joint
+    (b,): T of pairs that belong together; marginal (b,): of others. A poor T gives less than 0.
+    Belghazi et al., MINE (2018)."""
     spread = torch.logsumexp(wide(marginal), dim=0) - math.log(len(marginal))
     return wide(joint).mean() - spread
 
@@ -146,7 +143,8 @@ def cross_entropy_to(domain: int, logits: Tensor) -> Tensor:
 
 class AttendedSources:
     """Sources that are weighted by how well the target clusters after each one's update, and one
-    discriminator per source; written before `Method` among FADA's bases. Its fields are FADA's."""
+    discriminator per source; written before `Method` among FADA's bases. Its fields are FADA's.
+    At a client: the target is who gets all the discriminators."""
 
     target: int
     target_share: float
@@ -156,18 +154,14 @@ class AttendedSources:
     discriminator_lr: float
     discriminator_momentum: float
 
-    # Clients. The target is who gets all the discriminators.
-
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        names = fl.tensors_of(client.received, "model").keys()
+        received, names = client.received, list(client.received["model"])
         message: fl.Message = {"features": client.features()}
-        if "discriminators" not in client.received:
+        if "discriminators" in received:  # its predictor and disentangler stand where they stood
+            names = [name for name in names if name.startswith(("encoder.", "projection."))]
+        if "discriminators" not in received or self.target_share:
             message["network"] = {name: client.state[name] for name in names}
-            return message
-        if self.target_share:  # its predictor and disentangler stand where they stood
-            own = (name for name in names if name.startswith(("encoder.", "projection.")))
-            message["network"] = {name: client.state[name] for name in own}
-        if "candidates" in client.received:
+        if "candidates" in received:
             message["scatter"] = self.scatter(client)
         return message
 
@@ -176,10 +170,8 @@ class AttendedSources:
         """W of the client's features under every candidate, k-means from the same images."""
         order = torch.randperm(len(client.inputs), generator=client.generator)
         images = client.inputs[order.to(client.inputs.device)]
-        features = fl.network_of(client.received, "candidates")(images)
+        features = client.received["candidates"](images)
         return torch.stack([within_clusters(z, client.classes) for z in features])
-
-    # The server.
 
     def sources(self, server: fl.Server) -> list[int]:
         """All clients but the target."""
@@ -212,19 +204,19 @@ class AttendedSources:
         messages = {upload.client: upload.message for upload in uploads}
         sources = self.sources(server)
         (target,) = messages.keys() - set(sources)
-        networks = [fl.tensors_of(messages[i], "network") for i in sources]
+        networks = [messages[i]["network"] for i in sources]
         before = {name: server.model[name] for name in networks[0]}
         weights = self.attended(messages[target], len(sources)).to(server.device, server.dtype)
         for name in before:
             stack = torch.stack([network[name] for network in networks])
             server.model[name] = torch.tensordot(weights, stack, dims=1)
         if self.target_share:
-            for name, value in fl.tensors_of(messages[target], "network").items():
+            for name, value in messages[target]["network"].items():
                 if not server.layout[name].is_buffer:  # a variance must stay positive
                     update = self.target_share * (value - before[name])
                     server.model[name] = server.model[name] + update
         server.log |= {f"attention{i}": float(w) for i, w in zip(sources, weights, strict=True)}
-        z = {i: fl.tensor_of(message, "features") for i, message in messages.items()}
+        z = {i: message["features"] for i, message in messages.items()}
         lr, momentum = self.discriminator_lr, self.discriminator_momentum
         decay = server.protocol.optimizer.weight_decay
         spec = fl.OptimizerSpec(lr=lr, momentum=momentum, weight_decay=decay)
@@ -239,7 +231,7 @@ class AttendedSources:
         """The sources' weights (sources,) in the new network."""
         if "scatter" not in message:
             return torch.full((sources,), 1 / sources, dtype=torch.float64)
-        before, *after = fl.tensor_of(message, "scatter")
+        before, *after = message["scatter"]
         gain = before - torch.stack(after)
         if self.attention == "relative":
             gain = gain / before.clamp(min=TINY)

@@ -2,16 +2,15 @@
 
 A network T scores pairs. With joint pairs p and shuffled ones q, Donsker and Varadhan's
 E_p[T] - log E_q[exp T] is a lower bound of the mutual information for every T (Belghazi et al.
-2018, MINE). As in DEMINE (Lin et al. 2019) T is tested on other pairs than it was trained on. So
-memorised pairs do not count, and the bound is also valid for few pairs.
-
-The feature space hijacking attack searches an image whose embedding is a given prototype; its
-results are those on MPFT's messages (its App. G).
+2018, MINE). As in DEMINE (Lin et al. 2019) T is tested on other pairs than it was trained on, so
+the bound also holds for few. The feature space hijacking attack (MPFT's App. G) searches an image
+whose embedding is a given prototype.
 """
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import epoch_batches
 from fedrepro.federated.clients import Checkpoint
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.messages import tensor_of
 from fedrepro.methods.mpft import MPFT
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.quantities.counted import Made, encoder_caveats, kept, likeness
@@ -36,11 +34,8 @@ from fedrepro.records import Probe, federation_of
 Array = npt.NDArray[Any]
 PER_SAMPLE = ("features", "representations")  # kinds of payload with one row per image
 COMPONENTS = 32  # principal components; more are noise with a few thousand pairs
-FOLDS, STOPPING = 4, 0.2
-HIDDEN, WIDTH, BATCH = 128, 32, 256
-EPOCHS, PATIENCE = 150, 15
-CRITIC_RATE, CRITIC_DECAY = 2e-3, 0.1
-LEAST = 40  # pairs: ten per fold
+FOLDS, LEAST = 4, 40  # pairs: ten per fold
+HIDDEN, WIDTH, BATCH, EPOCHS, PATIENCE = 128, 32, 256, 150, 15
 
 
 class Tower(nn.Module):
@@ -80,9 +75,8 @@ def mutual_information(x: Array, y: Array, seed: int = 0) -> float:
     """Lower bound in nats of the mutual information of x (n, d) and y (n, e), one row per pair.
 
     Both are first centred and, if wider, reduced to their 32 largest principal components. The mean
-    over four folds; each fold is tested with a critic trained without it; never below 0. Equal
-    input and seed give equal numbers on one machine. FedReproError: fewer than 40 pairs, values
-    that are not finite.
+    over four folds, each tested with a critic trained without it; never below 0. FedReproError:
+    fewer than 40 pairs, values that are not finite.
     """
     from sklearn.model_selection import KFold  # takes a second
 
@@ -101,9 +95,9 @@ def _compact(values: Array, seed: int) -> Tensor:
         raise FedReproError("a value is not finite: training diverged; lower the learning rate")
     count = min(COMPONENTS, len(plain) - 1)
     if plain.shape[1] > count:
-        state = stream_seed(seed, "figure") % 2**32
         from sklearn.decomposition import PCA
 
+        state = stream_seed(seed, "figure") % 2**32
         plain = PCA(count, svd_solver="randomized", random_state=state).fit_transform(plain)
     plain = plain - plain.mean(axis=0)
     return torch.from_numpy(plain / max(float(np.sqrt((plain**2).mean())), 1e-12))
@@ -111,21 +105,15 @@ def _compact(values: Array, seed: int) -> Tensor:
 
 def _one_fold(both: tuple[Tensor, Tensor], rest: Array, judged: Array, seed: int) -> float:
     """The bound on held-out pairs, for the critic that was best on a fifth of the others."""
-    stop = max(2, round(STOPPING * len(rest)))
+    stop = max(2, round(0.2 * len(rest)))
     order = np.random.default_rng(stream_seed(seed, "figure")).permutation(rest)
-    stopping, training, tested = (
+    stopping, (x, y), tested = (
         [part[chosen] for part in both] for chosen in (order[:stop], order[stop:], judged)
     )
-    critic = _trained(training, stopping, seed).eval()
-    with torch.no_grad():
-        return float(lower_bound(critic(*tested)))
-
-
-def _trained(training: Sequence[Tensor], stopping: Sequence[Tensor], seed: int) -> Critic:
-    (x, y), generator = training, torch_stream(seed, "figure")
+    generator = torch_stream(seed, "figure")
     with seeded_modules(seed):
         critic = Critic(x.shape[1], y.shape[1])
-    adam = torch.optim.AdamW(critic.parameters(), CRITIC_RATE, weight_decay=CRITIC_DECAY)
+    adam = torch.optim.AdamW(critic.parameters(), 2e-3, weight_decay=0.1)
     best, kept, since = -math.inf, copy.deepcopy(critic.state_dict()), 0
     for _ in range(EPOCHS):
         for index in epoch_batches(len(x), BATCH, generator):
@@ -140,31 +128,30 @@ def _trained(training: Sequence[Tensor], stopping: Sequence[Tensor], seed: int) 
         if since >= PATIENCE:
             break
     critic.load_state_dict(kept)
-    return critic
+    with torch.no_grad():
+        return float(lower_bound(critic(*tested)))
 
 
 # The mutual information of a federated training.
 
 
 def sent_pairs(training: Training) -> Iterator[tuple[Array, Array]]:
-    """By client, its training images (n, 3 H W) and their upload (n, d), row by row.
-
-    Its network is the tested one, everything else is as at the start of the next round.
-    FedReproError: the method sends nothing with one row per image.
-    """
-    networks = dict(training.tested_networks(training.round))
+    """By client, its training images (n, 3 H W) and their upload (n, d), row by row. Its network is
+    the tested one, everything else is as at the start of the next round. FedReproError: the method
+    sends nothing with one row per image."""
+    networks, method = training.tested_networks(training.round), training.method
     for client in training.clients:
         state, number = networks[client.data.domain], training.round + 1
-        received = dict(training.method.download(training.server, client.index))
-        message = training.method.upload(training.view(client, state, received, number))
-        kind = next((name for name in PER_SAMPLE if name in message), None)
-        if kind is None:
+        received = dict(method.download(training.server, client.index))
+        message = method.upload(training.view(client, state, received, number))
+        sent = [message[kind] for kind in PER_SAMPLE if kind in message]
+        if not sent:
             raise FedReproError(
-                f"{training.method.name} sends nothing image by image; measure leakage of a method "
-                "that sends features or representations"
+                f"{method.name} sends nothing image by image; measure leakage of a method that "
+                "sends features or representations"
             )
-        sent = tensor_of(message, kind).float().cpu().numpy()
-        yield client.data.train.images.flatten(1).cpu().numpy(), sent
+        images = client.data.train.images
+        yield images.flatten(1).cpu().numpy(), sent[0].float().cpu().numpy()
 
 
 def leakage(training: Training) -> Mapping[str, float]:
@@ -213,8 +200,8 @@ def invert(
     """Images (m, 3, size, size) in [0, 1] whose embeddings are near prototypes (m, d).
 
     Minimises the mean squared error with Adam from `start`, limited to [0, 1] after every step,
-    each image separately. Zhang et al. 2025 (MPFT), App. G, does not give start, optimiser and
-    rate. Equal arguments give equal bits on one CPU, also from a checkpoint.
+    each image separately. MPFT's App. G does not give start, optimiser and rate. Equal arguments
+    give equal bits on one CPU, also from a checkpoint.
     """
     images = start(len(prototypes), size, generator).requires_grad_()
     optimizer = torch.optim.Adam([images], lr=lr)
@@ -237,13 +224,6 @@ def invert(
     return images.detach()
 
 
-def to_uint8(images: Tensor) -> npt.NDArray[np.uint8]:
-    return (255 * images).round().to(torch.uint8).numpy()
-
-
-# The attack of an experiment.
-
-
 def attack(asked: Asked) -> Figure:
     """The attack on the messages of MPFT's clients.
 
@@ -251,7 +231,7 @@ def attack(asked: Asked) -> Figure:
     works on; mse (m, 2), of the embedding before and after. The facts name the ``rows``.
     """
     steps = asked.experiment.steps[asked.protocol.scale]
-    return kept(asked, lambda begun: _made(asked, steps, begun), steps=steps, lr=LEARNING_RATE)
+    return kept(asked, partial(_made, asked, steps), steps=steps, lr=LEARNING_RATE)
 
 
 @quantity("inversion", figure=attack)
@@ -281,19 +261,12 @@ def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
     stream = torch_stream(asked.seed, "figure")
     found = invert(encoder, prototypes, size, steps, LEARNING_RATE, stream, checkpoint)
     ends = [misses(encoder, images, prototypes).double().numpy() for images in (first, found)]
-    arrays = {
-        "prototypes": prototypes.numpy(),
-        "start": to_uint8(first),
-        "found": to_uint8(found),
-        "behind": _as_seen(behind, size),
-        "another": _as_seen(another, size),
-        "mse": np.stack(ends, axis=1),
-    }
+    given = {"behind": torch.stack(behind), "another": torch.stack(another)}
+    shown = {"start": first, "found": found}
+    shown |= {name: enlarged(images.float() / 255, size) for name, images in given.items()}
+    arrays = {n: (255 * images).round().to(torch.uint8).numpy() for n, images in shown.items()}
+    arrays |= {"prototypes": prototypes.numpy(), "mse": np.stack(ends, axis=1)}
     return arrays, {"rows": list(names)}
-
-
-def _as_seen(images: tuple[Tensor, ...], size: int) -> npt.NDArray[np.uint8]:
-    return to_uint8(enlarged(torch.stack(images).float() / 255, size))
 
 
 def _targets(asked: Asked) -> list[tuple[str, Tensor, Tensor, Tensor]]:

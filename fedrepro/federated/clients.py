@@ -14,9 +14,8 @@ from torch import Tensor
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.federation import ClientData, Federation
-from fedrepro.methods.messages import Message
 from fedrepro.methods.prototypes import class_means
-from fedrepro.methods.server import flat, under
+from fedrepro.methods.server import Message, flat, under
 from fedrepro.models import FLModel, TensorInfo, layout
 
 Named = dict[str, Tensor]

@@ -23,8 +23,7 @@ from fedrepro.federated import evaluation
 from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
 from fedrepro.federated.metrics import LAST, Curve, Row, framed, logged, term_rows
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
-from fedrepro.methods.messages import Message, count_bytes
-from fedrepro.methods.server import Server, flat, under
+from fedrepro.methods.server import Message, Server, count_bytes, flat, under
 from fedrepro.models import build_model
 
 Number = TypeVar("Number", int, float)

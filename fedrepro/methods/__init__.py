@@ -17,7 +17,6 @@ from fedrepro.base.files import loaded, modules_of
 from fedrepro.methods.base import Method
 
 ENTRY_POINTS = "fedrepro.methods"
-ROOMS = ("fedrepro.methods", "fedrepro.extras")  # packages whose modules may hold methods
 
 _registry: dict[str, type[Method]] = {}
 _discovered = False
@@ -57,15 +56,13 @@ def _check(method: Any) -> None:
         raise FedReproError(f"{title} is not a dataclass; write @dataclass(frozen=True) above it")
     for field in fields(method):
         if "source" not in field.metadata:
-            raise FedReproError(
-                f"{title}.{field.name} has no source; write hyper(value, source=...) as its default"
-            )
+            mend = "write hyper(value, source=...) as its default"
+            raise FedReproError(f"{title}.{field.name} has no source; {mend}")
     # A misspelt function would never be called: the method would be another, without a word.
     for own in (n for n, item in vars(method).items() if callable(item) and not hasattr(Method, n)):
         if near := get_close_matches(own, dir(Method), 1, 0.85):
-            raise FedReproError(
-                f"{title}.{own} is never called; write {near[0]}, or choose another name"
-            )
+            mend = f"write {near[0]}, or choose another name"
+            raise FedReproError(f"{title}.{own} is never called; {mend}")
 
 
 def _discover() -> None:
@@ -73,7 +70,7 @@ def _discover() -> None:
     if _discovered:
         return
     _discovered = True
-    for module in modules_of(*ROOMS):
+    for module in modules_of("fedrepro.methods", "fedrepro.extras"):
         for item in vars(module).values():
             if not (isinstance(item, type) and issubclass(item, Method)) or item is Method:
                 continue
@@ -86,17 +83,15 @@ def _discover() -> None:
         except (Exception, SystemExit) as error:  # of somebody else's: the others still work
             place = f"entry point {entry.name} = {entry.value}"
             why = f"{type(error).__name__}: {one_line(error)}"
-            said = f"warning: the method of {place} is left out: {why}"
-            print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
+            # A warning of Python's would show a line of this file.
+            print(f"warning: the method of {place} is left out: {why}", file=sys.stderr)
     for file in loaded():
         load(file)
 
 
 def load(file: Path | str) -> list[type[Method]]:
-    """Register the methods that a Python file defines, and return them.
-
-    FedReproError: the file cannot be run, or defines no method.
-    """
+    """Register the methods that a Python file defines, and return them. FedReproError: the file
+    cannot be run, or defines no method."""
     file = Path(file)
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
@@ -114,9 +109,8 @@ def load(file: Path | str) -> list[type[Method]]:
     except FedReproError:
         raise
     except Exception as error:  # the file may raise anything
-        raise FedReproError(
-            f"{file} cannot be run ({type(error).__name__}: {one_line(error)}); correct it"
-        ) from None
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise FedReproError(f"{file} cannot be run ({why}); correct it") from None
     found = [
         item
         for item in vars(module).values()

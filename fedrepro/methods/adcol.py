@@ -23,6 +23,7 @@ class ADCOL(fl.Method):
 
     name = "ADCOL"
     reference = "li2023adcol"
+    averages = False
     equations = (
         r"\min_{w_i} \; \mathrm{CE}(h(z), y) + \mu \, \mathrm{KL}\big(U \,\Vert\, D(z)\big)",
         r"\mathrm{KL}(U \Vert D) = -\frac{1}{N}\sum_{j=1}^{N} \log\big(N D_j(z)\big)",
@@ -55,19 +56,15 @@ class ADCOL(fl.Method):
         True,
         "Sec. 3.4 names none; FedPall code; in the other Office-10's ResNet-50 diverges in round 2",
         "code",
-        (False,),
     )
     discriminator_in_training_mode: bool = fl.hyper(
-        False, "Alg. 1 names no mode; FedPall code: at a client", "decided", (True,), later=True
+        False, "Alg. 1 names no mode; FedPall code: at a client", "decided", later=True
     )
-    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged (Alg. 1)", "stated")
-
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged (Alg. 1)", "stated", ())
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        guess = fl.network_of(received, "discriminator")(self.shown(out.features))
+        guess = received["discriminator"](self.shown(out.features))
         ce = fl.cross_entropy(out.logits, batch.y)
         return {"ce": ce, "kl": self.mu * kl_from_uniform(guess)}
 
@@ -97,7 +94,7 @@ class ADCOL(fl.Method):
         return {"discriminator": network}
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
-        z = [fl.tensor_of(upload.message, "representations") for upload in uploads]
+        z = [upload.message["representations"] for upload in uploads]
         owner = [torch.full((len(r),), n) for r, n in zip(z, self.owners(uploads), strict=True)]
         data, training = (torch.cat(z), torch.cat(owner)), self.discriminator_in_training_mode
         before = server.accuracy("discriminator", *data, training)

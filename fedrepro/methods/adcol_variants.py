@@ -19,29 +19,28 @@ class ADCOLVariants(ADCOL):
     train with D. All of D is counted as sent in every round."""
 
     discriminator_activation: bool = fl.hyper(
-        True, "Sec. B.15: False is the linear function of Table 19", "stated", (False,)
+        True, "Sec. B.15: False is the linear function of Table 19", "stated"
     )
     discriminator_batch_norm: bool = fl.hyper(
-        False, "Sec. 5.1 names none; FL-bench, FedPall code: in hidden layers", "inferred", (True,)
+        False, "Sec. 5.1 names none; FL-bench, FedPall code: in hidden layers", "inferred"
     )
     share_predictor: bool = fl.hyper(
-        False, "Sec. B.10, Table 14; its BatchNorm as bn_policy says", "stated", (True,), later=True
+        False, "Sec. B.10, Table 14; its BatchNorm as bn_policy says", "stated", later=True
     )
     discriminators: int = fl.hyper(
         1, "Sec. B.6, Eq. 18, Table 10: past ones too", "stated", (2, 10, 20), low=1, later=True
     )
     discriminator_network: Literal["mlp", "resnet50"] = fl.hyper(
-        "mlp", "Sec. B.6, Table 9; its picture is not stated", "stated", ("resnet50",), later=True
+        "mlp", "Sec. B.6, Table 9; its picture is not stated", "stated", later=True
     )
     two_stages: bool = fl.hyper(
-        False, "Sec. B.14, Table 18: D as wide as the clients drawn", "stated", (True,), later=True
+        False, "Sec. B.14, Table 18: D as wide as the clients drawn", "stated", later=True
     )
     closing_pass: bool = fl.hyper(
         False,
         "Sec. 3.4, step 3 feeds the data after training; FedPall code: of one more pass over "
         "augmented images in training mode, which BatchNorm follows",
         "decided",
-        (True,),
         later=True,
     )
     discriminator_weight_decay: float | None = fl.hyper(
@@ -57,7 +56,7 @@ class ADCOLVariants(ADCOL):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = super().client_loss(model, batch, received)
         if self.two_stages:
-            terms["kl"] = fl.tensor_of(received, "schedule") * terms["kl"]
+            terms["kl"] = received["schedule"] * terms["kl"]
         return terms
 
     def init_server(self, server: fl.Server) -> None:
@@ -79,15 +78,14 @@ class ADCOLVariants(ADCOL):
     def download(self, server: fl.Server, client: int) -> fl.Message:
         message = super().download(server, client)
         if self.discriminators > 1:
-            mode = self.discriminator_in_training_mode
-            message["discriminator"] = server.network("panel", mode)
+            message["discriminator"] = server.network("panel", self.discriminator_in_training_mode)
         if self.two_stages:
             stage = torch.tensor(float(server.round % 2 == 0), dtype=server.dtype)
             message["schedule"] = stage.to(server.device)
         return message
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
-        if self.two_stages and fl.tensor_of(client.received, "schedule") > 0:
+        if self.two_stages and client.received["schedule"] > 0:
             return {}
         return super().upload(client)
 

@@ -13,17 +13,16 @@ from fedrepro.methods.base import (
     Terms,
     TrainedClient,
     Upload,
-    averaged_bn,
     hyper,
 )
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.messages import Message, network_of, tensor_of, tensors_of
-from fedrepro.methods.server import Server
+from fedrepro.methods.prototypes import PrototypeMessages, class_means, empty_table, received_table
+from fedrepro.methods.server import Message, Server
 from fedrepro.models import FLModel, Output, TensorInfo, discriminator
 
 __all__ = [
     "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "LocalModel",
-    "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "Server", "Shots",
-    "TensorInfo", "Terms", "TrainedClient", "Upload", "averaged_bn",
-    "cross_entropy", "discriminator", "hyper", "network_of", "tensor_of", "tensors_of",
+    "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "PrototypeMessages",
+    "Server", "Shots", "TensorInfo", "Terms", "TrainedClient", "Upload", "class_means",
+    "cross_entropy", "discriminator", "empty_table", "hyper", "received_table",
 ]  # fmt: skip

@@ -1,13 +1,12 @@
 """The base class of federated methods: hyper-parameters with their sources, a pure loss, and what
-is averaged, kept and sent. The round loop and the engine use only this and know no method by
-name."""
+is averaged, kept and sent. Round loop and engine use only this and know no method by name."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -15,12 +14,10 @@ from torch import Tensor
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol, Status, sides
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.messages import Message
-from fedrepro.methods.server import Server
+from fedrepro.methods.server import Message, Server
 from fedrepro.models import FLModel, Output, TensorInfo
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
-BN_POLICIES: tuple[str, ...] = get_args(BNPolicy)
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
 
 
@@ -28,7 +25,7 @@ def hyper(
     default: Any,
     source: str,
     status: Status = "decided",
-    alternatives: Sequence[Any] = (),
+    alternatives: Sequence[Any] | None = None,
     *,
     text: str = "",
     code: str = "",
@@ -36,20 +33,25 @@ def hyper(
     high: float | None = None,
     later: bool = False,
 ) -> Any:
-    """A dataclass field for a hyper-parameter: its value, source, status, and alternatives.
+    """A dataclass field for a hyper-parameter: its value, source, status, and alternatives (None:
+    the other values of a bool or a Literal).
 
     text, code: what the paper or public code says of it, where the source is another.
     low, high: inclusive bounds of a number, checked when a method is created by name. later: it
     was added after the first recorded runs of the method, so it must not change their ids.
     """
     said = {"status": status, **sides(status, source, text, code)}
-    facts = {"alternatives": tuple(alternatives), "low": low, "high": high, "later": later}
+    facts = {"alternatives": alternatives, "low": low, "high": high, "later": later}
     return field(default=default, metadata=said | facts)
 
 
-def averaged_bn(source: str, status: Status) -> Any:
-    """The field `bn_policy` of a method that averages BatchNorm too; with alternatives."""
-    return hyper("average", source, status, BN_POLICIES[1:])
+def _alternatives(field: dataclasses.Field[Any]) -> list[Any]:
+    given = field.metadata["alternatives"]
+    if given is None:
+        kind: Any = Literal[True, False] if field.type is bool else field.type
+        values = get_args(kind) if get_origin(kind) is Literal else ()
+        given = [value for value in values if value != field.default]
+    return list(given)
 
 
 class Batch(NamedTuple):
@@ -65,12 +67,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A client's network as a loss sees it: call it, read its trained parameters, or `run`
-    another network of the same architecture.
+    """A client's network as a loss sees it: call it, or read its trained parameters.
 
-    run(tensors, x, training=False): the output for x with `tensors`, which has every parameter
-    and running statistic by name; with `training` BatchNorm uses the batch's own statistics. It
-    changes nothing. Gradients flow to those of `tensors` that require them.
+    run(tensors, x, training=False): the output for x of another network of its architecture, whose
+    parameters and running statistics are `tensors`; with `training` BatchNorm uses the batch's own
+    statistics. It changes nothing. Gradients flow to those of `tensors` that require them.
     """
 
     network: Callable[[Tensor], Output]
@@ -86,11 +87,10 @@ class TrainedClient:
     """A client after local training, for `upload` and `remember`.
 
     labels (n,) int64; classes: their number in the federation. inputs: embeddings (n, d) or uint8
-    images (n, 3, H, W). state: its network's tensors. received: the message of this round, with
-    its own ``memory`` if it has one. augmentation: the protocol's. generator: a CPU stream of
-    this client and round. features(training, augmentation): (n, d) in the order of the labels;
-    images are augmented only if an augmentation is given; in training mode from batches of
-    random images, because of BatchNorm.
+    images (n, 3, H, W). state: its network's tensors. received: this round's message, with its own
+    ``memory``. augmentation: the protocol's. generator: a CPU stream of this client and round.
+    features(training, augmentation): (n, d) in the order of the labels, of images augmented only if
+    an augmentation is given; in training mode of batches in random order, because of BatchNorm.
     """
 
     index: int
@@ -122,14 +122,6 @@ class Upload:
     message: Message
 
 
-def everything(tensor: TensorInfo) -> bool:
-    return True
-
-
-def nothing(tensor: TensorInfo) -> bool:
-    return False
-
-
 class Shots(NamedTuple):
     """The first few training images of each class, with their own batch size."""
 
@@ -141,8 +133,7 @@ class Shots(NamedTuple):
 class Phase:
     """A part of local training. Phases of a round run in order on the same network.
 
-    trains: the trained parameters (the others are frozen; BatchNorm statistics are always
-    updated, the network stays in training mode). `nothing`: only the statistics.
+    trains: which parameters are trained; BatchNorm's statistics always follow the batches.
     optimizer: None: the protocol's. lookahead: if set, a step reads two batches. It takes the
     gradient of the second after a plain step of this size on the first, and applies it to the
     parameters before that step (Per-FedAvg).
@@ -154,7 +145,7 @@ class Phase:
 
     name: str
     epochs: int
-    trains: Any = everything
+    trains: Any = lambda tensor: True
     optimizer: OptimizerSpec | None = None
     lookahead: float | None = None
     loss: str = "client_loss"
@@ -163,33 +154,33 @@ class Phase:
     apart: tuple[tuple[str, OptimizerSpec], ...] = ()
 
 
-CLOSING = Phase("closing", 1, trains=nothing)  #: a pass that updates only BatchNorm's statistics
+#: A pass that updates only BatchNorm's statistics.
+CLOSING = Phase("closing", 1, trains=lambda tensor: False)
 
 
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods. The defaults are federated averaging's; a method may override
-    them."""
+    """Base class of all methods. What a method does not override is federated averaging's."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
     reference: ClassVar[str]
     keeps_optimizer: ClassVar[bool] = False
     needs_embeddings: ClassVar[bool] = False  # its clients must get these, not images
+    averages: ClassVar[bool] = True  # networks are sent and averaged
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", "base class")
 
     def network(self, module: FLModel) -> FLModel:
-        """The protocol's network for this method: unchanged, or wrapped with the method's own
-        tensors."""
+        """The protocol's network, unchanged or wrapped with the method's own tensors."""
         return module
 
     # Which tensors of the network are sent, and which a client overwrites.
 
     def shares(self, tensor: TensorInfo) -> bool:
         """Whether a tensor of the network is sent to the server and averaged there."""
-        return True
+        return self.averages
 
     def travels(self, tensor: TensorInfo) -> bool:
         """`shares` after the BatchNorm policy; batch counters and frozen heads are never sent."""
@@ -210,13 +201,13 @@ class Method:
     def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, if all
         of it is shared, else "personal", each client's at the start of the next round. Others:
-        "trained", each client's after its local training; "twin", its second network."""
+        "trained", each client's after local training; "twin", its second network."""
         whole = all(self.overwrites(t) for t in layout.values() if not (t.is_counter or t.is_fixed))
         return ("global",) if whole else ("personal",)
 
     def watched(self) -> str | None:
-        """The networks whose validation loss stops a run early and selects its round, if they are
-        not the tested ones."""
+        """The networks whose validation loss stops a run and selects its round, if not the tested
+        ones."""
         return None
 
     # Local training.
@@ -226,8 +217,8 @@ class Method:
         return (Phase("local", protocol.local_epochs),)
 
     def personal_phases(self, protocol: Protocol) -> tuple[Phase, ...]:
-        """Training of a second network that stays at each client; empty: no such network. It
-        starts as a copy of the first, and receives the same messages."""
+        """Training of a second network, which stays at its client; empty: there is none. It starts
+        as a copy of the first, and receives the same messages."""
         return ()
 
     def before_test(self, protocol: Protocol, last_round: bool) -> tuple[Phase, ...]:
@@ -279,20 +270,18 @@ class Method:
     # What a client remembers.
 
     def first_memory(self, server: Server) -> dict[str, Tensor]:
-        """The initial tensors that each client keeps between rounds besides networks. A loss finds
-        them as the message of kind ``memory``; they are never sent."""
+        """Tensors that each client keeps between rounds besides networks, at first. A loss finds
+        them in the message as ``memory``; they are never sent."""
         return {}
 
     def remember(self, client: TrainedClient) -> dict[str, Tensor]:
-        """The memory after local training, with the same names; called if `first_memory` has
-        any."""
-        return {}
+        """The memory after local training, with the same names, if `first_memory` has any."""
+        return dict(client.received["memory"])
 
     # Description.
 
     def fields(self) -> dict[str, Any]:
-        """Hyper-parameters by name, as they enter the run id; a ``later`` one only if it differs
-        from its default."""
+        """Hyper-parameters by name, as run ids hash them: a ``later`` one if it is not default."""
         return {
             f.name: getattr(self, f.name)
             for f in dataclasses.fields(self)
@@ -303,8 +292,7 @@ class Method:
     def describe(cls) -> list[dict[str, Any]]:
         """One row per hyper-parameter: name, default, status, source, its sides, alternatives."""
         return [
-            {"name": f.name, "default": f.default, **f.metadata}
-            | {"alternatives": list(f.metadata["alternatives"])}
+            {"name": f.name, "default": f.default, **f.metadata, "alternatives": _alternatives(f)}
             for f in dataclasses.fields(cls)
         ]
 

@@ -44,7 +44,7 @@ class DBE(fl.Method):
         high=1,
         code="authors' example 1, PFLlib 0.1",
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg", "inferred")
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
         return ShiftedModel(module, self.momentum)
@@ -66,9 +66,9 @@ class DBE(fl.Method):
 
     def common_mean(self, received: fl.Message) -> Tensor:
         """g (d,) from the message or the client's memory; zeros before there is one."""
-        if "common_mean" in received:
-            return fl.tensor_of(received, "common_mean")
-        return fl.tensors_of(received, "memory")["common_mean"]
+        holder = received if "common_mean" in received else received["memory"]
+        mean: Tensor = holder["common_mean"]
+        return mean
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         return {"common_mean": server.tensors["common_mean"]}
@@ -96,7 +96,7 @@ class DBE(fl.Method):
             server.tensors["told"][[upload.client for upload in uploads]] = True
             return
         n = sum(upload.n for upload in uploads)
-        means = [upload.n / n * fl.tensor_of(upload.message, "running_mean") for upload in uploads]
+        means = [upload.n / n * upload.message["running_mean"] for upload in uploads]
         server.tensors["common_mean"] = torch.stack(means).sum(dim=0)
         server.model["started"] = torch.ones_like(server.model["started"])
         for name in [n for n in server.model if f"initial/{n}" in server.tensors]:

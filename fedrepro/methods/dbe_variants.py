@@ -16,7 +16,6 @@ class DBEVariants(DBE):
         "authors' code then starts from the initial network; MPFT code lets each client go on from "
         "its own, nearest to which is the average",
         "code",
-        ("averaged",),
     )
     mean_lr: float | None = fl.hyper(
         None,
@@ -28,7 +27,7 @@ class DBEVariants(DBE):
         code="MPFT code: AdamW of its own at a steady 0.001, its gradient shortened by itself",
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
-        "personal", "what is tested; MPFT code: without m", "decided", ("common",), later=True
+        "personal", "what is tested; MPFT code: without m", "decided", later=True
     )
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:

@@ -1,5 +1,3 @@
-"""FedAvg and a second, personal network."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -42,25 +40,24 @@ class Ditto(fl.Method):
         None, "Alg. 1", "stated", (1.0,), low=1e-6, later=True, code="MPFT code: 1, of CE"
     )
     stops_by: Literal["personal", "common"] = fl.hyper(
-        "personal", "what is tested; MPFT code watches w", "decided", ("common",), later=True
+        "personal", "what is tested; MPFT code watches w", "decided", later=True
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg; v has its own", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg; v has its own", "inferred")
 
     def personal_phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         epochs = self.personal_epochs or protocol.local_epochs
         clip, rate = self.personal_clip, self.personal_lr or protocol.optimizer.lr
         plain = fl.OptimizerSpec(lr=rate, clip=clip)
         late = () if clip is None else ("pull",)
-        return (
-            fl.Phase("personal", epochs, optimizer=plain, loss="personal_loss", unclipped=late),
-        )
+        phase = fl.Phase("personal", epochs, optimizer=plain, loss="personal_loss", unclipped=late)
+        return (phase,)
 
     def personal_loss(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message
     ) -> fl.Terms:
         """CE + lambda/2 ||v - w||^2 over the shared tensors of w."""
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, fl.tensors_of(received, "model"))
+        distance = proximal(model.params, received["model"])
         return {"ce": ce, "pull": self.lam * distance}
 
     def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:

@@ -8,11 +8,10 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
-class FedAPC(PrototypeMessages, fl.Method):
+class FedAPC(fl.PrototypeMessages, fl.Method):
     """FedAvg whose clients contrast features with global prototypes of augmented images.
 
     After training each client averages every image's features over several augmented views (Eq. 2)
@@ -34,7 +33,7 @@ class FedAPC(PrototypeMessages, fl.Method):
         0.02, "FPL code and FedDAP code; not given", "code", (0.05, 0.07, 0.1, 0.5), low=0.001
     )
     weight: float = fl.hyper(1.0, "Eq. 6: the sum", "stated", low=0)
-    augmented: bool = fl.hyper(True, "Eq. 3; Table II leaves it out", "stated", (False,))
+    augmented: bool = fl.hyper(True, "Eq. 3; Table II leaves it out", "stated")
     views: int = fl.hyper(
         3, "N of Eq. 2, not given; one per technique of Sec. III-A", "decided", (1, 2, 5), low=1
     )
@@ -43,7 +42,6 @@ class FedAPC(PrototypeMessages, fl.Method):
         "not given; FedDAP code's helper gives a batch one technique at a time, here in turn: "
         "erasing, cropping, flipping; True: every view has all three",
         "code",
-        (True,),
     )
     erase: float = fl.hyper(
         0.5,
@@ -57,15 +55,17 @@ class FedAPC(PrototypeMessages, fl.Method):
     crop: int = fl.hyper(
         4, "padding of FedDAP code's helper", "code", low=0, text="Sec. III-A: cropping"
     )
-    flip: bool = fl.hyper(True, "Sec. III-A: flipping", "stated", code="left-right as in FPL code")
-    prototypes_in_training_mode: bool = fl.hyper(
-        False, "Sec. II-C: after local training; Alg. 1, line 14: in its loop", "stated", (True,)
+    flip: bool = fl.hyper(
+        True, "Sec. III-A: flipping", "stated", (), code="left-right as in FPL code"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("FPL code averages all buffers", "code")
+    prototypes_in_training_mode: bool = fl.hyper(
+        False, "Sec. II-C: after local training; Alg. 1, line 14: in its loop", "stated"
+    )
+    bn_policy: fl.BNPolicy = fl.hyper("average", "FPL code averages all buffers", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        contrast = prototype_contrast(out.features, batch.y, *received_table(received), self.tau)
+        contrast = prototype_contrast(out.features, batch.y, *fl.received_table(received), self.tau)
         return {"ce": fl.cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
 
     def augmentations(self) -> list[fl.Augmentation | None]:

@@ -1,5 +1,3 @@
-"""Federated averaging."""
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl
@@ -20,4 +18,6 @@ class FedAvg(fl.Method):
         r"w^{t+1} = \sum_i \frac{n_i}{n} \, w_i^{t}",
     )
 
-    bn_policy: fl.BNPolicy = fl.averaged_bn("FedBN and FedPall code, with the same weights", "code")
+    bn_policy: fl.BNPolicy = fl.hyper(
+        "average", "FedBN and FedPall code, with the same weights", "code"
+    )

@@ -1,5 +1,3 @@
-"""FedAvg with BatchNorm kept at the clients."""
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,9 +20,9 @@ class FedBN(fl.Method):
         r"\ell \ \text{every layer but BatchNorm, which stays } w^{t}_{i,\ell}",
     )
 
-    bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated")
+    bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated", ())
     shortcut_bn: Literal["local", "average"] = fl.hyper(
-        "local", "FedBN, Alg. 1: all of BatchNorm is local", "stated", ("average",), later=True
+        "local", "FedBN, Alg. 1: all of BatchNorm is local", "stated", later=True
     )
 
     def travels(self, tensor: fl.TensorInfo) -> bool:

@@ -1,5 +1,3 @@
-"""FedAvg with dynamic regularisation."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -38,19 +36,18 @@ class FedDyn(fl.Method):
     )
 
     form: Literal["dynamic", "inert"] = fl.hyper(
-        "dynamic", "Acar et al., Alg. 1; RethinkFL (I2PFL's tables): inert", "stated", ("inert",)
+        "dynamic", "Acar et al., Alg. 1; RethinkFL (I2PFL's tables): inert", "stated"
     )
     alpha: float = fl.hyper(
         0.01, "authors, MarsFL; FL-bench 0.1; PFLlib 1", "code", (0.1, 0.001, 1.0), low=1e-6
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code; the authors have none", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "RethinkFL code; the authors have none", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            moved, sent = (fl.tensors_of(received, kind) for kind in ("memory", "model"))
-            terms["linear"] = self.alpha * feddyn_linear(model.params, moved)
-            terms["prox"] = self.alpha * proximal(model.params, sent)
+            terms["linear"] = self.alpha * feddyn_linear(model.params, received["memory"])
+            terms["prox"] = self.alpha * proximal(model.params, received["model"])
         return terms
 
     def weights(self, protocol: fl.Protocol, counts: Sequence[int]) -> list[float]:
@@ -59,31 +56,26 @@ class FedDyn(fl.Method):
         return [1 / len(counts)] * len(counts)
 
     def bent(self, server: fl.Server) -> list[str]:
-        """Names of the shared parameters, which are regularised."""
-        return [n for n, t in server.layout.items() if self.travels(t) and not t.is_buffer]
+        """Names of the shared parameters, which are regularised if "dynamic"."""
+        shared = [n for n, t in server.layout.items() if self.travels(t) and not t.is_buffer]
+        return shared if self.form == "dynamic" else []
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
-        if self.form == "inert":
-            return {}
         return {name: torch.zeros_like(server.model[name]) for name in self.bent(server)}
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
-        start = fl.tensors_of(client.received, "model")
-        moved = fl.tensors_of(client.received, "memory")
+        start, moved = client.received["model"], client.received["memory"]
         return {
             name: value.to(start[name].device) + client.state[name] - start[name]
             for name, value in moved.items()
         }
 
     def init_server(self, server: fl.Server) -> None:
-        if self.form == "dynamic":
-            for name in self.bent(server):
-                server.tensors[f"sent/{name}"] = server.model[name]
-                server.tensors[f"moved/{name}"] = torch.zeros_like(server.model[name])
+        for name in self.bent(server):
+            server.tensors[f"sent/{name}"] = server.model[name]
+            server.tensors[f"moved/{name}"] = torch.zeros_like(server.model[name])
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
-        if self.form == "inert":
-            return
         part = len(uploads) / server.clients
         for name, sent in under(server.tensors, "sent/").items():
             moved = server.tensors[f"moved/{name}"] + part * (server.model[name] - sent)

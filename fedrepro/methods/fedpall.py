@@ -8,18 +8,13 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import fedpall_contrast, kl_from_uniform
-from fedrepro.methods.prototypes import (
-    PrototypeMessages,
-    fedpall_mix,
-    received_table,
-    unit_mean,
-)
+from fedrepro.methods.prototypes import fedpall_mix, unit_mean
 
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
 
 @dataclass(frozen=True)
-class FedPall(PrototypeMessages, fl.Method):
+class FedPall(fl.PrototypeMessages, fl.Method):
     """Encoders stay at their clients; features, masked and mixed with prototypes, are sent.
 
     Clients minimise CE + mu KL + delta contrast (Eq. 8): features that the received amplifier
@@ -32,6 +27,7 @@ class FedPall(PrototypeMessages, fl.Method):
 
     name = "FedPall"
     reference = "zhang2025fedpall"
+    averages = False
     tells, sends_all, decay = "counts", True, 0.0
     equations = (
         r"\mathrm{CE} + \mu \, \mathrm{KL}\big(U \,\Vert\, A(z)\big) - \delta \log \frac{e^{z "
@@ -46,16 +42,13 @@ class FedPall(PrototypeMessages, fl.Method):
     mix_low: float = fl.hyper(0.8, "code", "code", low=0, high=1, text="Eq. 9 names no value")
     mix_high: float = fl.hyper(1.0, "code", "code", low=0, high=1, text="Eq. 9 names no value")
     keep: float = fl.hyper(0.9, "code", "code", low=0, high=1, text="Eq. 10 names no value")
-    global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated", (False,))
-    closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code", (False,))
+    global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated")
+    closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code")
     server_epochs: int = fl.hyper(3, "code: Office-10, PACS; Digits 1", "code", (1,), low=1)
     server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated", low=0)
     server_momentum: float = fl.hyper(0.9, "code, at the server only", "code", low=0)
     server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code", low=0)
-    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred")
-
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred", ())
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return self.global_classifier and tensor.part == "predictor" and not tensor.is_bn
@@ -70,10 +63,10 @@ class FedPall(PrototypeMessages, fl.Method):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
-            guess = fl.network_of(received, "amplifier")(out.features)
+            guess = received["amplifier"](out.features)
             terms["kl"] = self.mu * kl_from_uniform(guess)
         if self.delta:
-            known = *received_table(received), self.temperature
+            known = *fl.received_table(received), self.temperature
             terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
         return terms
 
@@ -84,7 +77,7 @@ class FedPall(PrototypeMessages, fl.Method):
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         """The sent form of features (n, d)."""
-        known = client.labels, fl.tensor_of(client.received, "prototypes"), client.generator
+        known = client.labels, client.received["prototypes"], client.generator
         return fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
 
     def init_server(self, server: fl.Server) -> None:
@@ -103,8 +96,8 @@ class FedPall(PrototypeMessages, fl.Method):
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         super().server_step(server, uploads)
-        z = [fl.tensor_of(upload.message, "features") for upload in uploads]
-        labels = [fl.tensor_of(upload.message, "labels") for upload in uploads]
+        z = [upload.message["features"] for upload in uploads]
+        labels = [upload.message["labels"] for upload in uploads]
         owner = [torch.full_like(y, u.client) for y, u in zip(labels, uploads, strict=True)]
         targets = {"classifier": labels, "amplifier": owner}
         lr, momentum, decay = self.server_lr, self.server_momentum, self.server_weight_decay

@@ -9,7 +9,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedpall import FedPall
 from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
-from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix, received_table
+from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
 
 
 @dataclass(frozen=True)
@@ -22,13 +22,11 @@ class FedPallVariants(FedPall):
         "from unit-length ones, a mask of an exact share; paper: KL(A || U), own class left out, "
         "plain means, Bernoulli mask",
         "code",
-        ("paper",),
     )
     sent_as: Literal["mixed-masked", "mixed", "masked", "gaussian", "raw"] = fl.hyper(
         "mixed-masked",
         "Eqs. 9 to 11; Sec. 5.3 compares the others; its Gaussian noise has variance 1",
         "stated",
-        ("mixed", "masked", "gaussian", "raw"),
     )
 
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
@@ -36,7 +34,7 @@ class FedPallVariants(FedPall):
             return z
         if self.sent_as == "gaussian":
             return z + torch.randn(z.shape, generator=client.generator).to(z)
-        prototypes = fl.tensor_of(client.received, "prototypes")
+        prototypes = client.received["prototypes"]
         low, high = (1.0, 1.0) if self.sent_as == "masked" else (self.mix_low, self.mix_high)
         how = low, high, 1.0 if self.sent_as == "mixed" else self.keep, self.reading == "code"
         return fedpall_mix(z, client.labels, prototypes, client.generator, *how)
@@ -47,11 +45,9 @@ class FedPallVariants(FedPall):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
-            terms["kl"] = self.mu * kl_to_uniform(
-                fl.network_of(received, "amplifier")(out.features)
-            )
+            terms["kl"] = self.mu * kl_to_uniform(received["amplifier"](out.features))
         if self.delta:
-            known = *received_table(received), self.temperature, self.reading
+            known = *fl.received_table(received), self.temperature, self.reading
             terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
         return terms
 

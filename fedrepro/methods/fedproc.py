@@ -1,5 +1,3 @@
-"""FedAvg with a contrast against class prototypes that fades out."""
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,11 +6,10 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
-from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
-class FedProc(PrototypeMessages, fl.Method):
+class FedProc(fl.PrototypeMessages, fl.Method):
     """FedAvg that first trains features towards their class's global prototype, then the
     classifier.
 
@@ -40,22 +37,21 @@ class FedProc(PrototypeMessages, fl.Method):
         "cross-entropy alone; idle-start: RethinkFL code, which I2PFL's tables follow: a_t = 1 - "
         "t/(T - 1) from the first round on, which so only decays weights and moves BatchNorm",
         "code",
-        ("idle-start",),
     )
     horizon: int | None = fl.hyper(
         None, "T: the protocol's rounds", "stated", (100,), low=1, code="the authors' code has 100"
     )
     temperature: float = fl.hyper(1.0, "authors' and RethinkFL code", "code", (0.5,), low=0.001)
     prototype_weighting: Literal["images", "clients"] = fl.hyper(
-        "images", "authors' code; RethinkFL code: all clients alike", "code", ("clients",)
+        "images", "authors' code; RethinkFL code: all clients alike", "code"
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "of the trained network", "decided", (True,), code="both codes: in training mode"
+        False, "of the trained network", "decided", code="both codes: in training mode"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images", "decided", (True,), code="both codes read the training loader"
+        False, "of the images", "decided", code="both codes read the training loader"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("authors' code", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "authors' code", "code")
 
     def shares_of_terms(self, t: int, rounds: int) -> tuple[float, float]:
         """Weights of contrast and cross-entropy in round t = 0, 1, ..."""
@@ -68,7 +64,7 @@ class FedProc(PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        table, (a, b) = received_table(received), fl.tensor_of(received, "schedule")
+        table, (a, b) = fl.received_table(received), received["schedule"]
         contrast = prototype_contrast(out.features, batch.y, *table, self.temperature)
         return {"ce": b * fl.cross_entropy(out.logits, batch.y), "contrast": a * contrast}
 

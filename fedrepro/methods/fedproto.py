@@ -1,15 +1,12 @@
-"""Class prototypes instead of networks."""
-
 from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_mse
-from fedrepro.methods.prototypes import PrototypeMessages, received_table
 
 
 @dataclass(frozen=True)
-class FedProto(PrototypeMessages, fl.Method):
+class FedProto(fl.PrototypeMessages, fl.Method):
     """Clients keep their networks; mean features of their classes are averaged instead.
 
     Loss CE + lambda times the element-wise mean squared distance between a sample's feature and its
@@ -22,6 +19,7 @@ class FedProto(PrototypeMessages, fl.Method):
 
     name = "FedProto"
     reference = "tan2022fedproto"
+    averages = False
     tells = "counts"
     equations = (
         r"\mathrm{CE} + \lambda \, \lVert z - g_y \rVert^2 / d",
@@ -42,24 +40,18 @@ class FedProto(PrototypeMessages, fl.Method):
         "authors' and RethinkFL code: plain mean over the clients with the class; FedPall code: by "
         "class counts, as Eq. 6, whose further 1/|N_j| nobody applies",
         "code",
-        ("images",),
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "FedPall code; authors' and RethinkFL code: in training mode", "code", (True,)
+        False, "FedPall code; authors' and RethinkFL code: in training mode", "code"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False,
-        "Tan et al., Eq. 3: of the images",
-        "stated",
-        (True,),
-        code="all code: of augmented ones",
+        False, "Tan et al., Eq. 3: of the images", "stated", code="all code: of augmented ones"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code; no effect without averaging", "code")
-
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
+    bn_policy: fl.BNPolicy = fl.hyper(
+        "average", "RethinkFL code; no effect without averaging", "code"
+    )
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        distance = prototype_mse(out.features, batch.y, *received_table(received))
+        distance = prototype_mse(out.features, batch.y, *fl.received_table(received))
         return {"ce": fl.cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}

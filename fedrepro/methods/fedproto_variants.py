@@ -22,7 +22,6 @@ class FedProtoVariants(FedProto):
         False,
         "Tan et al., Alg. 1 and FedPall code",
         "stated",
-        (True,),
         code="True: RethinkFL and MarsFL code, whose family I2PFL's and FedAPC's tables come from",
     )
     inference: Literal["classifier", "prototype"] = fl.hyper(
@@ -30,16 +29,14 @@ class FedProtoVariants(FedProto):
         "FedPall code and RethinkFL code; Tan et al., Eq. 4, and MPFT code: nearest global "
         "prototype; the authors' code prints both",
         "code",
-        ("prototype",),
     )
     second_pass: bool = fl.hyper(
-        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", (True,), later=True
+        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", later=True
     )
     prototypes_of: Literal["features", "inputs"] = fl.hyper(
         "features",
         "Tan et al., Eq. 3",
         "stated",
-        ("inputs",),
         later=True,
         code="inputs: MPFT code sends means of the frozen embeddings, which the adapted features "
         "of a test are compared with",

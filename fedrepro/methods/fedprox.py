@@ -1,5 +1,3 @@
-"""FedAvg with a proximal term."""
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,12 +21,12 @@ class FedProx(fl.Method):
         0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001), low=0
     )
     clipped: Literal["loss", "ce"] = fl.hyper(
-        "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", ("ce",), later=True
+        "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", later=True
     )
     stops_by: Literal["common", "trained"] = fl.hyper(
-        "common", "what is tested; MPFT code: before averaging", "decided", ("trained",), later=True
+        "common", "what is tested; MPFT code: before averaging", "decided", later=True
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedBN code)", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg (FedBN code)", "code")
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         late = ("prox",) if self.clipped == "ce" else ()
@@ -39,5 +37,5 @@ class FedProx(fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, fl.tensors_of(received, "model"))
+        distance = proximal(model.params, received["model"])
         return {"ce": ce, "prox": self.mu * distance}

@@ -1,5 +1,3 @@
-"""Shared representation, own head."""
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,12 +26,12 @@ class FedRep(fl.Method):
     )
     body_epochs: int = fl.hyper(1, "authors' code and FedPall code", "code", (5, 10), low=1)
     shared: Literal["representation", "predictor"] = fl.hyper(
-        "representation", "Collins, Alg. 1; ADCOL Sec. 5.1: the predictor", "stated", ("predictor",)
+        "representation", "Collins, Alg. 1; ADCOL Sec. 5.1: the predictor", "stated"
     )
     final_head_epochs: int = fl.hyper(
         10, "authors' code: the heads alone, after the last round", "code", (0,), low=0
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("FedPall code: the encoder's too", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "FedPall code: the encoder's too", "code")
 
     def is_head(self, tensor: fl.TensorInfo) -> bool:
         return (tensor.part == "predictor") == (self.shared == "representation")

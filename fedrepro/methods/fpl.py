@@ -1,5 +1,3 @@
-"""FedAvg with cluster prototypes and unbiased prototypes."""
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -8,17 +6,11 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototypes import (
-    PrototypeMessages,
-    class_means,
-    empty_table,
-    finch_prototypes,
-    received_table,
-)
+from fedrepro.methods.prototypes import finch_prototypes
 
 
 @dataclass(frozen=True)
-class FPL(PrototypeMessages, fl.Method):
+class FPL(fl.PrototypeMessages, fl.Method):
     """FedAvg that pulls features towards prototypes; a class may have several prototypes.
 
     The server clusters the clients' means of each class (FINCH, all clients equal) and sends the
@@ -45,30 +37,29 @@ class FPL(PrototypeMessages, fl.Method):
         0.02, "authors' code (RethinkFL); MarsFL code 0.2", "code", (0.2, 0.05, 0.1), low=0.001
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "of the trained network", "decided", (True,), code="RethinkFL code: in training mode"
+        False, "of the trained network", "decided", code="RethinkFL code: in training mode"
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images", "decided", (True,), code="RethinkFL code: of augmented ones"
+        False, "of the images", "decided", code="RethinkFL code: of augmented ones"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("RethinkFL code", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "RethinkFL code", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        prototypes, present = received_table(received)
+        prototypes, present = fl.received_table(received)
         classes = out.logits.shape[1]
         owner = torch.arange(classes, device=batch.y.device)
         owner = owner.repeat_interleave(len(prototypes) // classes)
-        unbiased, clusters = class_means(prototypes, owner, classes, weights=present)
+        unbiased, clusters = fl.class_means(prototypes, owner, classes, weights=present)
+        known = prototypes, present, self.temperature, owner
         return {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            "contrast": prototype_contrast(
-                out.features, batch.y, prototypes, present, self.temperature, owner
-            ),
+            "contrast": prototype_contrast(out.features, batch.y, *known),
             "consistency": prototype_mse(out.features, batch.y, unbiased, clusters),
         }
 
     def init_server(self, server: fl.Server) -> None:
-        self.hold(server, *self.joined(*empty_table(server, server.clients, server.classes)))
+        self.hold(server, *self.joined(*fl.empty_table(server, server.clients, server.classes)))
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         super().server_step(server, uploads)
@@ -76,7 +67,7 @@ class FPL(PrototypeMessages, fl.Method):
 
     def stacked(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> tuple[Tensor, Tensor]:
         # Room for all clients, also those that do not participate: the table keeps its shape.
-        room, owned = empty_table(server, server.clients, server.classes)
+        room, owned = fl.empty_table(server, server.clients, server.classes)
         rows = [upload.client for upload in uploads]
         room[rows], owned[rows] = super().stacked(server, uploads)
         return room, owned

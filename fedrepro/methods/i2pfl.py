@@ -8,18 +8,11 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototypes import (
-    PrototypeMessages,
-    beta_draws,
-    class_means,
-    distance_reweighted,
-    mix_other_class,
-    received_table,
-)
+from fedrepro.methods.prototypes import beta_draws, distance_reweighted, mix_other_class
 
 
 @dataclass(frozen=True)
-class I2PFL(PrototypeMessages, fl.Method):
+class I2PFL(fl.PrototypeMessages, fl.Method):
     """FedAvg with prototypes of two kinds; Le et al., I2PFL, Eqs. 2 to 10.
 
     Between domains: clients send the mean feature of each class (Eq. 2); the server weights them by
@@ -53,7 +46,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         1.0, "Beta(alpha, alpha); MixUp code; note: 0.4", "code", (0.1, 0.2, 0.4, 0.8), low=0.001
     )
     alignment: Literal["mean", "sum"] = fl.hyper(
-        "mean", "FPL code: mean over dimensions", "code", ("sum",), text="Eq. 9 says a distance"
+        "mean", "FPL code: mean over dimensions", "code", text="Eq. 9 says a distance"
     )
     decay: float = fl.hyper(
         0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), low=0, high=1
@@ -65,13 +58,9 @@ class I2PFL(PrototypeMessages, fl.Method):
         1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0), low=0
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False,
-        "Sec. 6: after training",
-        "stated",
-        (True,),
-        code="FPL code: in the last epoch's batches",
+        False, "Sec. 6: after training", "stated", code="FPL code: in the last epoch's batches"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("FPL code averages all buffers", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "FPL code averages all buffers", "code")
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor | None:
         return self.drawn(n, generator) if self.apa else None
@@ -85,9 +74,8 @@ class I2PFL(PrototypeMessages, fl.Method):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.gpcl:
-            table = received_table(received)
-            contrast = prototype_contrast(out.features, batch.y, *table, self.tau)
-            terms["gpcl"] = self.gpcl * contrast
+            table = *fl.received_table(received), self.tau
+            terms["gpcl"] = self.gpcl * prototype_contrast(out.features, batch.y, *table)
         if self.apa:
             augmented = self.augmented(model, batch, received, out)
             distance = prototype_mse(out.features, batch.y, *augmented, self.alignment)
@@ -101,7 +89,7 @@ class I2PFL(PrototypeMessages, fl.Method):
         assert batch.draws is not None
         classes, how = out.logits.shape[1], batch.draws.unbind(dim=1)
         mixed = mix_other_class(out.features, batch.y, classes, *how)
-        return class_means(mixed.detach(), batch.y, classes)
+        return fl.class_means(mixed.detach(), batch.y, classes)
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         return distance_reweighted(stack, told)

@@ -10,9 +10,7 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.i2pfl import I2PFL
 from fedrepro.methods.prototypes import (
     beta_draws,
-    class_means,
     distance_reweighted,
-    empty_table,
     finch_prototypes,
     mix_other_class,
     plain_mean,
@@ -26,31 +24,29 @@ class I2PFLVariants(I2PFL):
     for the next round. APA is then zero in round 1."""
 
     one_lambda: bool = fl.hyper(
-        False, "Eq. 7 reads as one a sample", "inferred", (True,), code="MixUp code: one a batch"
+        False, "Eq. 7 reads as one a sample", "inferred", code="MixUp code: one a batch"
     )
     distance: Literal["l2", "squared"] = fl.hyper(
-        "l2", "squared by tau's note", "decided", ("squared",), text="Eq. 4 leaves the norm open"
+        "l2", "squared by tau's note", "decided", text="Eq. 4 leaves the norm open"
     )
     mixup: Literal["features", "images", "none"] = fl.hyper(
-        "features", "Eq. 7; Table 7 has the others", "stated", ("images", "none")
+        "features", "Eq. 7; Table 7 has the others", "stated"
     )
     augmented_over: Literal["batch", "client"] = fl.hyper(
         "batch",
         "Eq. 8 sums over a client's data of the class; when in a round is not said, and a batch "
         "has features of the network as it is",
         "decided",
-        ("client",),
         later=True,
     )
     augmented_constant: bool = fl.hyper(
-        True, "False: augmented prototypes pass gradients on", "decided", (False,), text="not said"
+        True, "False: augmented prototypes pass gradients on", "decided", text="not said"
     )
     rule: Literal["reweighting", "averaging", "clustering"] = fl.hyper(
         "reweighting",
         "Eq. 4; Table 6 has the others, clustering read as FPL's unbiased prototype: the mean of a "
         "class's FINCH clusters",
         "stated",
-        ("averaging", "clustering"),
     )
 
     def __post_init__(self) -> None:
@@ -66,22 +62,17 @@ class I2PFLVariants(I2PFL):
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message, out: fl.Output
     ) -> tuple[Tensor, Tensor]:
         if self.augmented_over == "client":
-            memory = fl.tensors_of(received, "memory")
-            return memory["augmented"], memory["counts"]
-        classes = out.logits.shape[1]
-        mixed = self.mixed(model, batch, out, classes)
-        return class_means(mixed.detach() if self.augmented_constant else mixed, batch.y, classes)
-
-    def mixed(self, model: fl.LocalModel, batch: fl.Batch, out: fl.Output, classes: int) -> Tensor:
-        """Images are mixed before the network; both passes update BatchNorm."""
-        if self.mixup == "none":
-            return out.features
-        assert batch.draws is not None
-        lam, partner = batch.draws.unbind(dim=1)
-        if self.mixup == "features":
-            return mix_other_class(out.features, batch.y, classes, lam, partner)
-        x = mix_other_class(batch.x.flatten(1), batch.y, classes, lam, partner)
-        return model(x.reshape(batch.x.shape)).features
+            return received["memory"]["augmented"], received["memory"]["counts"]
+        z, classes = out.features, out.logits.shape[1]
+        if self.mixup != "none":
+            assert batch.draws is not None
+            how = batch.draws.unbind(dim=1)
+            if self.mixup == "features":
+                z = mix_other_class(z, batch.y, classes, *how)
+            else:  # before the network; both passes update BatchNorm
+                x = mix_other_class(batch.x.flatten(1), batch.y, classes, *how)
+                z = model(x.reshape(batch.x.shape)).features
+        return fl.class_means(z.detach() if self.augmented_constant else z, batch.y, classes)
 
     def drawn(self, n: int, generator: torch.Generator) -> Tensor:
         lam = beta_draws(1 if self.one_lambda else n, self.alpha, generator).expand(n)
@@ -90,7 +81,7 @@ class I2PFLVariants(I2PFL):
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         if not self.apa or self.augmented_over == "batch":
             return {}
-        means, _ = empty_table(server, server.classes)
+        means, _ = fl.empty_table(server, server.classes)
         return {"augmented": means, "counts": means.new_zeros(server.classes)}
 
     def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
@@ -98,7 +89,7 @@ class I2PFLVariants(I2PFL):
         if self.mixup == "features":
             lam, partner = self.drawn(len(z), client.generator).to(z).unbind(dim=1)
             z = mix_other_class(z, client.labels, client.classes, lam, partner)
-        means, counts = class_means(z, client.labels, client.classes)
+        means, counts = fl.class_means(z, client.labels, client.classes)
         return {"augmented": means, "counts": counts}
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,5 +98,5 @@ class I2PFLVariants(I2PFL):
         if self.rule == "averaging":
             return plain_mean(stack, told)
         clusters, owner, found = finch_prototypes(stack, told)
-        means, number = class_means(clusters, owner, stack.shape[1], weights=found)
+        means, number = fl.class_means(clusters, owner, stack.shape[1], weights=found)
         return means, number > 0

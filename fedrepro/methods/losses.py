@@ -1,9 +1,10 @@
 """One function per equation, in matrix form: no loops over samples, no random numbers.
 
-All can be called under `torch.func.vmap`, one client's tensors at a time:
-no shape or branch depends on a value. Names used throughout: b samples in the batch, d
-feature size, K classes, P prototypes; z (b, d) features; labels (b,) in 0..K-1; present (P,) or
-(K,), zero or False where there is no such prototype: that row must be finite and is ignored.
+All return a scalar, logarithms in nats, and can be called under `torch.func.vmap`, one client's
+tensors at a time: no shape or branch depends on a value. Names used throughout: b samples in the
+batch, d feature size, K classes, P prototypes; z (b, d) features; labels (b,) in 0..K-1; present
+(P,) or (K,), zero or False where there is no such prototype: that row must be finite and is
+ignored, as are samples whose class has none; if all are, the value and its gradient are 0.
 Prototypes are constants. Similarities are computed at least in float32, for any precision of the
 network, because a temperature of 0.02 multiplies their error by 50.
 """
@@ -21,37 +22,29 @@ NEVER = -1e30  # a logit whose exponential is zero; finite, so that no gradient 
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean cross-entropy. logits (b, K), labels (b,) in 0..K-1; a scalar in nats."""
+    """Mean cross-entropy in nats. logits (b, K), labels (b,) in 0..K-1."""
     return F.cross_entropy(logits, labels)
 
 
 def kl_from_uniform(logits: Tensor) -> Tensor:
-    """Mean KL(U || D) of the discriminator's softmax D from the uniform distribution U.
-
-    logits (b, N) over N clients; a scalar in nats, 0 exactly where every D is uniform.
-    KL(U || D) = -(1/N) sum_j log(N D_j): Li et al., ADCOL, Eq. 2 and Alg. 1 line 15. FedPall's
-    code has this direction too.
-    """
+    """Mean KL(U || D) = -(1/N) sum_j log(N D_j) of a discriminator's softmax D from the uniform
+    distribution U, from logits (b, N) over N clients. Li et al., ADCOL, Eq. 2 and Alg. 1 line 15;
+    FedPall's code."""
     log_d = F.log_softmax(logits, dim=1)
     return -log_d.mean() - math.log(logits.shape[1])
 
 
 def kl_to_uniform(logits: Tensor) -> Tensor:
-    """Mean KL(D || U), the direction of FedPall's Eq. 6 (its code has `kl_from_uniform`).
-
-    logits (b, N) over N clients; a scalar in nats between 0 and log N.
-    KL(D || U) = sum_j D_j log(N D_j).
-    """
+    """Mean KL(D || U) = sum_j D_j log(N D_j), the direction of FedPall's Eq. 6, from logits (b, N)
+    over N clients; between 0 and log N."""
     log_d = F.log_softmax(logits, dim=1)
     return (log_d.exp() * log_d).sum(dim=1).mean() + math.log(logits.shape[1])
 
 
 def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Tensor:
-    """Half the squared Euclidean distance between trained parameters and the received ones.
-
-    Li et al., FedProx (2020), Eq. 2 without mu; the second term of FedDyn and Ditto's pull.
-    Tensors that only one side has (local parameters, running statistics) are ignored.
-    """
+    """Half the squared Euclidean distance between trained parameters and the received ones, over
+    the tensors that both sides have. Li et al., FedProx (2020), Eq. 2 without mu; the second term
+    of FedDyn and Ditto's pull."""
     pairs = [(v, reference[name]) for name, v in params.items() if name in reference]
     return 0.5 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in pairs]).sum()
 
@@ -65,10 +58,8 @@ def feddyn_linear(params: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> Tens
 def model_contrast(
     z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float = 0.5
 ) -> Tensor:
-    """Mean -log(e^p / (e^p + e^q)), p = sim(z, z_global) / temperature, q with z_previous.
-
-    All three (b, d); sim is the cosine. A scalar in nats. The contrast of MOON, Li et al. (2021).
-    """
+    """Mean -log(e^p / (e^p + e^q)), p = cos(z, z_global) / temperature, q with z_previous; all of
+    (b, d). The contrast of MOON, Li et al. (2021)."""
     z, z_global, z_previous = _directions(z), _directions(z_global), _directions(z_previous)
     ahead = (z * (z_global - z_previous)).sum(dim=1)
     return -F.logsigmoid(ahead / temperature).mean()
@@ -83,10 +74,9 @@ def prototype_mse(
 ) -> Tensor:
     """Squared distance between features and the prototype of their class, a mean over samples.
 
-    prototypes (K, d), present (K,). Samples whose class has no prototype are ignored; if all
-    are, the value and its gradient are 0. over_dimensions: "mean" is the element-wise mean squared
-    error of FedProto's and FPL's code, also used for I2PFL's Eq. 9, whose text does not say which;
-    "sum" is the squared Euclidean distance.
+    prototypes (K, d), present (K,). over_dimensions: "mean" is the element-wise mean squared error
+    of FedProto's and FPL's code, also used for I2PFL's Eq. 9, whose text does not say which; "sum"
+    is the squared Euclidean distance.
     """
     error = (wide(z) - wide(prototypes)[labels]).square()
     each = error.mean(dim=1) if over_dimensions == "mean" else error.sum(dim=1)
@@ -104,8 +94,7 @@ def prototype_contrast(
     """Mean -log( sum over own-class prototypes e^(s/t) / sum over all e^(s/t) ), s the cosine.
 
     prototypes (P, d); present (P,); owner (P,) the class of each, None for one per class in order.
-    Samples whose class has no prototype are ignored; if all are, the value and its gradient are 0.
-    A scalar in nats. FPL's and FedAPC's contrast; I2PFL, Eq. 6; FedProc with temperature 1.
+    FPL's and FedAPC's contrast; I2PFL, Eq. 6; FedProc with temperature 1.
     """
     logits = _cosine(z, prototypes) / temperature
     if owner is None:
@@ -124,14 +113,12 @@ def fedpall_contrast(
     temperature: float = 3.0,
     reading: Literal["code", "paper"] = "code",
 ) -> Tensor:
-    """FedPall's contrast with the global prototypes (K, d); a mean over samples, in nats.
+    """FedPall's contrast with the global prototypes (K, d); a mean over samples, may be negative.
 
     "code": the own class is in the denominator too, and there the prototypes are not rescaled:
-    -log( e^(sim(z, G_y)/t) / sum_k e^(<z/|z|, G_k>/t) ). With prototypes shorter than 1 this is
-    not a softmax and may be negative.
+    -log( e^(sim(z, G_y)/t) / sum_k e^(<z/|z|, G_k>/t) ).
     "paper", Eq. 7: cosines everywhere, own class left out of the denominator, whose x is read as
-    the feature of x; it may be negative too. Samples whose class has no prototype are ignored, and
-    under "paper" also those without another class.
+    the feature of x; samples without another class are ignored.
     """
     there = present.bool()
     own = one_hot(labels, len(prototypes))
@@ -149,11 +136,10 @@ def fedpall_contrast(
 def prior_adjusted_cross_entropy(
     z: Tensor, labels: Tensor, prototypes: Tensor, shares: Tensor, temperature: float = 0.9
 ) -> Tensor:
-    """RUCR's unification term: cross-entropy of the cosines with the global prototypes.
+    """RUCR's unification term: cross-entropy of cos(z, G_k) / temperature, prototypes G (K, d).
 
-    prototypes (K, d); shares (K,) each class's share of all samples. The logits are
-    cos(z, G_k) / temperature, and log(share) is added to that of the own class only, as in RUCR's
-    code. A class without a prototype has zeros there, so its logit is 0. A scalar in nats.
+    shares (K,): each class's share of all samples; log(share) is added to the logit of the own
+    class only, as in RUCR's code. A class without a prototype has zeros there, so its logit is 0.
     """
     logits = _cosine(z, prototypes) / temperature
     own = one_hot(labels, len(prototypes))
@@ -161,20 +147,15 @@ def prior_adjusted_cross_entropy(
 
 
 def distill_kl(logits: Tensor, teacher: Tensor) -> Tensor:
-    """KL(q || p) of a teacher's softmax q and a network's p, both logits (b, K), over b K; in nats.
-
-    As in MPFT's code: its Eq. 10 gives neither the direction nor the divisor.
-    """
+    """KL(q || p) of a teacher's softmax q and a network's p, both logits (b, K), over b K. As in
+    MPFT's code: its Eq. 10 gives neither the direction nor the divisor."""
     log_p, log_q = F.log_softmax(logits, dim=1), F.log_softmax(teacher, dim=1)
     return (log_q.exp() * (log_q - log_p)).mean()
 
 
 def mean_regulariser(running: Tensor, reference: Tensor) -> Tensor:
-    """Half the mean squared difference of two feature means (d,): DBE's term without kappa.
-
-    running: this client's running mean of batch features, with its gradient; reference: that of
-    all clients. Zhang et al., DBE (2023), with the factor 0.5 of PFLlib's code.
-    """
+    """Half the mean squared difference of a client's running mean of features (d,) and that of all
+    clients: DBE's term without kappa. Zhang et al. (2023), with the factor 0.5 of PFLlib's code."""
     return 0.5 * (wide(running) - reference).square().mean()
 
 

@@ -1,5 +1,3 @@
-"""FedAvg with a contrast between networks."""
-
 from dataclasses import dataclass
 
 import torch
@@ -46,7 +44,7 @@ class MOON(fl.Method):
         0.5, "authors' and RethinkFL code; FedPall code and MPFT: 1", "code", (1.0,), low=0.001
     )
     references_in_training_mode: bool = fl.hyper(
-        False, "authors' code; RethinkFL code: both references in training mode", "code", (True,)
+        False, "authors' code; RethinkFL code: both references in training mode", "code"
     )
     previous_in_training_mode: bool | None = fl.hyper(
         None,
@@ -57,14 +55,14 @@ class MOON(fl.Method):
         later=True,
     )
     second_pass: bool = fl.hyper(
-        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", (True,), later=True
+        False, "RethinkFL code: twice; BatchNorm's statistics see it", "code", later=True
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("authors' code", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "authors' code", "code")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
-        previous = fl.tensors_of(received, "memory")
+        previous = received["memory"]
         # Tensors that are not sent, such as local BatchNorm, are the client's own in both.
-        shared = {**previous, **fl.tensors_of(received, "model")}
+        shared = {**previous, **received["model"]}
         out = model(batch.x)
         if self.second_pass:
             with torch.no_grad():
@@ -72,10 +70,8 @@ class MOON(fl.Method):
         mode, other = self.references_in_training_mode, self.previous_in_training_mode
         ahead = model.run(shared, batch.x, training=mode).features
         behind = model.run(previous, batch.x, training=mode if other is None else other).features
-        return {
-            "ce": fl.cross_entropy(out.logits, batch.y),
-            "contrast": self.mu * model_contrast(out.features, ahead, behind, self.temperature),
-        }
+        contrast = model_contrast(out.features, ahead, behind, self.temperature)
+        return {"ce": fl.cross_entropy(out.logits, batch.y), "contrast": self.mu * contrast}
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         return dict(server.model)

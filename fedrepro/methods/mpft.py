@@ -27,13 +27,14 @@ class MPFT(fl.Method):
 
     name = "MPFT"
     reference = "zhang2025mpft"
+    averages = False
     needs_embeddings = True
     equations: ClassVar[tuple[str, ...]] = (
         r"\min_A \sum_{p} \mathrm{CE}\big(h(p + A(p)), y_p\big) \ \text{over all prototypes } p",
     )
 
     prototypes: Literal["mean", "cluster", "random"] = fl.hyper(
-        "mean", "Alg. 1: three rules", "stated", ("cluster", "random")
+        "mean", "Alg. 1: three rules", "stated"
     )
     rate: float = fl.hyper(
         0.1, "Table 1: of a class; the mean ignores it", "stated", (0.3, 0.2), low=0.0001, high=1
@@ -51,10 +52,7 @@ class MPFT(fl.Method):
         10, "authors' code; a smaller last one is left out", "code", low=1, later=True
     )
     last_losses: int = fl.hyper(20, "authors' code: batches whose deviation ends it", "code", low=2)
-    bn_policy: fl.BNPolicy = fl.hyper("average", "the adapter has no BatchNorm", "inferred")
-
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
+    bn_policy: fl.BNPolicy = fl.hyper("average", "the adapter has no BatchNorm", "inferred", ())
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return not (tensor.is_fixed or tensor.is_counter)
@@ -87,8 +85,8 @@ class MPFT(fl.Method):
         return torch.from_numpy(means.cluster_centers_).to(z)
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
-        z = torch.cat([fl.tensor_of(upload.message, "prototypes") for upload in uploads])
-        counts = [fl.tensor_of(upload.message, "counts").cpu() for upload in uploads]
+        z = torch.cat([upload.message["prototypes"] for upload in uploads])
+        counts = [upload.message["counts"].cpu() for upload in uploads]
         labels = torch.cat([torch.repeat_interleave(part) for part in counts]).to(z.device)
         with seeded_modules(server.seed):  # whose values are replaced at once
             module = server.new_network(z.shape[1])

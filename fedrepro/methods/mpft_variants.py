@@ -46,10 +46,9 @@ class MPFTVariants(MPFT):
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         message = super().upload(client)
         if self.noise_scale:
-            z = fl.tensor_of(message, "prototypes")
-            noise = torch.randn(z.shape, generator=client.generator, dtype=z.dtype)
-            noisy = z + self.noise_share * self.noise_scale * noise.to(z.device)
-            message["prototypes"] = noisy
+            z = message["prototypes"]
+            noise = torch.randn(z.shape, generator=client.generator, dtype=z.dtype).to(z.device)
+            message["prototypes"] = z + self.noise_share * self.noise_scale * noise
         return message
 
     def before_test(self, protocol: fl.Protocol, last_round: bool) -> tuple[fl.Phase, ...]:
@@ -65,14 +64,11 @@ class MPFTVariants(MPFT):
         fixed = {n: v for n, v in server.model.items() if server.layout[n].is_fixed}
         return {} if self.shots is None else fixed
 
-    def remember(self, client: fl.TrainedClient) -> dict[str, Tensor]:
-        return dict(fl.tensors_of(client.received, "memory"))
-
     def adaptation_loss(
         self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message
     ) -> fl.Terms:
         """CE + lambda KL(p_received || p), Eq. 5."""
-        whole = {**fl.tensors_of(received, "memory"), **fl.tensors_of(received, "model")}
+        whole = {**received["memory"], **received["model"]}
         logits, teacher = model(batch.x).logits, model.run(whole, batch.x).logits
         distance = distill_kl(logits, teacher.detach())
         ce = fl.cross_entropy(logits, batch.y)

@@ -1,5 +1,3 @@
-"""Averaging with clients that use only part of the average."""
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl
@@ -28,9 +26,9 @@ class PartialFed(fl.Method):
         (("projection", "predictor"), ("encoder",), ()),
     )
     local_bn: bool = fl.hyper(
-        True, "ADCOL Sec. 2.3: parameters besides BatchNorm's stay local", "stated", (False,)
+        True, "ADCOL Sec. 2.3: parameters besides BatchNorm's stay local", "stated"
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("ADCOL's printed traffic holds all", "inferred")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "ADCOL's printed traffic holds all", "inferred")
 
     def overwrites(self, tensor: fl.TensorInfo) -> bool:
         own = tensor.part in self.local_parts or (self.local_bn and tensor.is_bn)

@@ -1,5 +1,3 @@
-"""Averaging a network that is adapted to each client before its test."""
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -40,7 +38,7 @@ class PerFedAvg(fl.Method):
         later=True,
         text="Fallah et al., Eq. 3: one gradient step",
     )
-    bn_policy: fl.BNPolicy = fl.averaged_bn("as FedAvg (FedPall code)", "code")
+    bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         alpha, beta = (_or_lr(rate, protocol) for rate in (self.alpha, self.beta))

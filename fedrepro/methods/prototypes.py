@@ -2,8 +2,7 @@
 
 Names used throughout: n samples, N clients, K classes, d feature size; features (n, d), labels
 (n,) in 0..K-1; a stack (N, K, d) has each client's class means, and counts (N, K) their numbers
-of samples, zero if a client has none. A row without samples has zeros and weight 0. Functions
-that draw take a CPU generator and name the order of their draws.
+of samples. A row without samples has zeros and weight 0. Generators are the CPU's.
 """
 
 import warnings
@@ -19,8 +18,7 @@ from torch import Tensor
 from fedrepro.base.errors import FedReproError
 from fedrepro.methods.base import TrainedClient, Upload
 from fedrepro.methods.losses import one_hot, wide
-from fedrepro.methods.messages import Message, tensor_of
-from fedrepro.methods.server import Server
+from fedrepro.methods.server import Message, Server
 
 # At a client.
 
@@ -30,18 +28,18 @@ def class_means(
 ) -> tuple[Tensor, Tensor]:
     """Means (K, d) of the features of each class and counts (K,); zeros where there are none.
 
-    weights (n,): how much each sample counts, by default 1. Can be called under vmap. It is a
-    product with the one-hot labels, because a GPU's indexed sum has no fixed order and so no
-    fixed last bits. Half precision is summed in float32.
+    weights (n,): how much each sample counts, by default 1. Can be called under vmap. Half
+    precision is summed in float32.
     """
     features = wide(features)
     hot = one_hot(labels, classes).to(features.dtype)
     if weights is not None:
         hot = hot * weights.to(features.dtype)[:, None]
     counts = hot.sum(dim=0)
+    # A product: a GPU's indexed sum has no fixed order and so no fixed last bits.
     with torch.autocast(features.device.type, enabled=False):
         sums = hot.T @ features
-    return sums / _nonzero(counts)[:, None], counts
+    return sums / torch.where(counts > 0, counts, 1.0)[:, None], counts
 
 
 # At the server. Each returns prototypes (K, d) and present (K,): False where no client has samples.
@@ -51,8 +49,8 @@ def count_weighted_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
     """sum_i n_i^k c_i^k / sum_i n_i^k: the mean over all clients' samples. FedPall, Eq. 4; RUCR."""
     weights = counts.to(stack.dtype)
     total = weights.sum(dim=0)
-    mean = torch.einsum("nk,nkd->kd", weights, stack) / _nonzero(total)[:, None]
-    return mean, total > 0
+    sums = torch.einsum("nk,nkd->kd", weights, stack)
+    return sums / torch.where(total > 0, total, 1.0)[:, None], total > 0
 
 
 def plain_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,11 +59,8 @@ def plain_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def unit_mean(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-    """Count-weighted mean of the clients' means, each first scaled to length 1.
-
-    The result is not scaled again: its length shows how much the clients agree. FedPall's code and
-    RUCR's rectification.
-    """
+    """Count-weighted mean of the clients' means, each first scaled to length 1; the result is not.
+    FedPall's code and RUCR's rectification."""
     return count_weighted_mean(F.normalize(stack, dim=2), counts)
 
 
@@ -75,8 +70,8 @@ def distance_reweighted(
     """I2PFL's generalised prototypes: a client's weight grows with its distance from the mean.
 
     g^k = sum_i (d_i / sum_j d_j) p_i^k, d_i the Euclidean distance of p_i^k from the plain mean
-    ("squared": its square; Eqs. 3 and 4 leave the norm open). If all distances are 0 (one
-    client only, or all equal) it is the mean. With two clients it always is.
+    ("squared": its square; Eqs. 3 and 4 leave the norm open). If all distances are 0 it is the
+    mean. With two clients it always is.
     """
     owners = (counts > 0).to(stack.dtype)
     mean, present = plain_mean(stack, counts)
@@ -91,12 +86,12 @@ def finch_prototypes(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Ten
     """FPL's cluster prototypes: the clients' means of each class, clustered by FINCH (cosine
     distances, the last partition before all are one), and the plain mean of each cluster.
 
-    Two or three means of a class are always one cluster. Returns prototypes (P, d), owner (P,) and
-    present (P,), always with P = K max(1, N // 2), because every cluster has at least two
-    members: class k owns the rows from k P/K on. The mean of a class's cluster prototypes is
-    `class_means(prototypes, owner, classes, weights=present)`. FedReproError: a mean is not finite.
+    Returns prototypes (P, d), owner (P,) and present (P,), always with P = K max(1, N // 2),
+    because every cluster has at least two members: class k owns the rows from k P/K on. The mean of
+    a class's clusters is `class_means(prototypes, owner, classes, weights=present)`.
+    FedReproError: a mean is not finite.
     """
-    clients, classes, size = stack.shape
+    clients, classes, _ = stack.shape
     places = max(1, clients // 2)
     clusters = torch.full((clients, classes), -1, dtype=torch.long)
     found = stack.detach().cpu()
@@ -109,17 +104,12 @@ def finch_prototypes(stack: Tensor, counts: Tensor) -> tuple[Tensor, Tensor, Ten
     owner = torch.arange(classes, device=stack.device).repeat_interleave(places)
     rows = torch.arange(classes, device=stack.device) * places + clusters.clamp(min=0)
     # Means of a client without samples of the class have weight 0.
-    means, members = class_means(
-        stack.reshape(-1, size),
-        rows.reshape(-1),
-        classes * places,
-        weights=(clusters >= 0).reshape(-1),
-    )
+    known = (clusters >= 0).flatten()
+    means, members = class_means(stack.flatten(0, 1), rows.flatten(), classes * places, known)
     return means, owner, members > 0
 
 
 def _finch(means: np.ndarray) -> np.ndarray:
-    """The cluster of each row, from 0 on."""
     with warnings.catch_warnings():
         # When imported, it warns about a package that it needs from 20,000 rows on.
         warnings.simplefilter("ignore")
@@ -142,8 +132,8 @@ def mix_other_class(z: Tensor, labels: Tensor, classes: int, lam: Tensor, draws:
 
     lam (n,), or () for one value for all; draws (n,) uniform in [0, 1): sample i takes the
     floor(m draws_i)-th of its m samples of other classes, ordered by class and place. If there
-    is none, as in a batch of one class, the sample does not change. Can be called under vmap; the
-    augmented prototypes (Eq. 8) are `class_means(mixed, labels, classes)`.
+    is none it does not change. Can be called under vmap; the augmented prototypes (Eq. 8) are
+    `class_means(mixed, labels, classes)`.
     """
     n = len(labels)
     order = labels.argsort(stable=True)
@@ -170,9 +160,9 @@ def fedpall_mix(
 ) -> Tensor:
     """mask * (alpha z + (1 - alpha) G_y): a FedPall client's upload from its features (n, d).
 
-    Eqs. 9 to 11. One alpha uniform in [low, high], rounded to two decimals, and one mask for all
-    samples, as in the code. There the mask has exactly floor(keep d) ones (`exact`); in Eq. 10
-    each place is drawn separately. Draws: alpha, then the mask.
+    Eqs. 9 to 11. One alpha uniform in [low, high], rounded to two decimals, and then one mask for
+    all samples, as in the code. There the mask has exactly floor(keep d) ones (`exact`); in Eq. 10
+    each place is drawn separately.
     """
     alpha = round(low + (high - low) * torch.rand((), generator=generator).item(), 2)
     size = z.shape[1]
@@ -182,11 +172,6 @@ def fedpall_mix(
         kept = torch.rand(size, generator=generator) < keep
     mixed = alpha * z + (1 - alpha) * prototypes.to(z.dtype)[labels]
     return mixed * kept.to(z.device, z.dtype)
-
-
-def _nonzero(total: Tensor) -> Tensor:
-    """The total as a divisor: 1 where it is 0."""
-    return torch.where(total > 0, total, 1.0)
 
 
 HELD = ("prototypes", "present")
@@ -199,10 +184,9 @@ class PrototypeMessages:
     The server keeps a table ``prototypes`` (P, d) and a mask ``present`` (P,) of the used rows, at
     first none; it sends both, and its tensors named in `received_too`. A client sends
     ``prototypes``, one row per class it has (`sends_all`: of zeros for the others), and, by
-    `tells`, the classes' (K,) numbers of images or a mask. Fields a method may have: whether the
-    means' features are in training mode, and of images augmented as in training; whether a class's
-    means are weighted by "images", or equally by "clients"; the share of the last round's
-    prototypes in the next (I2PFL, Eq. 5), None if only the new are kept.
+    `tells`, the classes' (K,) numbers of images or a mask. decay: the share of the last round's
+    prototypes in the next (I2PFL, Eq. 5), None if only the new are kept. It and the three before
+    may be a method's fields.
     """
 
     tells: ClassVar[Literal["counts", "present"]] = "present"
@@ -260,8 +244,8 @@ class PrototypeMessages:
 
     def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
         """The uploads in the form of `joined`, one row per upload."""
-        told = torch.stack([tensor_of(upload.message, self.tells) for upload in uploads])
-        sent = torch.cat([tensor_of(upload.message, "prototypes") for upload in uploads])
+        told = torch.stack([upload.message[self.tells] for upload in uploads])
+        sent = torch.cat([upload.message["prototypes"] for upload in uploads])
         if self.sends_all:
             return sent.view(*told.shape, -1), told
         stack = sent.new_zeros(*told.shape, sent.shape[1])
@@ -278,4 +262,4 @@ def empty_table(server: Server, *rows: int) -> tuple[Tensor, Tensor]:
 
 def received_table(received: Message) -> tuple[Tensor, Tensor]:
     """The prototypes (P, d) that a client received and their mask (P,)."""
-    return tensor_of(received, "prototypes"), tensor_of(received, "present")
+    return received["prototypes"], received["present"]

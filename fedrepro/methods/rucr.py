@@ -10,12 +10,12 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
-from fedrepro.methods.prototypes import PrototypeMessages, count_weighted_mean, unit_mean
+from fedrepro.methods.prototypes import count_weighted_mean, unit_mean
 from fedrepro.models.base import Output, WrappedModel
 
 
 @dataclass(frozen=True)
-class RUCR(PrototypeMessages, fl.Method):
+class RUCR(fl.PrototypeMessages, fl.Method):
     """FedAvg with features pulled towards global prototypes, and a predictor trained on mixtures.
 
     Unification: CE + weight * cross-entropy of the cosines with the global prototypes, with the log
@@ -46,9 +46,7 @@ class RUCR(PrototypeMessages, fl.Method):
     )
     lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), low=0, high=1)
     # mixtures need the whole received network, so no policy keeps a part of it at the client
-    bn_policy: Literal["average", "first"] = fl.hyper(
-        "average", "as FedAvg (FedPall code)", "code", ("first",)
-    )
+    bn_policy: Literal["average", "first"] = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
         return TwoEntrances(module)
@@ -59,20 +57,15 @@ class RUCR(PrototypeMessages, fl.Method):
     def rectification(self, protocol: fl.Protocol) -> fl.Phase:
         epochs = self.rectify_epochs or protocol.local_epochs
         step = fl.OptimizerSpec(lr=self.rectify_lr)
-        return fl.Phase("rectify", epochs, self.is_predictor, step, loss="rectify")
-
-    def is_predictor(self, tensor: fl.TensorInfo) -> bool:
-        return tensor.part == "predictor"
+        return fl.Phase("rectify", epochs, lambda t: t.part == "predictor", step, loss="rectify")
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        anchors = fl.tensor_of(received, "anchors" if "anchors" in received else "prototypes")
-        how = fl.tensor_of(received, "shares"), self.temperature
-        unify = prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
-        return {
-            "ce": fl.cross_entropy(out.logits, batch.y),
-            "unify": self.weight * unify * fl.tensor_of(received, "present").any(),
-        }
+        anchors = received["anchors" if "anchors" in received else "prototypes"]
+        how = received["shares"], self.temperature
+        unify = self.weight * prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
+        ce = fl.cross_entropy(out.logits, batch.y)
+        return {"ce": ce, "unify": unify * received["present"].any()}
 
     def draw(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.rand(n, 2, generator=generator)
@@ -80,7 +73,7 @@ class RUCR(PrototypeMessages, fl.Method):
     def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         """Cross-entropy of one mixture per image, if its class has a prototype."""
         assert batch.draws is not None
-        network, prototypes = fl.tensors_of(received, "model"), fl.tensor_of(received, "prototypes")
+        network, prototypes = received["model"], received["prototypes"]
         k = (batch.draws[:, 0] * len(prototypes)).long().clamp(max=len(prototypes) - 1)
         lam = self.lam_low + (self.lam_high - self.lam_low) * batch.draws[:, 1:]
         lam = lam.mul(100).round().div(100)
@@ -88,7 +81,7 @@ class RUCR(PrototypeMessages, fl.Method):
         mixed = lam * prototypes[k] + (1 - lam) * F.normalize(z.to(lam.dtype), dim=1)
         # in evaluation mode, as in both codes: mixtures do not update BatchNorm
         logits = model.run({**network, **model.params}, mixed).logits
-        counts = fl.tensor_of(received, "present")[k]
+        counts = received["present"][k]
         each = F.cross_entropy(logits, k, reduction="none")
         return {"rectify": (each * counts).sum() / counts.sum().clamp(min=1)}
 

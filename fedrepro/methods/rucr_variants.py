@@ -19,10 +19,9 @@ class RUCRVariants(RUCR):
         "FedPall code joins unit-length prototypes; the authors' code does so for rectification "
         "only and unifies with plain means",
         "code",
-        ("raw",),
     )
     rectify_at: Literal["start", "end"] = fl.hyper(
-        "start", "FedPall code rectifies after the test; the authors' before", "code", ("end",)
+        "start", "FedPall code rectifies after the test; the authors' before", "code"
     )
     rectify_last: int | None = fl.hyper(
         None, "FedPall code: all rounds; the authors': r >= R - 20 of 150", "code", (20,), low=0
@@ -37,7 +36,7 @@ class RUCRVariants(RUCR):
         later=True,
     )
     prototypes_of_augmented_images: bool = fl.hyper(
-        False, "of the images; FedPall code: its training loader", "code", (True,), later=True
+        False, "of the images; FedPall code: its training loader", "code", later=True
     )
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
@@ -56,4 +55,4 @@ class RUCRVariants(RUCR):
 
     def rectify(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = super().rectify(model, batch, received)
-        return {name: fl.tensor_of(received, "schedule") * term for name, term in terms.items()}
+        return {name: received["schedule"] * term for name, term in terms.items()}

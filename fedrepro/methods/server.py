@@ -1,6 +1,7 @@
-"""The server of a federated run: the shared network, and other state of a method."""
+"""The server of a federated run, and the messages between it and the clients."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,19 +10,78 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import register_pytree_node, tree_leaves
 
 from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.transforms import epoch_batches
-from fedrepro.methods.messages import Network
 from fedrepro.models import FLModel, TensorInfo, build_model
+from fedrepro.models.base import architecture, run_with
+
+#: Payloads by kind ("model", "representations", "discriminator", ...): a tensor, a mapping of named
+#: tensors, or a `Network` each.
+Message = dict[str, Any]
+OWN = ("memory", "schedule")  # kinds that a loss receives but that are not sent
+
+
+class Network:
+    """A sent network: its weights are sent; the receiver can call it, but does not train it.
+
+    training: whether the receiver's BatchNorm uses the batch's own statistics.
+    """
+
+    def __init__(self, module: nn.Module, training: bool = False) -> None:
+        self.tensors = {
+            name: value.detach().clone()
+            for name, value in module.state_dict().items()
+            if not name.endswith("num_batches_tracked")
+        }
+        self._skeleton = architecture(module, training)
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """The network's output; gradients flow to the inputs, not to its weights."""
+        return run_with(self._skeleton, self.tensors, inputs)  # type: ignore[no-any-return]
+
+
+def _filled(tensors: Iterable[Any], context: tuple[nn.Module, bool]) -> Network:
+    network = Network.__new__(Network)
+    (network.tensors,), (network._skeleton, _) = tensors, context
+    return network
+
+
+# So vmap, and everything that walks through a message, finds the tensors of a network in it.
+register_pytree_node(
+    Network, lambda sent: ([sent.tensors], (sent._skeleton, sent._skeleton.training)), _filled
+)
+
+
+def payload_bytes(payload: Any) -> int:
+    """Bytes of the tensors of one payload."""
+    return sum(value.nbytes for value in tree_leaves(payload))
+
+
+def count_bytes(messages: Iterable[Message]) -> dict[str, int]:
+    """Bytes by kind, summed over messages. Ids, names and framing, which every method needs, are
+    not counted, nor what a client has itself: its ``memory``, and a ``schedule``, values that
+    follow from the round's number. If a message has ``present``, only the rows that it marks as
+    used are counted: the others only keep the table's shape the same in all rounds."""
+    total: Counter[str] = Counter()
+    for message in messages:
+        present = message.get("present")
+        for kind, payload in message.items():
+            if kind in OWN:
+                continue
+            if isinstance(payload, Tensor) and payload.ndim == 2 and isinstance(present, Tensor):
+                payload = payload[present] if len(payload) == len(present) else payload
+            total[kind] += payload_bytes(payload)
+    return total
 
 
 @dataclass(eq=False)
 class Server:
     """The server's state between rounds.
 
-    model: every tensor of the network by name (those that are never sent keep their first value).
+    model: every tensor of the network by name; those that are never sent keep their first value.
     clients, classes: their numbers. modules: networks that a method trains here. tensors:
     anything else it keeps. log: values for the run's curve in this round, by name.
     """
@@ -100,8 +160,8 @@ class Server:
 
     @torch.no_grad()
     def accuracy(self, name: str, inputs: Tensor, labels: Tensor, training: bool = False) -> float:
-        """A server's network's accuracy in percent in a mode; the network does not change. In
-        training mode BatchNorm reads all inputs as one batch."""
+        """A server's network's accuracy in percent; the network does not change. In training mode
+        BatchNorm reads all inputs as one batch."""
         parts = [inputs] if training else inputs.split(self.protocol.batch_size)
         logits = torch.cat([self.network(name, training)(p.to(self.device)) for p in parts])
         return 100 * float((logits.argmax(1) == labels.to(self.device)).double().mean())
@@ -116,8 +176,8 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
-        parts = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
-        copies = {name: v.clone() for name, v in flat({"tensors": self.tensors, **parts}).items()}
+        changed = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
+        copies = {n: v.clone() for n, v in flat({"tensors": self.tensors, **changed}).items()}
         return flat({"model": self.model}) | copies
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:

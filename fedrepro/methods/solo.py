@@ -1,5 +1,3 @@
-"""Training without communication."""
-
 from dataclasses import dataclass
 
 import fedrepro.methods.api as fl
@@ -15,12 +13,10 @@ class SOLO(fl.Method):
 
     name = "SOLO"
     reference = "li2023adcol"
+    averages = False
     keeps_optimizer = True
     equations = (
         r"\min_{w_i} \; \mathrm{CE}\big(h(f(x)), y\big) \quad \text{each } i \text{ alone}",
     )
 
-    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing travels (ADCOL, Sec. 5.1)", "stated")
-
-    def shares(self, tensor: fl.TensorInfo) -> bool:
-        return False
+    bn_policy: fl.BNPolicy = fl.hyper("local", "nothing travels (ADCOL, Sec. 5.1)", "stated", ())

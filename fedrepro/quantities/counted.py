@@ -25,8 +25,8 @@ from fedrepro.data.embeddings import embedder, encode
 from fedrepro.data.splits import make_split
 from fedrepro.federated.rounds import Training
 from fedrepro.methods import create
-from fedrepro.methods.messages import Message, Network, count_bytes, payload_bytes
 from fedrepro.methods.prototypes import class_means, plain_mean
+from fedrepro.methods.server import Message, Network, count_bytes, payload_bytes
 from fedrepro.models import build_model, discriminator, parameter_count
 from fedrepro.quantities.base import Asked, Figure, Values, quantity
 from fedrepro.records.record import compact, environment, short_hash, tsne

@@ -2,7 +2,7 @@
 
 import threading
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pandas as pd
@@ -15,10 +15,9 @@ from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.engine import LoopEngine, StackedEngine
 from fedrepro.federated.rounds import Training
-from fedrepro.methods.base import BN_POLICIES, Method, Phase
+from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.methods.losses import cross_entropy
-from fedrepro.methods.messages import tensors_of
 from tests import toys
 from tests.data.made import one_line
 
@@ -81,7 +80,7 @@ OPTIMIZERS = {
 
 TURNED = {"data__rotate": 20.0, "data__normalise": "imagenet", "rounds": 2}
 SETTINGS = {
-    **{f"BatchNorm: {policy}": {"fields": {"bn_policy": policy}} for policy in BN_POLICIES},
+    **{f"BatchNorm: {policy}": {"fields": {"bn_policy": policy}} for policy in get_args(BNPolicy)},
     **{name: {"name": "FedRep", "optimizer": spec} for name, spec in OPTIMIZERS.items()},
     "projection": {"model": "small-cnn", "sizes": (13, 9), "rounds": 2, "local_epochs": 1},
     "float32": {"precision": "float32", "tolerance": 1e-4},
@@ -126,7 +125,7 @@ class Odd(Method):
         # only what trains the head reaches it; the other phases leave it without a gradient
         if all(name.startswith("predictor") for name in model.params):
             return {"ce": cross_entropy(again.logits, batch.y)}
-        points = tensors_of(received, "anchors")["points"]
+        points = received["anchors"]["points"]
         return {"pull": (features[:, None] - points).square().mean()}
 
 

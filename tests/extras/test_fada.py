@@ -12,8 +12,7 @@ from fedrepro.base.progress import Silent
 from fedrepro.data.federation import Samples
 from fedrepro.extras.fada_parts import Disentangled, information_bound, within_clusters
 from fedrepro.methods.base import Batch, Upload
-from fedrepro.methods.messages import Network
-from fedrepro.methods.server import Server
+from fedrepro.methods.server import Network, Server
 from fedrepro.models import build_model, layout
 from fedrepro.models.networks import Panel
 from tests import toys

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedrepro.base.progress import Silent
-from fedrepro.methods.messages import Network, count_bytes, payload_bytes
+from fedrepro.methods.server import Network, count_bytes, payload_bytes
 from tests import toys
 from tests.methods.test_methods import record_messages, training
 

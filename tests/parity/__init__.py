@@ -22,7 +22,7 @@ from fedrepro.base.protocol import parse_protocol
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
-from fedrepro.methods.messages import Message, Network
+from fedrepro.methods.server import Message, Network
 from fedrepro.models import MODELS, FLModel, build_model, discriminator
 
 FOLDER = Path(__file__).parent

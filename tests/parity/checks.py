@@ -18,9 +18,9 @@ from fedrepro.engine import Job, Trained
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, LocalModel, Method, TrainedClient, Upload
 from fedrepro.methods.fedproto_variants import NearestPrototype
-from fedrepro.methods.messages import Message
 from fedrepro.methods.prototypes import PrototypeMessages, class_means
 from fedrepro.methods.rucr import TwoEntrances
+from fedrepro.methods.server import Message
 from fedrepro.models import FLModel, Output
 from fedrepro.models.base import ShiftedModel
 
