@@ -345,7 +345,7 @@ def claims(
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
 
-    names = [papers.load(name).name for name in ([paper] if paper else papers.list())]
+    names = [papers.load(name).name for name in ([paper] if paper else papers.names())]
     from fedrepro.report.claim_views import main_claims  # torch comes with it
     from fedrepro.report.claims import of_recorded
     from fedrepro.report.printout import claim_lines

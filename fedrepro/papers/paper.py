@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel
 
@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 
 COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
 SAME = ("label", "method", "alternative", "column", "tuned", "constant")  # of an arm as written
-Named = TypeVar("Named", Table, Experiment)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of an experiment for each seed. ``label`` is the row's name in the printed table
-    (``alternative``: a second reading of the paper, which has no row there). row, column: the
-    printed place of its mean accuracy if each arm has one (kind ``grid``). tuned: fields that
-    get a tuned value; empty: the protocol's setting gets it. constant: as in `ArmSpec`. tuning:
-    its budget; None if nothing of it is tuned here. seed: of a trial; None: each seed asked for."""
+    """One run of an experiment for each seed. label, row, column, alternative, tuned, constant: as
+    in `ArmSpec`. tuning: its budget; None if nothing of it is tuned here. seed: of a trial; None:
+    each seed asked for."""
 
     label: str
     method: str
@@ -54,8 +51,7 @@ class Arm:
     seed: int | None = field(default=None, repr=False)
 
     def trials(self) -> "Trials":
-        """Each tried value and this arm with it: for all rounds, and for a trial's rounds. None if
-        nothing is tuned."""
+        """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
         if (tuning := self.tuning) is None:
             return
         for value in tuning.values[self.protocol.scale]:
@@ -87,9 +83,8 @@ Trials = Iterator[tuple[str, Arm, Arm]]
 
 
 class Paper(BaseModel, frozen=True, extra="forbid"):
-    """One of the papers: the content of its files. columns: our domains' names in print.
-    method_settings_on: by protocol, differing settings. filed: the authors' own files behind the
-    printed numbers."""
+    """A paper: the content of its files. columns: our domains' names in print. method_settings_on:
+    by protocol, differing settings. filed: the authors' own files behind the printed numbers."""
 
     name: str
     short: str
@@ -122,11 +117,13 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def table(self, name: str) -> Table:
         """A printed table by id; FedReproError, with the choices, if there is none."""
-        return _pick(self.tables, name, f"printed table of {self.short}")
+        known = {table.id: table for table in self.tables}
+        return known[one_of(name, known, f"printed table of {self.short}")]
 
     def experiment(self, name: str) -> Experiment:
         """An experiment by id; FedReproError, with the choices, if there is none."""
-        return _pick(self.experiments, name, f"experiment of {self.short}")
+        known = {experiment.id: experiment for experiment in self.experiments}
+        return known[one_of(name, known, f"experiment of {self.short}")]
 
     def named(self, name: str, scale: str) -> list[Experiment]:
         """An experiment by id; for ``all`` every one that runs at a scale without being named."""
@@ -148,7 +145,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         (or, where it is silent, the one that ``sources`` justifies). experiment: the protocol of
         its own data if this data set replaces them there."""
         kind = folders.kind(dataset)
-        flat: dict[str, Any] = {"data.dataset": kind, "scale": _scale(scale)}
+        flat: dict[str, Any] = {"data.dataset": kind, "scale": scale}
         for layer in self._layers(self._base(dataset, experiment), dataset, scale):
             flat |= {key: setting.value for key, setting in layer.items()}
         flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
@@ -281,8 +278,8 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
         """Settings from the paper's own to the scale's, later ones winning."""
-        spec, own = self.scales.get(_scale(scale)), folders.kind(dataset)
-        changes = spec.changes if spec is not None else {}
+        spec = self.scales.get(cast(Scale, one_of(scale, get_args(Scale), "scale")))
+        changes, own = spec.changes if spec is not None else {}, folders.kind(dataset)
         of_scale = changes.get(own, changes.get(base, {}))
         layers = [self.protocols[base], self.dataset(dataset).changes, of_scale]
         if own == folders.FOLDER and own not in changes:  # a scale's rules are for the paper's data
@@ -290,19 +287,10 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         return layers
 
 
-def _scale(name: str) -> Scale:
-    return cast(Scale, one_of(name, get_args(Scale), "scale"))
-
-
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:
     """The protocol with `each` clients in every domain of its table, or else of its data set."""
     table = dict.fromkeys(protocol.data.allocation.clients or DATASETS[protocol.data.dataset], each)
     return protocol.changed(**{"data.allocation.rule": "table", "data.allocation.clients": table})
-
-
-def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
-    by_id = {item.id: item for item in items}
-    return by_id[one_of(name, by_id, what)]
 
 
 def as_text(value: Any) -> str:

@@ -249,7 +249,7 @@ def needed(
     for scale in scales:
         size, speed = _size(paper, rows, dataset, scale, known), _speed(scale, paper.name)
         cost = "hours not known before the images are read"
-        if size is not None and (speed := speed or _speed(scale, *papers.list())):
+        if size is not None and (speed := speed or _speed(scale, *papers.names())):
             cost = f"about {hours(size / speed)} of one core at {speed:.2g} PFLOP per hour"
         costs.append(f"--scale {scale} ({cost})")
     said = " and ".join(

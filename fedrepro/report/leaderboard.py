@@ -181,7 +181,7 @@ def in_short(found: Results, experiment: str, page: str) -> str:
     if isinstance(order, Html):
         return ""
     place = order["mean rank"].dropna()
-    own = [*(papers.load(name).short for name in papers.list()), "FedAvg"]
+    own = [*(papers.load(name).short for name in papers.names()), "FedAvg"]
     scale = "` and `".join({study.scale for study in found.holding(experiment)})
     first, rest = (
         ", ".join(f"{name} {rank:.1f}" for name, rank in some.items())

@@ -159,7 +159,7 @@ def whole_protocol() -> Html:
     """Runs under the papers' own protocols: rows and verdicts of each printed table and data set
     with a run at scale paper."""
     rows = []
-    for paper in papers.list():
+    for paper in papers.names():
         found = recorded(paper).where(scale="paper")
         tables = [n for n in found.experiments if found.paper.experiment(n).table]
         for name in filter(found.runs, tables):
