@@ -266,18 +266,17 @@ def sweep_command(
 
     check_place(on, scheduler)
     labels = {label for name in names for label in papers.load(name).labels}
-    planned = plan(
-        names,
-        _seeds(seeds),
-        scale=scale,
-        datasets=_split(dataset) or (),
-        methods=_split(methods, labels),
-        experiment=experiment,
-        changes=changes_of(changes),
-        device=device,
-        data_root=data_root,
-        runs=runs,
-    )
+    changed = changes_of(changes)
+    common = {
+        "experiment": experiment,
+        "methods": _split(methods, labels),
+        "scale": scale,
+        **({"changes": changed} if changed else {}),
+        "device": device,
+        "data_root": str(data_root.expanduser().resolve()) if data_root else None,
+        "runs_dir": str(runs.expanduser().resolve()),
+    }
+    planned = plan(names, _split(dataset), _seeds(seeds), common)
     _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)
 
 

@@ -15,7 +15,6 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Experiment, Paper, Table
-from fedrepro.quantities.noise import tested_images
 from fedrepro.records import Probe, Record, federation_of
 
 ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may hold quantities
@@ -40,14 +39,11 @@ class Result:
     def label(self) -> str:
         return self.arm.label
 
-    @property
-    def clients(self) -> int:
-        return len(self.record.data["clients"])
-
     def curve(self) -> pd.DataFrame:
         """By round: test accuracy per domain, `avg`, and `bytes`, one client's traffic so far."""
         table = metrics.accuracies(self.record.curve)
-        sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum() / self.clients
+        sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum()
+        sent /= len(self.record.data["clients"])
         table["bytes"] = sent.reindex(table.index, method="ffill").fillna(0.0)
         return table
 
@@ -197,6 +193,13 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     return rows
 
 
+def tested_images(record: Record) -> dict[str, int]:
+    """Number of test images by domain."""
+    counts = pd.DataFrame(record.data["counts"])
+    found: dict[str, int] = counts[counts.split == "test"].groupby("domain").images.sum().to_dict()
+    return found
+
+
 def _one_image(record: Record, column: str) -> float:
     """The most that one test image moves an accuracy by, from 0 to 1."""
     images = tested_images(record)
@@ -224,8 +227,6 @@ def _of_run(result: Result, column: str) -> Row:
 def wide(rows: Sequence[Row]) -> pd.DataFrame:
     """Our numbers as a table: one row per method, one column per column."""
     frame = pd.DataFrame(rows)
-    methods, columns = list(dict.fromkeys(frame.method)), list(dict.fromkeys(frame.column))
-    table = frame.pivot_table(
-        index="method", columns="column", values="value", aggfunc="mean", dropna=False
-    )
-    return table.reindex(index=methods, columns=columns).rename_axis(index=None, columns=None)
+    table = frame.pivot_table("value", "method", "column", aggfunc="mean", dropna=False)
+    table = table.reindex(index=frame.method.unique(), columns=frame.column.unique())
+    return table.rename_axis(index=None, columns=None)

@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from fedrepro.papers import Claim, Comparison, Paper
+from fedrepro.quantities.accuracy import Noise, combined
 from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours
-from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
 from fedrepro.report.comparison import (
     LEVEL,

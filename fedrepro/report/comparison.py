@@ -15,9 +15,9 @@ from scipy.special import stdtrit  # scipy.stats takes a second to import
 from fedrepro import papers
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Comparison, Paper
+from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
-from fedrepro.quantities.noise import combined
 from fedrepro.records import Record
 from fedrepro.report.results import recorded
 

@@ -16,8 +16,8 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
 from fedrepro.papers.schema import Tuning
+from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import wide
-from fedrepro.quantities.noise import combined
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results

@@ -14,7 +14,7 @@ from fedrepro import papers
 from fedrepro.base.protocol import Protocol
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
-from fedrepro.quantities.noise import tested_images
+from fedrepro.quantities.base import tested_images
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record
 from fedrepro.records.record import environment
