@@ -1,10 +1,11 @@
 """Long runs by priority, in processes with one thread each, stopped and resumed at any time; on a
-GPU if there is one. A list names the runs. A worker, a process of its own, trains one run and
-writes its progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
+GPU if there is one. A worker, a process of its own, trains one run of a list and writes its
+progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
 
 import contextlib
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -19,7 +20,6 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import psutil
 import yaml
 from filelock import FileLock, Timeout
@@ -39,11 +39,9 @@ HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "P
 
 
 class Entry(BaseModel, frozen=True, extra="forbid"):
-    """Rows of one experiment, for some seeds: all rows of a seed, then those of the next seed.
-
-    methods: rows by label; None: all. changes: as in `Study`. pflop: a run's floating point
-    operations in 1e15, shown until some run has read the data and it is counted. note: for readers.
-    """
+    """Rows of one experiment: all of one seed, then those of the next. methods: rows by label, None
+    for all. changes: as in `Study`. pflop: a run's floating point operations in 1e15, shown until
+    some run has read the data and it is counted. note: for readers."""
 
     paper: str
     experiment: str
@@ -94,10 +92,10 @@ class Run:
         """It depends only on what is trained."""
         asked, arm = self.study(None, None)
         experiment = asked.paper.experiment(self.entry.experiment)
-        config = asked.spec(arm).config()
+        config = json.dumps(asked.spec(arm).config())
         nameless = replace(arm, label="", row="", column=None, alternative=False)
         # The kind decides what else is measured, such as leakage.
-        what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
+        what = repr((config, nameless, experiment.tuning, experiment.kind == "leakage"))
         return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
@@ -171,6 +169,8 @@ def _alive(pid: int, born: float) -> bool:
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     """One line per run and one of totals. Hours come from the speed of the runs trained here."""
+    import numpy as np  # not above: a worker sets its threads first
+
     from fedrepro.quantities.costs import pflop
     from fedrepro.report.text import aligned
 
@@ -217,7 +217,7 @@ def _share(said: dict[str, Any], rounds: str) -> float:
 
 
 def _number(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+    return "-" if math.isnan(value) else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 # The parent.

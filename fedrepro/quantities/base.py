@@ -22,8 +22,8 @@ ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may
 
 @dataclass(frozen=True)
 class Result:
-    """One arm's finished run. trials: where a setting was tuned, the runs of its values in
-    words. past: its settings are not those that the paper's file asks for today."""
+    """One arm's finished run. trials: the runs of a tuned setting's values. past: its settings are
+    not those that the paper's file asks for today."""
 
     arm: Arm
     record: Record
@@ -50,8 +50,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Asked:
-    """The input of a quantity: an experiment of a paper under a protocol, and its finished runs
-    (none if nothing is trained). runs: the folder for figures' arrays."""
+    """The input of a quantity: an experiment under a protocol, and its finished runs, if any.
+    runs: the folder for figures' arrays."""
 
     paper: Paper
     experiment: Experiment
@@ -101,8 +101,7 @@ class Figure:
     facts: dict[str, Any]
 
 
-# Row, column and value of each number; the value is None if the target was not reached, or there is
-# none. A fourth item has further keys for `cells`.
+# Row, column and value of each number, None if there is none; a fourth item has keys for `cells`.
 Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, dict[str, Any]]]
 Computes = Callable[[Asked], Values]
 
@@ -110,9 +109,9 @@ Computes = Callable[[Asked], Values]
 @dataclass(frozen=True)
 class Quantity:
     """A printed quantity. values: computes its numbers. counted: they do not depend on chance.
-    given: they are input of the protocol. per_arm: no row mixes arms in one column. probe: a
-    measurement at the end of a training. figure: computes the arrays of a figure. whole: for
-    accuracies, the number if all images are right (100 or 1); 0 for other numbers."""
+    given: they are input of the protocol. per_arm: no row mixes arms in one column. probe: measures
+    at the end of a training. figure: computes the arrays of a figure. whole: an accuracy if all
+    images are right (100 or 1); 0 for other numbers."""
 
     values: Computes
     counted: bool = False
@@ -152,9 +151,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
     image moves it by, and parts: each run it follows from, after what its accuracy (0 to 1) counts.
-    Where that is another column's than the printed one, `of` names it.
-    An arm whose training diverged has no value but a reason in each column that its row lacks.
-    Printed rows that are not of one arm (such as a ratio of two) get none."""
+    Where that is another column's than the printed one, `of` names it. An arm whose training
+    diverged has no value but a reason in each column that its row lacks."""
     kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
@@ -219,8 +217,7 @@ def _of_run(result: Result, column: str) -> Row:
         for domain in domains
         for short, clause in zip(plain[domain], said[domain], strict=True)
     ]
-    standin = any(domain in data["standins"] for domain in domains)
-    cut = any(domain in data["subsets"] for domain in domains)
+    standin, cut = (any(one in data[key] for one in domains) for key in ("standins", "subsets"))
     return {"standin": standin, "subset": cut, "caveats": list(dict.fromkeys(caveats))}
 
 
