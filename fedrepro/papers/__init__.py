@@ -51,16 +51,16 @@ def load(name: str) -> Paper:
 def experiments(paper: str | None = None) -> list[dict[str, str]]:
     """Every table and figure of one paper or of all: paper, id, dataset, caption, state, reason."""
     return [
-        {"paper": name, **experiment.model_dump(include=LISTED)}
-        for name in ([paper] if paper is not None else names())
-        for experiment in load(name).experiments
+        {"paper": one.name, **experiment.model_dump(include=LISTED)}
+        for one in map(load, names() if paper is None else [paper])
+        for experiment in one.experiments
     ]
 
 
 def read_paper(path: Path) -> Paper:
-    """Read ``<name>.yaml``, ``<name>.tables.yaml`` unless the first has ``tables``, and
-    ``<name>.authors.yaml`` if it exists. An experiment with a table's id shows that table unless
-    it says otherwise. FedReproError: the first mistake, in one line."""
+    """Read ``<name>.yaml``, ``<name>.tables.yaml`` unless the first has ``tables``, and any
+    ``<name>.authors.yaml``. An experiment with a table's id shows that table unless it says
+    otherwise. FedReproError: the first mistake, in one line."""
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:
         raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))
@@ -101,9 +101,8 @@ NAME = re.compile(r'^    name = "(.+)"$', re.MULTILINE)  # in the class of a met
 @dataclass
 class Question:
     """A paper on one data set at one scale for one seed. dataset: a name, or ``folder:PATH``, which
-    becomes the name that its content gives it. only: labels or methods of the arms to run (all
-    where None). changes: settings of the protocol to replace, dotted keys as `Protocol.changed`
-    takes them; not at scale paper, which is the paper's own."""
+    becomes the name that its content gives it. only: labels or methods of the arms to run, None for
+    all. changes: settings of the protocol to replace, as `Protocol.changed` takes them."""
 
     paper: Paper
     dataset: str
@@ -141,8 +140,8 @@ class Question:
         return self.paper.protocol(self.dataset, self.scale).changed(**self.changes)
 
     def chosen(self, experiment: str) -> list[str]:
-        """Ids behind an experiment's name; `all` stands for all that run on this data set at this
-        scale without being named. Those of which `only` leaves no row are left out."""
+        """Ids behind an experiment's name; `all`: that run on this data set at this scale without
+        being named. Those of which `only` leaves no row are left out."""
         ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
         if experiment == "all":
             ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
@@ -151,25 +150,21 @@ class Question:
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
         names and the experiment does not hold has a row of its own beside other methods'."""
-        only = self.only or ()
+        only, specs = self.only or (), self.paper.arm_specs(experiment)
+        held, labels = {spec.method for spec in specs}, {spec.label for spec in specs}
+        compares = len(held) > 1 and self.paper.experiment(experiment).kind in COMPARES
+        others = self._methods - held - labels if compares else ()
+        also = [method for method in only if method in others]
         return [
             replace(arm, protocol=arm.protocol.changed(**self.changes))
-            for arm in self.paper.arms(experiment, self.dataset, self.scale, self._also(experiment))
+            for arm in self.paper.arms(experiment, self.dataset, self.scale, also)
             if not only or arm.label in only or arm.method in only
         ]
 
-    def _also(self, experiment: str) -> list[str]:
-        specs = self.paper.arm_specs(experiment)
-        held = {spec.method for spec in specs}
-        if len(held) < 2 or self.paper.experiment(experiment).kind not in COMPARES:
-            return []
-        labels = {spec.label for spec in specs}
-        return [m for m in self.only or () if m in self._methods and m not in held | labels]
-
 
 def known_methods(asked: Sequence[str]) -> frozenset[str]:
-    """Methods by name. torch is imported only for a name that the package's own files do not have,
-    and only if a method may be from elsewhere: a file, another package, or registered here."""
+    """Methods by name. torch is imported only for a name that is not in the package's own files, if
+    a method may be from elsewhere: a file, another package, or registered here."""
     known = written()
     if known.issuperset(asked):
         return known

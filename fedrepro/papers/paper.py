@@ -196,12 +196,12 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             raise FedReproError(
                 f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
-        base, protocol = self._base(dataset, name), self.protocol(dataset, scale, name)
-        if protocol.scale in experiment.clients_each:
-            protocol = _equal_clients(protocol, experiment.clients_each[protocol.scale])
+        protocol = self.protocol(dataset, scale, name)
+        if each := experiment.clients_each.get(protocol.scale):
+            protocol = _equal_clients(protocol, each)
+        how = protocol, self._base(dataset, name), self._tuning(experiment, dataset, protocol.scale)
         own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
-        tuning = self._tuning(experiment, dataset, protocol.scale)
-        return [self._arm(spec, protocol, base, tuning) for spec in [*self.arm_specs(name), *own]]
+        return [self._arm(spec, *how) for spec in [*self.arm_specs(name), *own]]
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen, with reused arms included."""
@@ -214,12 +214,11 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def _tuning(self, experiment: Experiment, dataset: str, scale: Scale) -> Tuning | None:
         """An experiment's tuning on a data set at a scale, if any. Reused arms keep theirs."""
-        tuning, base = experiment.tuning, self._base(dataset, experiment.id)
-        if tuning is None and experiment.arms_of is not None:
-            return self._tuning(self.experiment(experiment.arms_of), dataset, scale)
-        if tuning is None or scale not in tuning.values:
-            return None
-        return tuning if base in (tuning.protocols or (base,)) else None
+        while (tuning := experiment.tuning) is None and experiment.arms_of is not None:
+            experiment = self.experiment(experiment.arms_of)
+        base = self._base(dataset, experiment.id)
+        fits = tuning and scale in tuning.values and base in (tuning.protocols or (base,))
+        return tuning if fits else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets of an experiment: those that follow its protocol; the embedded one, which
@@ -241,17 +240,16 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         changes: dict[str, Any] = {}
         if spec.rounds_share is not None:
             changes["rounds"] = max(1, round(spec.rounds_share * protocol.rounds))
-        here, at_scale = spec.where.get(protocol.data.dataset), spec.scales.get(protocol.scale)
-        changes |= {**spec.everywhere, **(here or {}), **(at_scale or {})}
+        changes |= spec.everywhere | spec.where.get(protocol.data.dataset, {})
+        changes |= spec.scales.get(protocol.scale, {})
         defaults = self.settings_of(spec.method, base)
         fields = {key: setting.value for key, setting in defaults.items()} | spec.fields
         hashable = {
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
         same = {name: getattr(spec, name) for name in SAME}
-        if tuning is not None and not (tuning.setting or spec.tuned):
-            tuning = None
-        own: dict[str, Any] = {"row": spec.row or spec.label, "tuning": tuning}
+        tuned = tuning if spec.tuned or (tuning and tuning.setting) else None
+        own: dict[str, Any] = {"row": spec.row or spec.label, "tuning": tuned}
         return Arm(**same, **own, fields=hashable, protocol=protocol.changed(**changes))
 
     def settings_of(self, method: str, base: str) -> Settings:
