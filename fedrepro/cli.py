@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, one_line, one_of
-from fedrepro.base.files import CHECKOUT, RUNS
+from fedrepro.base.files import RECORDS, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 
@@ -323,13 +323,12 @@ def verdicts(
 
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
-    places = [CHECKOUT / "book" / "records" / "notebooks", RUNS / "notebooks"]
     if paper is not None:
         papers.load(paper)
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
 
-    rows = published_cells([notebooks] if notebooks is not None else places)
-    rows = [row for row in rows if paper in (None, row["paper"])]
+    places = [notebooks] if notebooks else [RECORDS / "notebooks", RUNS / "notebooks"]
+    rows = [row for row in published_cells(places) if paper in (None, row["paper"])]
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
 

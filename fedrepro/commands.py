@@ -111,9 +111,8 @@ def status(names: Names = None, root: Root = None) -> None:
     header = ("domain", "here", "hash", "images", "source", "licence", "path")
     lines = []
     for r in rows:
-        images = "-" if r.images is None else str(r.images)
-        facts = (r.hash, images, r.source or "-", r.licence, str(r.path or "-"))
-        lines.append((r.domain, "yes" if r.present else "no", *facts))
+        found = (r.hash, "-" if r.images is None else str(r.images), r.source or "-", r.licence)
+        lines.append((r.domain, "yes" if r.present else "no", *found, str(r.path or "-")))
     typer.echo(text.aligned(header, lines))
     for row in rows:
         if row.note:
@@ -166,7 +165,7 @@ def pack(runs: Known = RUNS) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; if a
     notebook draws a run's features, their t-SNE points are kept. The notebooks' glued results
     are kept too."""
-    from fedrepro.records.packed import pack as packed  # torch comes with it
+    from fedrepro.records import packed  # torch comes with it
     from fedrepro.report.results import collect, keep
 
     drawn = {
@@ -177,7 +176,7 @@ def pack(runs: Known = RUNS) -> None:
         for result in study.results(name)
     }
     keep(runs)
-    typer.echo(f"{packed(runs, drawn)} runs packed in {runs}")
+    typer.echo(f"{packed.pack(runs, drawn)} runs packed in {runs}")
 
 
 @records_app.command()
@@ -185,9 +184,9 @@ def unpack(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Known = RUNS
 ) -> None:
     """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
-    from fedrepro.records.packed import unpack as unpacked
+    from fedrepro.records import packed
 
-    typer.echo(f"{unpacked(runs, out)} runs in {out}")
+    typer.echo(f"{packed.unpack(runs, out)} runs in {out}")
 
 
 @records_app.command()
@@ -199,14 +198,12 @@ def check(
     """Compute all ids and hashes of packed runs again."""
     usual = RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS
     folder = _there(runs or usual)
-    from fedrepro.records.packed import Pack
-    from fedrepro.records.packed import check as checked
+    from fedrepro.records import packed
 
-    wrong = checked(folder)
-    if wrong:
+    if wrong := packed.check(folder):
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(Pack(folder).runs)} packed runs in {folder} are complete")
+    typer.echo(f"{len(packed.Pack(folder).runs)} packed runs in {folder} are complete")
 
 
 def campaign(

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from typer.testing import CliRunner, Result
 
 import fedrepro
-from fedrepro import cli, papers
+from fedrepro import cli, commands, papers
 
 COMMANDS = "data methods experiments run sweep campaign verdicts claims book bench"
 
@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line_before_anything_heavy_is_imported():
         "    assert not heavy or line == 'book', (line, heavy)"
     )
     words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cli.CHECKOUT)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=commands.CHECKOUT)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == len(WRONG)

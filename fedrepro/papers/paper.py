@@ -59,7 +59,7 @@ class Arm:
                 arm = replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
             else:
                 arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
-            yield str(value), arm, arm._trial(str(value), tuning)
+            yield arm._trial(str(value), tuning)
 
     def constants(self, first: str) -> "Trials":
         """The same for the values of the arm's constant. first: the value it has from `trials`."""
@@ -67,16 +67,16 @@ class Arm:
             return
         for name, values in self.constant.items():
             for value in values:
-                arm, both = replace(self, fields=self.fields | {name: value}), f"{name} {value}"
-                yield f"{first}, {both}", arm, arm._trial(f"{first}, {both}", tuning)
+                arm = replace(self, fields=self.fields | {name: value})
+                yield arm._trial(f"{first}, {name} {value}", tuning)
 
-    def _trial(self, value: str, tuning: Tuning) -> "Arm":
-        """With a trial's seed and rounds, but not more rounds than the arm's own (MPFT: one)."""
+    def _trial(self, value: str, tuning: Tuning) -> tuple[str, "Arm", "Arm"]:
+        """A trial has no more rounds than the arm's own (MPFT: one)."""
         own = self.protocol.rounds
         rounds = min(tuning.rounds.get(self.protocol.scale, own), own)
         what = ", ".join(self.tuned) or str(tuning.setting).rpartition(".")[2]  # such as lr
         trial = replace(self, label=f"{self.label}, {what} {value}", tuning=None, seed=tuning.seed)
-        return replace(trial, protocol=self.protocol.changed(rounds=rounds))
+        return value, self, replace(trial, protocol=self.protocol.changed(rounds=rounds))
 
 
 Trials = Iterator[tuple[str, Arm, Arm]]
