@@ -231,9 +231,8 @@ def train(
     minutes: float | None,
     say: Callable[[str], None],
 ) -> int:
-    """Train the runs that are not done, in the order of the list. Returns how many failed. An
-    interrupt and the end of the minutes stop the workers; they save first. FedReproError: another
-    campaign trains into the folder."""
+    """Train the runs that are not done, in the order of the list, and return how many failed. An
+    interrupt and the end of the minutes stop the workers; they save first."""
     folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
     try:
         (lock := FileLock(folder / ".lock")).acquire(timeout=0)

@@ -1,7 +1,5 @@
 """The command line: parses arguments, calls the library, prints tables.
-
-Heavy packages (torch, pandas, papermill) are imported inside the commands that need them.
-"""
+Heavy packages (torch, pandas, papermill) are imported inside the commands that need them."""
 
 import signal
 import sys
@@ -203,8 +201,7 @@ def run(
 ) -> None:
     """Train or read runs; print their table next to the paper's.
 
-    Recorded runs in RUNS are read, interrupted runs continue, the rest is trained.
-    """
+    Recorded runs in RUNS are read, interrupted runs continue, the rest is trained."""
     from fedrepro import papers
 
     loaded = papers.load(paper)
@@ -259,8 +256,7 @@ def sweep_command(
 
     Trained runs are kept in RUNS: executing again is cheap, and interrupted runs continue. A
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
-    With dask every worker needs this installation and the same folders.
-    """
+    With dask every worker needs this installation and the same folders."""
     from fedrepro import papers
     from fedrepro.sweep import check_place, plan
 
@@ -365,8 +361,7 @@ def book(
 ) -> None:
     """Build the site from recorded runs.
 
-    Prints the path of its first page.
-    """
+    Prints the path of its first page."""
     from fedrepro.pages import build_book
 
     page = build_book(runs or (RUNS if RUNS.is_dir() else None), say=_say)

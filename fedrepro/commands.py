@@ -123,8 +123,7 @@ def status(names: Names = None, root: Root = None) -> None:
 def fetch(names: Names = None, root: Root = None) -> None:
     """Download what is allowed; explain how to get the rest by hand.
 
-    A download that fails is named, and the others continue; the exit status is then 1.
-    """
+    A download that fails is named, and the others continue; the exit status is then 1."""
     from fedrepro import data
     from fedrepro.data.domains import domain_names
 
@@ -223,8 +222,7 @@ def campaign(
     """Train a list of long runs in order of priority.
 
     Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
-    If it was stopped or killed, the same command continues from the last checkpoints.
-    """
+    If it was stopped or killed, the same command continues from the last checkpoints."""
     from fedrepro.data.cache import data_root
     from fedrepro.sweep import cores
 

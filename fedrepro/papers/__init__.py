@@ -153,8 +153,8 @@ class Question:
         only, specs = self.only or (), self.paper.arm_specs(experiment)
         held, labels = {spec.method for spec in specs}, {spec.label for spec in specs}
         compares = len(held) > 1 and self.paper.experiment(experiment).kind in COMPARES
-        others = self._methods - held - labels if compares else ()
-        also = [method for method in only if method in others]
+        others = (method for method in only if compares and method in self._methods)
+        also = [method for method in others if method not in held | labels]
         return [
             replace(arm, protocol=arm.protocol.changed(**self.changes))
             for arm in self.paper.arms(experiment, self.dataset, self.scale, also)

@@ -33,9 +33,8 @@ SAME = ("label", "method", "alternative", "column", "tuned", "constant")  # of a
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of an experiment for each seed. label, row, column, alternative, tuned, constant: as
-    in `ArmSpec`. tuning: its budget; None if nothing of it is tuned here. seed: of a trial; None:
-    each seed asked for."""
+    """One run of an experiment for each seed. tuning: None if nothing of it is tuned here. seed: of
+    a trial, None for each seed asked for. The rest as in `ArmSpec`."""
 
     label: str
     method: str
@@ -152,9 +151,8 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         return parse_protocol({}, flat)
 
     def sources(self, dataset: str, scale: str = "paper") -> "pd.DataFrame":
-        """Every setting as text: columns setting, value, status, source, alternatives, and the
-        sides of the source (`protocol.sides`). Where a data set or a scale departs from the paper,
-        the paper's value heads the alternatives."""
+        """Every setting as text: columns setting, value, status, alternatives, and `protocol.sides`
+        of the source. A value of the paper that is replaced here heads the alternatives."""
         import pandas as pd  # only here: it takes a third of a second
 
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
@@ -257,8 +255,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         return {**self.method_settings.get(method, {}), **own.get(method, {})}
 
     def _base(self, dataset: str, experiment: str | None = None) -> str:
-        """The protocol that a data set follows; in an experiment the first one's if the data set
-        replaces another."""
+        """The protocol that a data set follows, or which it replaces in an experiment."""
         base = self.dataset(dataset).protocol
         known = (base,) if experiment is None else self.experiment(experiment).datasets
         return base if base in known else known[0]

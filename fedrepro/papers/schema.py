@@ -93,8 +93,7 @@ def contradicts(value: float | None, printed: str) -> bool:
 
 
 class Setting(_Spec):
-    """One value, its source, and alternatives. text, code: what the paper or public code says of
-    it, where the source is another."""
+    """One value and its source. text, code: what those say of it where the source is another."""
 
     value: Any
     source: str = Field(min_length=5)

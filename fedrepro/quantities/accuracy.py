@@ -97,8 +97,8 @@ def relative(asked: Asked) -> Values:
 
 @quantity("in-out", whole=1.0)
 def in_out(asked: Asked) -> Values:
-    """Accuracies as fractions, and their round: 0 if nothing is sent. On other data than the
-    printed table's, they have other names."""
+    """Accuracies as fractions, and their round (0 if nothing is sent), in the printed columns or,
+    on other data, in their own."""
     first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
     printed = asked.experiment.table is not None and first == asked.dataset
     ours = "out of domain", "in domain", "best round"
@@ -189,8 +189,7 @@ class Noise:
         difference; with weights, of their weighted sum.
         rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
         Two rows are paired image by image, by those of their runs that stored predictions. Where a
-        row has none, the rows count as having separate images, which does not give less if both
-        tend to fail on the same images."""
+        row has none they count as separate, which gives no less if they fail on the same images."""
         data = rows[0][0].data
         domains = [column] if column in data["domains"] else data["domains"]
         parts = (self._of_domain(rows, domain, weights) for domain in domains)

@@ -50,8 +50,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Asked:
-    """The input of a quantity: an experiment under a protocol, and its finished runs, if any.
-    runs: the folder for figures' arrays."""
+    """An experiment under a protocol, and its finished runs. runs: the folder for arrays."""
 
     paper: Paper
     experiment: Experiment
@@ -126,8 +125,7 @@ _registry: dict[str, Quantity] = {}
 
 
 def quantity(*kinds: str, **traits: Any) -> Callable[[Computes], Computes]:
-    """Decorator: register a function of `Asked` for the kinds of experiments whose numbers it
-    computes. traits: as in `Quantity`."""
+    """Decorator of a function that computes kinds of experiments. traits: as in `Quantity`."""
 
     def register(values: Computes) -> Computes:
         _registry.update(dict.fromkeys(kinds, Quantity(values, **traits)))

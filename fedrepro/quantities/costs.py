@@ -130,8 +130,7 @@ def transfers(asked: Asked) -> Values:
 
 
 def a_round(arm: Arm, federation: Federation) -> float:
-    """An arm's bytes in its last round of at most two. Drawn images are counted instead of k-means
-    centres; their numbers are equal."""
+    """An arm's bytes in its last round of at most two; drawn images count as k-means centres."""
     fields = dict(arm.fields)
     if arm.method == "MPFT":
         drawn = {"prototypes": "random"} if fields.get("prototypes") == "cluster" else {}

@@ -50,8 +50,7 @@ class Study(Question):
         return results, diverged
 
     def result(self, experiment: str, arm: Arm) -> Result:
-        """The finished run of one of an experiment's arms, trained if it is not in the store.
-        Diverged: its training diverged."""
+        """The finished run of an experiment's arm, trained if it is not in the store. Diverged."""
         probe = get(self.paper.experiment(experiment).kind).probe
         try:
             tuned, trials = self._tuned(arm)
@@ -115,8 +114,7 @@ class Study(Question):
         return pd.concat(frames, ignore_index=True)
 
     def trial(self, method: str, **fields: Any) -> Result:
-        """A run of any method under this study's protocol. Fields that are not given are the
-        paper's for it, if there are any."""
+        """A run of any method under this study's protocol. Other fields are the paper's for it."""
         changed = ", ".join(f"{key}={value}" for key, value in fields.items())
         label = method + f" ({changed})" * bool(changed)
         base = self.paper.dataset(self.dataset).protocol
