@@ -44,14 +44,13 @@ Known = Annotated[
 ]
 
 
-def _load(files: list[Path] | None) -> list[Path] | None:
+def _load(given: list[Path] | None) -> list[Path] | None:
     """Load the methods of some files, in this process and in those it starts."""
-    if files:
-        if parted := [file for file in files if os.pathsep in str(file.resolve())]:
-            raise FedReproError(f"{parted[0].resolve()} has {os.pathsep!r} in its path; rename it")
-        known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
-        os.environ[LOAD] = os.pathsep.join(known)
-    return files
+    for file in map(Path.resolve, given or ()):
+        if os.pathsep in str(file):
+            raise FedReproError(f"{file} has {os.pathsep!r} in its path; rename it")
+        os.environ[LOAD] = os.pathsep.join(map(str, [*files.loaded(), file]))
+    return given
 
 
 Load = Annotated[

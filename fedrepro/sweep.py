@@ -77,10 +77,7 @@ class Outcome:
 
 
 def plan(
-    papers: Sequence[str],
-    datasets: Sequence[str] | None,
-    seeds: Sequence[int],
-    common: Mapping[str, Any],
+    papers: list[str], datasets: list[str] | None, seeds: list[int], common: Mapping[str, Any]
 ) -> list[Job]:
     """The jobs of a sweep. Every value is checked before the first kernel starts. datasets: None
     for the experiments' own. common: the parameters that all notebooks share."""
@@ -112,15 +109,11 @@ def plan(
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
     """`<paper>-<dataset>-<scale>-seed<N>.ipynb`, with what makes it a part or another protocol: the
     experiment if it is not all, chosen methods, and changed settings."""
-    parts = [paper]
-    if parameters["experiment"] != "all":
-        parts.append(parameters["experiment"])
-    parts += [parameters["dataset"], parameters["scale"]]
-    if parameters["methods"] is not None:
-        parts += ["only", *parameters["methods"]]
-    parts += [f"{name}={value}" for name, value in (parameters.get("changes") or {}).items()]
-    parts.append(f"seed{parameters['seed']}")
-    signed = "-".join(parts).replace("=-", "=minus")
+    part, rows = parameters["experiment"], parameters["methods"]
+    parts = [paper, *([] if part == "all" else [part]), parameters["dataset"], parameters["scale"]]
+    parts += [] if rows is None else ["only", *rows]
+    parts += [f"{name}={value}" for name, value in parameters.get("changes", {}).items()]
+    signed = "-".join([*parts, f"seed{parameters['seed']}"]).replace("=-", "=minus")
     return re.sub(r"[^A-Za-z0-9.]+", "-", signed) + ".ipynb"
 
 
@@ -354,6 +347,5 @@ def _score(job: Job) -> str:
     found = collect(job.output.parent, [job.output])
     cells = [cell for study, names in found for name in names for cell in study.cells(name)]
     means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
-    for cell in [c for c in means if c["method"].lower() == own] + means:
-        return f"{cell['method']} {cell['value']:.1f}"
-    return ""
+    means.sort(key=lambda cell: cell["method"].lower() != own)
+    return f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""
