@@ -4,7 +4,7 @@ with the runs."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -127,46 +127,44 @@ def frechet(first: Array, second: Array) -> float:
 
 @quantity("sizes", counted=True)
 def sizes(asked: Asked) -> Values:
-    """FedPall's networks and messages (its Section 4), rounded to the printed digits."""
-    given = asked.federation
-    lesser = {"standin": bool(given.standins), "subset": bool(given.subsets)}
-    for row, value, *of_images in of_fedpall(asked):
-        more = {"alternative": row not in asked.table.rows, **(lesser if of_images else {})}
-        yield row, "value", round(value, asked.digits(row, "value")), more
-
-
-def of_fedpall(asked: Asked) -> Iterator[tuple[str, float] | tuple[str, float, bool]]:
-    """Row and value: parameters in millions, as the paper counts them, and shares in percent; True
-    comes third where the number of images counts. The last two rows are all of a round's messages:
-    down with prototypes and BatchNorm, up with features, labels, prototypes and class counts."""
+    """FedPall's networks and messages (its Section 4), rounded to the printed digits: parameters in
+    millions, as the paper counts them, and shares in percent. The last two are all messages of a
+    round, down with prototypes and BatchNorm, up with features, labels, prototypes and counts."""
     federation, protocol = asked.federation, asked.protocol
-    classes = len(federation.classes)
     images = float(np.mean([len(client.train) for client in federation.clients]))
     training = Training(create("FedPall"), protocol, federation, 0)
-    server = training.server
+    server, classes = training.server, len(federation.classes)
     network = build_model(protocol.model, classes, federation.size, **protocol.model_args)
     encoder = parameter_count(network.encoder) + parameter_count(network.projection)
     classifier = parameter_count(server.modules["classifier"])
     amplifier = parameter_count(server.modules["amplifier"])
-    yield "feature extractor parameters (millions)", encoder / MILLION
-    yield "classifier parameters (millions)", classifier / MILLION
-    yield "amplifier parameters (millions)", amplifier / MILLION
-    yield "classifier share (percent, as printed)", 100 * classifier / encoder
-    yield "amplifier share (percent, as printed)", 100 * amplifier / encoder
-    yield "embedding dimension", float(network.feature_size)
-    row = asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}")
-    yield row, images, True
-    yield "FedAvg parameters uploaded (millions)", (encoder + classifier) / MILLION
-    share = (classifier + amplifier) / (encoder + classifier)
-    yield "download relative to FedAvg (percent)", 100 * share
     whole = sum(tensor.bytes for tensor in training.layout.values() if not tensor.is_counter)
     message: Message = dict(training.method.download(server, 0))
     message["model"] = {name: server.model[name] for name in training.broadcast}
     down = sum(count_bytes([message]).values())
-    yield "bytes down in a round, relative to FedAvg (percent)", 100 * down / whole
-    rows = images * (BYTES * network.feature_size + LABEL_BYTES)
-    up = rows + classes * BYTES * (network.feature_size + 1)
-    yield "bytes up in a round, relative to FedAvg (percent)", 100 * up / whole, True
+    up = images * (BYTES * network.feature_size + LABEL_BYTES)
+    up += classes * BYTES * (network.feature_size + 1)
+    share = (classifier + amplifier) / (encoder + classifier)
+    of_images = asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}")
+    upload = "bytes up in a round, relative to FedAvg (percent)"
+    found = {
+        "feature extractor parameters (millions)": encoder / MILLION,
+        "classifier parameters (millions)": classifier / MILLION,
+        "amplifier parameters (millions)": amplifier / MILLION,
+        "classifier share (percent, as printed)": 100 * classifier / encoder,
+        "amplifier share (percent, as printed)": 100 * amplifier / encoder,
+        "embedding dimension": float(network.feature_size),
+        of_images: images,
+        "FedAvg parameters uploaded (millions)": (encoder + classifier) / MILLION,
+        "download relative to FedAvg (percent)": 100 * share,
+        "bytes down in a round, relative to FedAvg (percent)": 100 * down / whole,
+        upload: 100 * up / whole,
+    }
+    lesser = {"standin": bool(federation.standins), "subset": bool(federation.subsets)}
+    for row, value in found.items():
+        more = {"alternative": row not in asked.table.rows}
+        more |= lesser if row in (of_images, upload) else {}
+        yield row, "value", round(value, asked.digits(row, "value")), more
 
 
 @quantity("example", counted=True)
