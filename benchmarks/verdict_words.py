@@ -17,7 +17,7 @@ import pandas as pd
 from entry import count, run
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.quantities.noise import binomial
+from fedrepro.quantities.accuracy import binomial
 from fedrepro.report.comparison import compared
 from fedrepro.report.text import markdown
 

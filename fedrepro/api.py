@@ -60,11 +60,9 @@ def federation(
     """The clients and the test sets of a data set under a paper's protocol.
 
     dataset: a name, or `folder:PATH` for your own images, as domain/class/image.
-    paper: the paper of the protocol; `common` is this project's own. scale: smoke, reduced or
-    paper.
+    paper: whose protocol; `common` is this project's own. scale: smoke, reduced or paper.
     data_root: folder of the official files; default `FEDREPRO_DATA`.
-    FedReproError: an unknown name, or missing files.
-    """
+    FedReproError: an unknown name, or missing files."""
     return study(paper, dataset, scale, data_root=data_root).federation()
 
 
@@ -86,15 +84,13 @@ def run(
     """Train a method, or read its finished run.
 
     changes: settings of the protocol to replace, such as {"rounds": 5}; not at scale paper.
-    fields: hyper-parameters of the method; by default the paper's values for it, or else the
-    method's own. The rest as in `federation`. runs: folder of the runs. track: "tensorboard",
-    or a `fedrepro.base.progress.Tracker`, which receives every round. progress: where its rounds
-    are shown, by default in a bar, a notebook's figure or lines.
-    FedReproError: an unknown name or wrong value; a loss that is NaN or infinite.
-    """
-    where: dict[str, Any] = {"runs_dir": runs, "data_root": data_root, "device": device}
-    where |= {"changes": changes or {}, "track": track, "progress": progress}
-    one = study(paper, dataset, scale, seed, **where)
+    fields: hyper-parameters of the method; by default the paper's values for it, else its own.
+    runs: folder of the runs. track: "tensorboard", or a `fedrepro.base.progress.Tracker`, which
+    receives every round. progress: where rounds are shown, by default in a bar, a notebook's
+    figure or lines. The rest as in `federation`.
+    FedReproError: an unknown name or wrong value; a loss that is NaN or infinite."""
+    where: dict[str, Any] = {"changes": changes or {}, "device": device, "track": track}
+    one = study(paper, dataset, scale, seed, runs, data_root, progress=progress, **where)
     return Run(one, one.trial(method, **fields))
 
 
@@ -112,8 +108,7 @@ def compare(
     """Accuracy in percent after the last round: one row per method, means over the seeds.
 
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
-    interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`.
-    """
+    interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`."""
     methods = [methods] if isinstance(methods, str) else list(methods)
     seeds = list(dict.fromkeys(seeds))
     protocol = study(paper, dataset, scale, changes=changes or {}, only=methods).protocol()

@@ -1,16 +1,18 @@
 """Long runs by priority, in processes with one thread each, stopped and resumed at any time; on a
-GPU if there is one. A list names the runs. A worker, a process of its own, trains one run and
-writes its progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
+GPU if there is one. A worker, a process of its own, trains one run of a list and writes its
+progress into `<runs>/campaign/<key>.json`. The record is where a sweep looks for it."""
 
 import contextlib
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +22,7 @@ from typing import Annotated, Any
 
 import psutil
 import yaml
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
@@ -37,11 +39,9 @@ HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "P
 
 
 class Entry(BaseModel, frozen=True, extra="forbid"):
-    """Rows of one experiment, for some seeds: all rows of a seed, then those of the next seed.
-
-    methods: rows by label; None: all. changes: as in `Study`. pflop: a run's floating point
-    operations in 1e15, shown until some run has read the data and it is counted. note: for readers.
-    """
+    """Rows of one experiment: all of one seed, then those of the next. methods: rows by label, None
+    for all. changes: as in `Study`. pflop: a run's floating point operations in 1e15, shown until
+    some run has read the data and it is counted. note: for readers."""
 
     paper: str
     experiment: str
@@ -56,8 +56,7 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True)
 class Run:
-    """One row of an entry for one seed, or one trial of its tuned setting. trial: the value that is
-    tried. pflop: as in `Entry`, of this run."""
+    """One row of an entry for one seed, or one trial of a value of its tuned setting."""
 
     entry: Entry
     row: str
@@ -69,9 +68,12 @@ class Run:
     def name(self) -> str:
         return self.row + f", trial {self.trial}" * bool(self.trial)
 
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        return self.entry.paper, self.entry.experiment, self.entry.dataset, self.entry.scale
+
     def __str__(self) -> str:
-        e = self.entry
-        return f"{e.paper} {e.experiment} {e.dataset} {e.scale}, {self.name}, seed {self.seed}"
+        return f"{' '.join(self.place)}, {self.name}, seed {self.seed}"
 
     def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
         """The study that trains it, and its arm there."""
@@ -90,10 +92,10 @@ class Run:
         """It depends only on what is trained."""
         asked, arm = self.study(None, None)
         experiment = asked.paper.experiment(self.entry.experiment)
-        config = asked.spec(arm).config()
+        config = json.dumps(asked.spec(arm).config())
         nameless = replace(arm, label="", row="", column=None, alternative=False)
         # The kind decides what else is measured, such as leakage.
-        what = repr((json.dumps(config), nameless, experiment.tuning, experiment.kind == "leakage"))
+        what = repr((config, nameless, experiment.tuning, experiment.kind == "leakage"))
         return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
@@ -119,9 +121,9 @@ def read(path: Path) -> list[Run]:
 
 
 def _runs(entry: Entry) -> Iterator[Run]:
-    from fedrepro.papers.registry import load
+    from fedrepro import papers
 
-    paper = load(entry.paper)
+    paper = papers.load(entry.paper)
     arms = paper.arms(entry.experiment, entry.dataset, entry.scale)
     rows = {arm.label: arm for arm in arms}
     if not rows:
@@ -167,39 +169,37 @@ def _alive(pid: int, born: float) -> bool:
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     """One line per run and one of totals. Hours come from the speed of the runs trained here."""
+    import numpy as np  # not above: a worker sets its threads first
+
     from fedrepro.quantities.costs import pflop
     from fedrepro.report.text import aligned
 
     said = [status(run, folder) for run in runs]
-    arms = [run.study(None, None)[1] for run in runs]
-    specs = [arm.protocol.data.model_dump_json() for arm in arms]
-    read = {spec: known["data"] for spec, known in zip(specs, said, strict=True) if "data" in known}
-    # PFLOP: counted where a run has read the same data, else as listed.
-    sizes = [
-        pflop(arm.protocol, *read[spec]) if spec in read else run.pflop
-        for run, arm, spec in zip(runs, arms, specs, strict=True)
+    protocols = [run.study(None, None)[1].protocol for run in runs]
+    data = [protocol.data.model_dump_json() for protocol in protocols]
+    read = {spec: one["data"] for spec, one in zip(data, said, strict=True) if "data" in one}
+    # PFLOP: counted where a run has read the same data, else as listed; NaN: not known.
+    counted = [
+        pflop(protocol, *read[spec]) if spec in read else run.pflop
+        for run, protocol, spec in zip(runs, protocols, data, strict=True)
     ]
-    known = [(one, size) for one, size in zip(said, sizes, strict=True) if size is not None]
-    hours = sum(one.get("seconds", 0.0) for one, _ in known) / 3600
-    done = sum(size * _share(one, "trained") for one, size in known)
-    speed = done / hours if hours and done else None
-    lines, total, unknown = [], 0.0, 0
-    for run, one, size in zip(runs, said, sizes, strict=True):
-        e, finished = run.entry, one["state"] == "done"
-        left = 0.0 if finished else None if size is None else size * (1 - _share(one, "round"))
-        total += left or 0.0
-        unknown += left is None
-        ahead = None if speed is None or left is None else left / speed
-        words = (e.paper, e.experiment, e.dataset, e.scale, run.name, str(run.seed))
-        lines.append((*words, _state(one), _number(size), _number(ahead)))
-    states = [one["state"] for one in said]
-    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    last = f"{len(runs)} runs: {counts}; "
-    if unknown and not total:
+    sizes = np.array(counted, dtype=float)
+    trained, ended = (np.array([_share(s, of) for s in said]) for of in ("trained", "round"))
+    left = np.where([one["state"] == "done" for one in said], 0.0, sizes * (1 - ended))
+    seconds = np.array([one.get("seconds", 0.0) for one in said])
+    hours, done = seconds[~np.isnan(sizes)].sum() / 3600, np.nansum(sizes * trained)
+    speed = done / hours if hours and done else np.nan
+    lines = [
+        (*run.place, run.name, str(run.seed), _state(one), _number(size), _number(ahead))
+        for run, one, size, ahead in zip(runs, said, sizes, left / speed, strict=True)
+    ]
+    counts = Counter(one["state"] for one in said)
+    last = f"{len(runs)} runs: {', '.join(f'{n} {state}' for state, n in counts.items())}; "
+    total, least = np.nansum(left), "at least " * bool(np.isnan(left).any())
+    if least and not total:
         return f"{aligned(HEADER, lines)}\n{last}PFLOP left: unknown"
-    least = "at least " if unknown else ""
     last += f"{least}{_number(total)} PFLOP left"
-    if speed is not None:
+    if speed > 0:
         last += f", {least}{_number(total / speed / jobs)} hours of {jobs} processes at "
         last += f"{_number(speed)} PFLOP per hour each, as measured here"
     return f"{aligned(HEADER, lines)}\n{last}"
@@ -216,8 +216,8 @@ def _share(said: dict[str, Any], rounds: str) -> float:
     return float(said[rounds] / said["rounds"]) if said.get("rounds") else 0.0
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
 
 
 # The parent.
@@ -231,10 +231,15 @@ def train(
     minutes: float | None,
     say: Callable[[str], None],
 ) -> int:
-    """Train the runs that are not done, in the order of the list. Returns how many failed.
-    KeyboardInterrupt and the end of the minutes stop the workers; they save first. FedReproError:
-    another campaign trains into the folder."""
-    lock = _lock(runs)
+    """Train the runs that are not done, in the order of the list, and return how many failed. An
+    interrupt and the end of the minutes stop the workers; they save first."""
+    folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
+    try:
+        (lock := FileLock(folder / ".lock")).acquire(timeout=0)
+    except Timeout:
+        raise FedReproError(
+            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
+        ) from None
     end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
@@ -265,17 +270,6 @@ def train(
     return failed
 
 
-def _lock(runs: Path) -> BaseFileLock:
-    folder = files.make_folder(runs / FOLDER, "name a writable folder with --runs")
-    try:
-        (lock := FileLock(folder / ".lock")).acquire(timeout=0)
-    except Timeout:
-        raise FedReproError(
-            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
-        ) from None
-    return lock
-
-
 def _stop(workers: Sequence[SpawnProcess]) -> None:
     end = time.monotonic() + GRACE
     for worker in workers:
@@ -304,7 +298,7 @@ def _ended(run: Run, runs: Path, code: int | None, say: Callable[[str], None]) -
 
 
 class _Told(Progress):
-    """Receives a worker's rounds and the signal to stop, and writes the run's status."""
+    """Writes a worker's rounds into the run's status, and receives the signal to stop."""
 
     def __init__(self, path: Path) -> None:
         known = files.read_json(path) if path.exists() else {}

@@ -1,7 +1,5 @@
 """The command line: parses arguments, calls the library, prints tables.
-
-Heavy packages (torch, pandas, papermill) are imported inside the commands that need them.
-"""
+Heavy packages (torch, pandas, papermill) are imported inside the commands that need them."""
 
 import signal
 import sys
@@ -15,7 +13,7 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, one_line, one_of
-from fedrepro.base.files import CHECKOUT, RUNS
+from fedrepro.base.files import RECORDS, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 
@@ -203,8 +201,7 @@ def run(
 ) -> None:
     """Train or read runs; print their table next to the paper's.
 
-    Recorded runs in RUNS are read, interrupted runs continue, the rest is trained.
-    """
+    Recorded runs in RUNS are read, interrupted runs continue, the rest is trained."""
     from fedrepro import papers
 
     loaded = papers.load(paper)
@@ -259,25 +256,23 @@ def sweep_command(
 
     Trained runs are kept in RUNS: executing again is cheap, and interrupted runs continue. A
     notebook that fails is kept as ...failed.ipynb and named at the end; the exit status is then 1.
-    With dask every worker needs this installation and the same folders.
-    """
+    With dask every worker needs this installation and the same folders."""
     from fedrepro import papers
     from fedrepro.sweep import check_place, plan
 
     check_place(on, scheduler)
     labels = {label for name in names for label in papers.load(name).labels}
-    planned = plan(
-        names,
-        _seeds(seeds),
-        scale=scale,
-        datasets=_split(dataset) or (),
-        methods=_split(methods, labels),
-        experiment=experiment,
-        changes=changes_of(changes),
-        device=device,
-        data_root=data_root,
-        runs=runs,
-    )
+    changed = changes_of(changes)
+    common = {
+        "experiment": experiment,
+        "methods": _split(methods, labels),
+        "scale": scale,
+        **({"changes": changed} if changed else {}),
+        "device": device,
+        "data_root": str(data_root.expanduser().resolve()) if data_root else None,
+        "runs_dir": str(runs.expanduser().resolve()),
+    }
+    planned = plan(names, _split(dataset), _seeds(seeds), common)
     _execute(planned, workers=jobs, resume=resume, on=on, scheduler=scheduler)
 
 
@@ -324,13 +319,12 @@ def verdicts(
 
     if notebooks is not None and not notebooks.is_dir():
         raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
-    places = [CHECKOUT / "book" / "records" / "notebooks", RUNS / "notebooks"]
     if paper is not None:
         papers.load(paper)
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
 
-    rows = published_cells([notebooks] if notebooks is not None else places)
-    rows = [row for row in rows if paper in (None, row["paper"])]
+    places = [notebooks] if notebooks else [RECORDS / "notebooks", RUNS / "notebooks"]
+    rows = [row for row in published_cells(places) if paper in (None, row["paper"])]
     typer.echo(text.as_json(rows, text.CELL_KEYS) if as_json else cell_lines(rows))
 
 
@@ -345,7 +339,7 @@ def claims(
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
 
-    names = [papers.load(name).name for name in ([paper] if paper else papers.list())]
+    names = [papers.load(name).name for name in ([paper] if paper else papers.names())]
     from fedrepro.report.claim_views import main_claims  # torch comes with it
     from fedrepro.report.claims import of_recorded
     from fedrepro.report.printout import claim_lines
@@ -367,8 +361,7 @@ def book(
 ) -> None:
     """Build the site from recorded runs.
 
-    Prints the path of its first page.
-    """
+    Prints the path of its first page."""
     from fedrepro.pages import build_book
 
     page = build_book(runs or (RUNS if RUNS.is_dir() else None), say=_say)

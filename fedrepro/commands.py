@@ -44,14 +44,13 @@ Known = Annotated[
 ]
 
 
-def _load(files: list[Path] | None) -> list[Path] | None:
+def _load(given: list[Path] | None) -> list[Path] | None:
     """Load the methods of some files, in this process and in those it starts."""
-    if files:
-        if parted := [file for file in files if os.pathsep in str(file.resolve())]:
-            raise FedReproError(f"{parted[0].resolve()} has {os.pathsep!r} in its path; rename it")
-        known = [*filter(None, [os.environ.get(LOAD)]), *(str(file.resolve()) for file in files)]
-        os.environ[LOAD] = os.pathsep.join(known)
-    return files
+    for file in map(Path.resolve, given or ()):
+        if os.pathsep in str(file):
+            raise FedReproError(f"{file} has {os.pathsep!r} in its path; rename it")
+        os.environ[LOAD] = os.pathsep.join(map(str, [*files.loaded(), file]))
+    return given
 
 
 Load = Annotated[
@@ -111,9 +110,8 @@ def status(names: Names = None, root: Root = None) -> None:
     header = ("domain", "here", "hash", "images", "source", "licence", "path")
     lines = []
     for r in rows:
-        images = "-" if r.images is None else str(r.images)
-        facts = (r.hash, images, r.source or "-", r.licence, str(r.path or "-"))
-        lines.append((r.domain, "yes" if r.present else "no", *facts))
+        found = (r.hash, "-" if r.images is None else str(r.images), r.source or "-", r.licence)
+        lines.append((r.domain, "yes" if r.present else "no", *found, str(r.path or "-")))
     typer.echo(text.aligned(header, lines))
     for row in rows:
         if row.note:
@@ -124,8 +122,7 @@ def status(names: Names = None, root: Root = None) -> None:
 def fetch(names: Names = None, root: Root = None) -> None:
     """Download what is allowed; explain how to get the rest by hand.
 
-    A download that fails is named, and the others continue; the exit status is then 1.
-    """
+    A download that fails is named, and the others continue; the exit status is then 1."""
     from fedrepro import data
     from fedrepro.data.domains import domain_names
 
@@ -166,7 +163,7 @@ def pack(runs: Known = RUNS) -> None:
     """Move finished runs into packed files of the same folder. Features are left out; if a
     notebook draws a run's features, their t-SNE points are kept. The notebooks' glued results
     are kept too."""
-    from fedrepro.records.packed import pack as packed  # torch comes with it
+    from fedrepro.records import packed  # torch comes with it
     from fedrepro.report.results import collect, keep
 
     drawn = {
@@ -177,7 +174,7 @@ def pack(runs: Known = RUNS) -> None:
         for result in study.results(name)
     }
     keep(runs)
-    typer.echo(f"{packed(runs, drawn)} runs packed in {runs}")
+    typer.echo(f"{packed.pack(runs, drawn)} runs packed in {runs}")
 
 
 @records_app.command()
@@ -185,9 +182,9 @@ def unpack(
     out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Known = RUNS
 ) -> None:
     """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
-    from fedrepro.records.packed import unpack as unpacked
+    from fedrepro.records import packed
 
-    typer.echo(f"{unpacked(runs, out)} runs in {out}")
+    typer.echo(f"{packed.unpack(runs, out)} runs in {out}")
 
 
 @records_app.command()
@@ -199,14 +196,12 @@ def check(
     """Compute all ids and hashes of packed runs again."""
     usual = RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS
     folder = _there(runs or usual)
-    from fedrepro.records.packed import Pack
-    from fedrepro.records.packed import check as checked
+    from fedrepro.records import packed
 
-    wrong = checked(folder)
-    if wrong:
+    if wrong := packed.check(folder):
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(Pack(folder).runs)} packed runs in {folder} are complete")
+    typer.echo(f"{len(packed.Pack(folder).runs)} packed runs in {folder} are complete")
 
 
 def campaign(
@@ -226,8 +221,7 @@ def campaign(
     """Train a list of long runs in order of priority.
 
     Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
-    If it was stopped or killed, the same command continues from the last checkpoints.
-    """
+    If it was stopped or killed, the same command continues from the last checkpoints."""
     from fedrepro.data.cache import data_root
     from fedrepro.sweep import cores
 

@@ -1,7 +1,6 @@
 """Sweeps: papermill executes a paper's notebook for each data set and seed, in a pool of
-processes or on a dask cluster.
-A notebook is written under a temporary name and renamed at its end. So every notebook in
-`<runs>/notebooks` is complete; a failed one is `<name>.failed.ipynb`, with its traceback."""
+processes or on a dask cluster. A notebook is renamed at its end: all in `<runs>/notebooks` are
+complete, and a failed one is `<name>.failed.ipynb`, with its traceback."""
 
 import contextlib
 import multiprocessing
@@ -12,10 +11,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from itertools import product
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any, Literal
@@ -36,7 +36,6 @@ GRACE = 10.0  # seconds to shut a kernel down
 SPAWN = multiprocessing.get_context("spawn")
 
 _stopping = [SPAWN.Event()]  # set in all processes of a sweep when it is interrupted
-State = Literal["done", "kept", "failed"]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Outcome:
     percent, from its first table. path: None if there is not even a failed notebook."""
 
     job: Job
-    state: State
+    state: Literal["done", "kept", "failed"]
     seconds: float = 0.0
     reason: str = ""
     score: str = ""
@@ -78,63 +77,43 @@ class Outcome:
 
 
 def plan(
-    papers: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    scale: str,
-    datasets: Sequence[str],
-    methods: Sequence[str] | None,
-    experiment: str,
-    changes: Mapping[str, Any],
-    device: str,
-    data_root: Path | None,
-    runs: Path,
+    papers: list[str], datasets: list[str] | None, seeds: list[int], common: Mapping[str, Any]
 ) -> list[Job]:
-    """The jobs of a sweep. Every value is checked before the first kernel starts."""
-    check_runs(folder := runs.expanduser().resolve())
-    if data_root is not None:
-        find_root(data_root)
-    common = {
-        "experiment": experiment,
-        "methods": list(methods) if methods is not None else None,
-        "scale": scale,
-        **({"changes": dict(changes)} if changes else {}),
-        "device": device,
-        "data_root": str(data_root.expanduser().resolve()) if data_root else None,
-        "runs_dir": str(folder),
-    }
+    """The jobs of a sweep. Every value is checked before the first kernel starts. datasets: None
+    for the experiments' own. common: the parameters that all notebooks share."""
+    check_runs(folder := Path(common["runs_dir"]))
+    if common["data_root"] is not None:
+        find_root(common["data_root"])
+    experiment, scale = common["experiment"], common["scale"]
+    how = common["methods"], common.get("changes", {}), common["device"]
     jobs = []
     for name in dict.fromkeys(papers):
         paper, source = load(name), NOTEBOOKS / f"{name}.ipynb"
-        for dataset in datasets or default_datasets(paper, experiment, scale):
-            for seed in dict.fromkeys(seeds):
-                asked = Question(paper, dataset, scale, seed, methods, changes, device)
-                if not asked.chosen(experiment):
-                    raise FedReproError(
-                        f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
-                        f"methods; see `fedrepro experiments --paper {name}`"
-                    )
-                given = {**common, "dataset": asked.dataset, "seed": seed}
-                output = folder / "notebooks" / file_name(name, given)
-                given["dataset"] = folders.placed(asked.dataset)
-                jobs.append(Job(name, asked.dataset, seed, source, output, given))
+        every = datasets or default_datasets(paper, experiment, scale)
+        for dataset, seed in product(every, seeds):
+            asked = Question(paper, dataset, scale, seed, *how)
+            if not asked.chosen(experiment):
+                raise FedReproError(
+                    f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
+                    f"methods; see `fedrepro experiments --paper {name}`"
+                )
+            given = {**common, "dataset": asked.dataset, "seed": seed}
+            output = folder / "notebooks" / file_name(name, given)
+            given["dataset"] = folders.placed(asked.dataset)
+            jobs.append(Job(name, asked.dataset, seed, source, output, given))
     for job in {job.source: job for job in jobs}.values():
         check_parameters(job.source, job.parameters)
     return jobs
 
 
 def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
-    """`<paper>-<dataset>-<scale>-seed<N>.ipynb`. The name also has the experiment if it is not all,
-    chosen methods, and changed settings: a part or another protocol is not the whole."""
-    parts = [paper]
-    if parameters["experiment"] != "all":
-        parts.append(parameters["experiment"])
-    parts += [parameters["dataset"], parameters["scale"]]
-    if parameters["methods"] is not None:
-        parts += ["only", *parameters["methods"]]
-    parts += [f"{name}={value}" for name, value in (parameters.get("changes") or {}).items()]
-    parts.append(f"seed{parameters['seed']}")
-    signed = "-".join(parts).replace("=-", "=minus")
+    """`<paper>-<dataset>-<scale>-seed<N>.ipynb`, with what makes it a part or another protocol: the
+    experiment if it is not all, chosen methods, and changed settings."""
+    part, rows = parameters["experiment"], parameters["methods"]
+    parts = [paper, *([] if part == "all" else [part]), parameters["dataset"], parameters["scale"]]
+    parts += [] if rows is None else ["only", *rows]
+    parts += [f"{name}={value}" for name, value in parameters.get("changes", {}).items()]
+    signed = "-".join([*parts, f"seed{parameters['seed']}"]).replace("=-", "=minus")
     return re.sub(r"[^A-Za-z0-9.]+", "-", signed) + ".ipynb"
 
 
@@ -168,24 +147,21 @@ def sweep(
     """Execute the jobs, `workers` at a time, and return how they ended, in their order.
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
     notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.
-    report is called when a job ends. KeyboardInterrupt stops the running notebooks (not those
-    on other machines) and is raised again; finished rounds stay in the store."""
+    report is called when a job ends. KeyboardInterrupt stops the notebooks of this machine."""
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
     carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
     run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
-    ended: dict[int, Outcome] = {}
+    ended: dict[Future[Outcome], Outcome] = {}
     for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
         make_folder(folder, "name a writable folder with --runs")
     with pool(workers) if on == "local" else _dask(workers, scheduler) as executor:
-        futures = {executor.submit(run, job): index for index, job in enumerate(jobs)}
+        futures = {executor.submit(run, job): job for job in jobs}
         try:
             for future in as_completed(futures):
-                index, error = futures[future], future.exception()
-                if error is None:
-                    ended[index] = future.result()
-                else:  # a lost worker, a full disk
-                    ended[index] = Outcome(jobs[index], "failed", reason=one_line(error))
-                report(ended[index])
+                error = future.exception()  # a lost worker, a full disk
+                lost = error and Outcome(futures[future], "failed", reason=one_line(error))
+                ended[future] = lost or future.result()
+                report(ended[future])
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -193,7 +169,7 @@ def sweep(
             for child in multiprocessing.active_children():
                 child.terminate()  # it shuts its kernel down
             raise
-    return [ended[index] for index in range(len(jobs))]
+    return [ended[future] for future in futures]
 
 
 def check_place(on: str, scheduler: str | None) -> None:
@@ -209,8 +185,7 @@ def usual_workers(jobs: Sequence[Job]) -> int:
     processes with one thread are faster than one with two threads; on a GPU, one."""
     from fedrepro.records.record import pick_device
 
-    devices = {pick_device(job.parameters["device"]).type for job in jobs}
-    if devices != {"cpu"}:
+    if pick_device(jobs[0].parameters["device"]).type != "cpu":
         return 1
     fitting = psutil.virtual_memory().available // ROOM
     return max(1, min(len(jobs), cores(), fitting))
@@ -224,17 +199,15 @@ def _dask(workers: int, scheduler: str | None) -> Iterator[Executor]:
         raise FedReproError(
             "dask.distributed is not installed: pip install 'fedrepro[cluster]', or use --on local"
         ) from None
-    with contextlib.ExitStack() as stack:
-        if scheduler is None:
-            one_each = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
-            scheduler = stack.enter_context(dask.LocalCluster(**one_each))
-        try:
-            client = stack.enter_context(dask.Client(scheduler, timeout=10))
-        except (OSError, ValueError) as error:
-            raise FedReproError(
-                f"no dask scheduler at {scheduler} ({one_line(error)}); start one or correct "
-                "--scheduler"
-            ) from None
+    one_each = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    try:
+        client = dask.Client(scheduler, timeout=10, **(one_each if scheduler is None else {}))
+    except (OSError, ValueError) as error:
+        raise FedReproError(
+            f"no dask scheduler at {scheduler} ({one_line(error)}); start one or correct "
+            "--scheduler"
+        ) from None
+    with client:
         yield client.get_executor(pure=False)
 
 
@@ -374,6 +347,5 @@ def _score(job: Job) -> str:
     found = collect(job.output.parent, [job.output])
     cells = [cell for study, names in found for name in names for cell in study.cells(name)]
     means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
-    for cell in [c for c in means if c["method"].lower() == own] + means:
-        return f"{cell['method']} {cell['value']:.1f}"
-    return ""
+    means.sort(key=lambda cell: cell["method"].lower() != own)
+    return f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""

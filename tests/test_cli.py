@@ -9,7 +9,7 @@ from unittest.mock import Mock
 from typer.testing import CliRunner, Result
 
 import fedrepro
-from fedrepro import cli, papers
+from fedrepro import cli, commands, papers
 
 COMMANDS = "data methods experiments run sweep campaign verdicts claims book bench"
 
@@ -70,7 +70,7 @@ def test_a_mistake_is_one_line_before_anything_heavy_is_imported():
         "    assert not heavy or line == 'book', (line, heavy)"
     )
     words = [sys.executable, "-c", code]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=cli.CHECKOUT)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=commands.CHECKOUT)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     assert len(lines) == len(WRONG)
@@ -92,7 +92,7 @@ def test_methods_and_experiments():
     rows = listed("experiments")
     keys = ["paper", "id", "dataset", "caption", "state", "reason"]
     assert all(list(row) == keys for row in rows)
-    assert {row["paper"] for row in rows} == set(papers.list())
+    assert {row["paper"] for row in rows} == set(papers.names())
     own = [row for row in rows if row["paper"] == "adcol"]
     assert call("experiments", "--paper", "adcol").stdout.count("\n") == len(own) + 1
 
@@ -104,7 +104,7 @@ def test_verdicts_list_every_printed_cell_once(tmp_path):
     assert all(list(row) == keys.split() for row in rows)
     printed = [
         (name, table.id, method, column)
-        for name in papers.list()
+        for name in papers.names()
         for table in papers.load(name).tables
         for method in table.rows
         for column in table.columns

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel
 
@@ -29,16 +29,12 @@ if TYPE_CHECKING:
 
 COMPARES = ("accuracy", "in-out")  # kinds whose rows are methods: other methods may be added
 SAME = ("label", "method", "alternative", "column", "tuned", "constant")  # of an arm as written
-Named = TypeVar("Named", Table, Experiment)
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One run of an experiment for each seed. ``label`` is the row's name in the printed table
-    (``alternative``: a second reading of the paper, which has no row there). row, column: the
-    printed place of its mean accuracy if each arm has one (kind ``grid``). tuned: fields that
-    get a tuned value; empty: the protocol's setting gets it. constant: as in `ArmSpec`. tuning:
-    its budget; None if nothing of it is tuned here. seed: of a trial; None: each seed asked for."""
+    """One run of an experiment for each seed. tuning: None if nothing of it is tuned here. seed: of
+    a trial, None for each seed asked for. The rest as in `ArmSpec`."""
 
     label: str
     method: str
@@ -54,8 +50,7 @@ class Arm:
     seed: int | None = field(default=None, repr=False)
 
     def trials(self) -> "Trials":
-        """Each tried value and this arm with it: for all rounds, and for a trial's rounds. None if
-        nothing is tuned."""
+        """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
         if (tuning := self.tuning) is None:
             return
         for value in tuning.values[self.protocol.scale]:
@@ -63,7 +58,7 @@ class Arm:
                 arm = replace(self, fields=self.fields | dict.fromkeys(self.tuned, value))
             else:
                 arm = replace(self, protocol=self.protocol.changed(**{tuning.setting: value}))
-            yield str(value), arm, arm._trial(str(value), tuning)
+            yield arm._trial(str(value), tuning)
 
     def constants(self, first: str) -> "Trials":
         """The same for the values of the arm's constant. first: the value it has from `trials`."""
@@ -71,25 +66,24 @@ class Arm:
             return
         for name, values in self.constant.items():
             for value in values:
-                arm, both = replace(self, fields=self.fields | {name: value}), f"{name} {value}"
-                yield f"{first}, {both}", arm, arm._trial(f"{first}, {both}", tuning)
+                arm = replace(self, fields=self.fields | {name: value})
+                yield arm._trial(f"{first}, {name} {value}", tuning)
 
-    def _trial(self, value: str, tuning: Tuning) -> "Arm":
-        """With a trial's seed and rounds, but not more rounds than the arm's own (MPFT: one)."""
+    def _trial(self, value: str, tuning: Tuning) -> tuple[str, "Arm", "Arm"]:
+        """A trial has no more rounds than the arm's own (MPFT: one)."""
         own = self.protocol.rounds
         rounds = min(tuning.rounds.get(self.protocol.scale, own), own)
         what = ", ".join(self.tuned) or str(tuning.setting).rpartition(".")[2]  # such as lr
         trial = replace(self, label=f"{self.label}, {what} {value}", tuning=None, seed=tuning.seed)
-        return replace(trial, protocol=self.protocol.changed(rounds=rounds))
+        return value, self, replace(trial, protocol=self.protocol.changed(rounds=rounds))
 
 
 Trials = Iterator[tuple[str, Arm, Arm]]
 
 
 class Paper(BaseModel, frozen=True, extra="forbid"):
-    """One of the papers: the content of its files. columns: our domains' names in print.
-    method_settings_on: by protocol, differing settings. filed: the authors' own files behind the
-    printed numbers."""
+    """A paper: the content of its files. columns: our domains' names in print. method_settings_on:
+    by protocol, differing settings. filed: the authors' own files behind the printed numbers."""
 
     name: str
     short: str
@@ -122,11 +116,13 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def table(self, name: str) -> Table:
         """A printed table by id; FedReproError, with the choices, if there is none."""
-        return _pick(self.tables, name, f"printed table of {self.short}")
+        known = {table.id: table for table in self.tables}
+        return known[one_of(name, known, f"printed table of {self.short}")]
 
     def experiment(self, name: str) -> Experiment:
         """An experiment by id; FedReproError, with the choices, if there is none."""
-        return _pick(self.experiments, name, f"experiment of {self.short}")
+        known = {experiment.id: experiment for experiment in self.experiments}
+        return known[one_of(name, known, f"experiment of {self.short}")]
 
     def named(self, name: str, scale: str) -> list[Experiment]:
         """An experiment by id; for ``all`` every one that runs at a scale without being named."""
@@ -148,16 +144,15 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         (or, where it is silent, the one that ``sources`` justifies). experiment: the protocol of
         its own data if this data set replaces them there."""
         kind = folders.kind(dataset)
-        flat: dict[str, Any] = {"data.dataset": kind, "scale": _scale(scale)}
+        flat: dict[str, Any] = {"data.dataset": kind, "scale": scale}
         for layer in self._layers(self._base(dataset, experiment), dataset, scale):
             flat |= {key: setting.value for key, setting in layer.items()}
         flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
         return parse_protocol({}, flat)
 
     def sources(self, dataset: str, scale: str = "paper") -> "pd.DataFrame":
-        """Every setting as text: columns setting, value, status, source, alternatives, and the
-        sides of the source (`protocol.sides`). Where a data set or a scale departs from the paper,
-        the paper's value heads the alternatives."""
+        """Every setting as text: columns setting, value, status, alternatives, and `protocol.sides`
+        of the source. A value of the paper that is replaced here heads the alternatives."""
         import pandas as pd  # only here: it takes a third of a second
 
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
@@ -199,12 +194,12 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             raise FedReproError(
                 f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
             )
-        base, protocol = self._base(dataset, name), self.protocol(dataset, scale, name)
-        if protocol.scale in experiment.clients_each:
-            protocol = _equal_clients(protocol, experiment.clients_each[protocol.scale])
+        protocol = self.protocol(dataset, scale, name)
+        if each := experiment.clients_each.get(protocol.scale):
+            protocol = _equal_clients(protocol, each)
+        how = protocol, self._base(dataset, name), self._tuning(experiment, dataset, protocol.scale)
         own = [ArmSpec(label=method, method=method, alternative=True) for method in also]
-        tuning = self._tuning(experiment, dataset, protocol.scale)
-        return [self._arm(spec, protocol, base, tuning) for spec in [*self.arm_specs(name), *own]]
+        return [self._arm(spec, *how) for spec in [*self.arm_specs(name), *own]]
 
     def arm_specs(self, name: str) -> list[ArmSpec]:
         """An experiment's arms before a protocol is chosen, with reused arms included."""
@@ -217,12 +212,11 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def _tuning(self, experiment: Experiment, dataset: str, scale: Scale) -> Tuning | None:
         """An experiment's tuning on a data set at a scale, if any. Reused arms keep theirs."""
-        tuning, base = experiment.tuning, self._base(dataset, experiment.id)
-        if tuning is None and experiment.arms_of is not None:
-            return self._tuning(self.experiment(experiment.arms_of), dataset, scale)
-        if tuning is None or scale not in tuning.values:
-            return None
-        return tuning if base in (tuning.protocols or (base,)) else None
+        while (tuning := experiment.tuning) is None and experiment.arms_of is not None:
+            experiment = self.experiment(experiment.arms_of)
+        base = self._base(dataset, experiment.id)
+        fits = tuning and scale in tuning.values and base in (tuning.protocols or (base,))
+        return tuning if fits else None
 
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets of an experiment: those that follow its protocol; the embedded one, which
@@ -244,17 +238,16 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         changes: dict[str, Any] = {}
         if spec.rounds_share is not None:
             changes["rounds"] = max(1, round(spec.rounds_share * protocol.rounds))
-        here, at_scale = spec.where.get(protocol.data.dataset), spec.scales.get(protocol.scale)
-        changes |= {**spec.everywhere, **(here or {}), **(at_scale or {})}
+        changes |= spec.everywhere | spec.where.get(protocol.data.dataset, {})
+        changes |= spec.scales.get(protocol.scale, {})
         defaults = self.settings_of(spec.method, base)
         fields = {key: setting.value for key, setting in defaults.items()} | spec.fields
         hashable = {
             key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
         }
         same = {name: getattr(spec, name) for name in SAME}
-        if tuning is not None and not (tuning.setting or spec.tuned):
-            tuning = None
-        own: dict[str, Any] = {"row": spec.row or spec.label, "tuning": tuning}
+        tuned = tuning if spec.tuned or (tuning and tuning.setting) else None
+        own: dict[str, Any] = {"row": spec.row or spec.label, "tuning": tuned}
         return Arm(**same, **own, fields=hashable, protocol=protocol.changed(**changes))
 
     def settings_of(self, method: str, base: str) -> Settings:
@@ -262,8 +255,7 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         return {**self.method_settings.get(method, {}), **own.get(method, {})}
 
     def _base(self, dataset: str, experiment: str | None = None) -> str:
-        """The protocol that a data set follows; in an experiment the first one's if the data set
-        replaces another."""
+        """The protocol that a data set follows, or which it replaces in an experiment."""
         base = self.dataset(dataset).protocol
         known = (base,) if experiment is None else self.experiment(experiment).datasets
         return base if base in known else known[0]
@@ -281,8 +273,8 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
         """Settings from the paper's own to the scale's, later ones winning."""
-        spec, own = self.scales.get(_scale(scale)), folders.kind(dataset)
-        changes = spec.changes if spec is not None else {}
+        spec = self.scales.get(cast(Scale, one_of(scale, get_args(Scale), "scale")))
+        changes, own = spec.changes if spec is not None else {}, folders.kind(dataset)
         of_scale = changes.get(own, changes.get(base, {}))
         layers = [self.protocols[base], self.dataset(dataset).changes, of_scale]
         if own == folders.FOLDER and own not in changes:  # a scale's rules are for the paper's data
@@ -290,19 +282,10 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         return layers
 
 
-def _scale(name: str) -> Scale:
-    return cast(Scale, one_of(name, get_args(Scale), "scale"))
-
-
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:
     """The protocol with `each` clients in every domain of its table, or else of its data set."""
     table = dict.fromkeys(protocol.data.allocation.clients or DATASETS[protocol.data.dataset], each)
     return protocol.changed(**{"data.allocation.rule": "table", "data.allocation.clients": table})
-
-
-def _pick(items: tuple[Named, ...], name: str, what: str) -> Named:
-    by_id = {item.id: item for item in items}
-    return by_id[one_of(name, by_id, what)]
 
 
 def as_text(value: Any) -> str:

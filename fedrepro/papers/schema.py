@@ -26,10 +26,8 @@ class Cell(NamedTuple):
 
 def parse_cell(printed: str) -> Cell:
     """Read ``87.9±0.4``, ``87.9`` or ``-`` (no number). ValueError on anything else."""
-    if printed == "-":
-        return Cell(printed, None, None)
     mean, mark, std = printed.partition("±")
-    return Cell(printed, float(mean), float(std) if mark else None)
+    return Cell(printed, None if printed == "-" else float(mean), float(std) if mark else None)
 
 
 def _cells(raw: Any) -> Any:
@@ -37,10 +35,9 @@ def _cells(raw: Any) -> Any:
 
 
 class Table(_Spec):
-    """A printed table, or one block of it (or numbers of a figure or of prose).
-    rows: by method (or setting), the cells in the order of the columns.
-    unit: of every column not named in ``units``. std_over: what the printed std runs over; only one
-    over trials can enter an interval. trials: of its numbers, if not the paper's."""
+    """A printed table or a block of it, or numbers of a figure or of prose. rows: by method (or
+    setting), the cells in the order of the columns. unit: of columns not in ``units``. std_over:
+    only a std over trials can enter an interval. trials: of its numbers, if not the paper's."""
 
     id: str
     unit: str
@@ -59,8 +56,8 @@ class Table(_Spec):
 
     def values(self, column: str) -> dict[str, float]:
         """The printed numbers of a column by row."""
-        cells = {method: self.cell(method, column) for method in self.rows}
-        return {m: c.value for m, c in cells.items() if c is not None and c.value is not None}
+        cells = ((method, self.cell(method, column)) for method in self.rows)
+        return {method: c.value for method, c in cells if c and c.value is not None}
 
     def unit_of(self, column: str) -> str:
         return self.units.get(column, self.unit)
@@ -96,8 +93,7 @@ def contradicts(value: float | None, printed: str) -> bool:
 
 
 class Setting(_Spec):
-    """One value, its source, and alternatives. status: the kind of source. text, code: what the
-    paper or public code says of it, where the source is another."""
+    """One value and its source. text, code: what those say of it where the source is another."""
 
     value: Any
     source: str = Field(min_length=5)
@@ -111,9 +107,9 @@ Settings = dict[str, Setting]
 
 
 class DatasetSpec(_Spec):
-    """A data set a protocol may be run on: whose protocol it follows and what must change. caveat:
-    printed beside every number where the change can move it against the paper's. in_paper: whether
-    the paper has it, or it stands in for one that the paper has; only such answer its claims."""
+    """A data set: whose protocol it follows and what must change. caveat: printed beside every
+    number, where the change can move it. in_paper: whether the paper has it, or it stands in for
+    one that the paper has; only such answer its claims."""
 
     protocol: str
     changes: Settings = {}
@@ -138,10 +134,9 @@ class Comparison(_Spec):
     than: those rows; ``all``: every other except second readings. against: the experiment of the
     others, if it is another. dataset: only if a data set follows this protocol.
     by: the column; ``each``: every domain's; ``only``: the only one; several: names of one number.
-    margin: better by more than this; a negative one allows a loss. above: instead of other rows,
-    a number to be above, or below if ``lower``. lower: less is better (traffic, leakage). printed:
-    a lead that the text prints, and no table.
-    paper_only: a small network cannot answer it, such as claims about bytes."""
+    margin: better by more than this; a negative one allows a loss. above: a number to be above
+    (below if ``lower``), instead of other rows. lower: less is better. printed: a lead that only
+    the text prints. paper_only: a small network cannot answer it, such as claims about bytes."""
 
     experiment: str
     better: str
@@ -170,14 +165,13 @@ class Claim(_Spec):
 
 
 class ArmSpec(_Spec):
-    """One curve of an experiment. Changes of the protocol, later ones winning: ``rounds_share`` of
-    the rounds, ``everywhere``, ``where`` by data set, ``scales`` by scale.
-    tuned: the method's fields that get a tuned value, instead of the protocol's setting.
-    constant: one field of the method, and the values that are tried instead of its own after the
-    protocol's setting is tuned. clients_each: clients in every domain; an experiment may set them
-    by scale. row, column: the printed place of the mean accuracy in kind ``grid``; by default the
-    label and the first column. alternative: a second reading of the paper, without a row in its
-    table."""
+    """One curve of an experiment. label: its row in the printed table. Changes of the protocol,
+    later ones winning: ``rounds_share`` of the rounds, ``everywhere``, ``where`` by data set,
+    ``scales``. tuned: the method's fields that get a tuned value, instead of the protocol's
+    setting. constant: one field of the method, and the values tried instead of its own after the
+    protocol's setting is tuned. clients_each: clients in every domain. row, column: the printed
+    place of the mean accuracy in kind ``grid``; by default the label and the first column.
+    alternative: a second reading of the paper, without a row in its table."""
 
     label: str
     method: str
@@ -203,9 +197,8 @@ class Target(_Spec):
 
 
 class Difference(_Spec):
-    """A printed row of kind ``differences``: an arm's accuracy in percent on one data set, minus
-    that of the arm ``minus``, if given. column: a domain, ``avg``, or ``largest``, over the
-    domains."""
+    """A printed row of kind ``differences``: the accuracy in percent of the arm ``of`` on one data
+    set, minus that of ``minus``, if given. column: a domain, ``avg``, or ``largest`` of them."""
 
     row: str
     dataset: str
@@ -216,11 +209,11 @@ class Difference(_Spec):
 
 class Tuning(_Spec):
     """A budget of trials, the same for every arm. ``setting`` of the protocol, or an arm's
-    ``tuned`` fields (only those if it is None), gets each of the values of its scale in runs of
-    ``seed``, with the scale's number of ``rounds``, or all. The value with the highest mean
-    validation accuracy over the last five rounds (the first of equals) is used for every seed.
-    With it, each arm's ``constant`` gets its values, at the scales of ``constants``.
-    Nothing is tuned at a scale without values, or under a protocol that is not in ``protocols``."""
+    ``tuned`` fields (only those if it is None), gets each of the scale's values in runs of
+    ``seed``, with the scale's ``rounds``, or all. The value with the highest mean validation
+    accuracy over the last five rounds (the first of equals) is used for every seed. With it, each
+    arm's ``constant`` gets its values, at the scales of ``constants``. Nothing is tuned at a scale
+    without values, or under a protocol that is not in ``protocols``."""
 
     setting: str | None = None
     rounds: dict[Scale, Count] = {}
@@ -232,16 +225,14 @@ class Tuning(_Spec):
 
 
 class Experiment(_Spec):
-    """A table, a figure or a printed claim: what it needs and whether it can be run today.
+    """A table, a figure or a printed claim. A blocked one runs if it is named and has its data.
     dataset: its protocol; several, separated by commas, if it runs on each, the printed one first.
     kind: the printed quantity (`quantities`); ``other``: a drawing, or words. arms_of: the
     experiment whose arms it reuses, except those of ``without``, or only those of ``only``.
-    clients_each: by scale, clients in every domain of the protocol's table, or else of the data
-    set. relative_to: the row to which values are ratios. named_only: scales at which it runs only
-    if it is named, and is not part of ``all``. rows: our data sets, and the printed row (or its
-    beginning) of their numbers. compared: by data set, the (paper, table, column) whose order of
-    methods is compared with ours. steps: by scale, gradient steps of kind ``inversion``. A blocked
-    experiment runs if it is named and its data are available."""
+    clients_each: by scale, clients in every domain. relative_to: the row to which values are
+    ratios. named_only: scales at which it is no part of ``all``. rows: our data sets, and the
+    printed row (or its beginning) of their numbers. compared: by data set, the (paper, table,
+    column) whose order of methods is compared with ours. steps: of kind ``inversion``, by scale."""
 
     id: str
     dataset: str

@@ -1,8 +1,23 @@
-"""Accuracies: by domain, as a mean, in and out of the clients' domains, and gains."""
+"""Accuracies: by domain, as a mean, in and out of the clients' domains, and gains; from stored
+predictions, which classes are confused, and how much an accuracy would change on other test images.
+Seeds do not show this, because they share one test set."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from fedrepro.federated import metrics
-from fedrepro.quantities.base import Asked, Values, quantity
-from fedrepro.quantities.noise import target, tested_images
+from fedrepro.quantities.base import Asked, Values, quantity, tested_images
+from fedrepro.records import Record
+
+Hits = npt.NDArray[np.float64]
+# Of a run by domain: the share of predictions in which each test image (m,) was right, the score in
+# percent, and the number of test images.
+Seen = tuple[dict[str, Hits], dict[str, float], dict[str, int]]
 
 
 @quantity("accuracy", "sweep", "curves", "features", "terms", "privacy", whole=100.0)
@@ -46,15 +61,16 @@ def differences(asked: Asked) -> Values:
     """Printed rows that are one accuracy, or the difference of two. Rows of other data sets, and of
     domains that a replacing data set does not have, are left out."""
     runs = {result.label: result.record for result in asked.results}
-    scores = {result.label: asked.scores(result) for result in asked.results}
+    scores: dict[str | None, dict[str, float]] = {None: {}}  # of nothing that is subtracted
+    scores |= {result.label: asked.scores(result) for result in asked.results}
     for one in asked.experiment.differences:
         embedded = asked.dataset == "minidigits"
         if not embedded and asked.paper.dataset(asked.dataset).protocol != one.dataset:
             continue
-        if one.of not in scores or (one.minus is not None and one.minus not in scores):
+        if not scores.keys() >= {one.of, one.minus}:
             continue
-        base = scores[one.minus] if one.minus is not None else {}
-        gains = {column: value - base.get(column, 0.0) for column, value in scores[one.of].items()}
+        less = scores[one.minus]
+        gains = {column: value - less.get(column, 0.0) for column, value in scores[one.of].items()}
         largest = max((column for column in gains if column != "avg"), key=gains.__getitem__)
         place = largest if one.column == "largest" else one.column
         parts = [(100.0, runs[one.of])]
@@ -81,8 +97,8 @@ def relative(asked: Asked) -> Values:
 
 @quantity("in-out", whole=1.0)
 def in_out(asked: Asked) -> Values:
-    """Accuracies as fractions, and their round: 0 if nothing is sent. On other data than the
-    printed table's, they have other names."""
+    """Accuracies as fractions, and their round (0 if nothing is sent), in the printed columns or,
+    on other data, in their own."""
     first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
     printed = asked.experiment.table is not None and first == asked.dataset
     ours = "out of domain", "in domain", "best round"
@@ -91,8 +107,124 @@ def in_out(asked: Asked) -> Values:
         curve, data = result.record.curve, result.record.data
         best = metrics.best_round(curve)
         weights = data.get("weights") or tested_images(result.record)
-        there = curve[curve["round"] == best]
-        found = metrics.in_and_out(there, data["clients"], weights).loc[best]
+        found = metrics.in_and_out(curve[curve["round"] == best], data["clients"], weights)
         last = best if metrics.traffic(curve).size else 0
-        values = (found["ood"] / 100, found["ind"] / 100, last)
+        values = (found.ood[best] / 100, found.ind[best] / 100, last)
         yield from zip([result.label] * 3, names, map(float, values), strict=True)
+
+
+# From stored predictions.
+
+
+def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
+    """By domain with stored predictions: the classes of its test images (m,), and their predicted
+    classes (m,) in each of the scored rounds by each network of the domain."""
+    kept = record.predictions
+    if not kept:
+        return {}
+    homes = {client["name"]: client["domain"] for client in record.data["clients"]}
+    curve, rounds = record.curve, metrics.scored(record.curve, rule).index
+    tests = curve[(curve.measure == "accuracy") & (curve.split == "test")]
+    subject = tests.subject.iloc[0]  # the networks the method is scored by
+    nets: dict[tuple[str, str], list[Any]] = defaultdict(list)  # by domain and round
+    for name, predicted in kept.items():
+        kind, *place = name.split("/")
+        if kind == "predicted" and place[1] == subject:
+            number, _, network, domain = place
+            if homes.get(network, domain) == domain:
+                nets[domain, number].append(predicted)
+    found = {}
+    for domain in record.data["domains"]:
+        scored, labels = [nets[domain, str(n)] for n in rounds], kept.get(f"labels/{domain}")
+        every = [predicted for one in scored for predicted in one]
+        if labels is not None and all(scored) and {len(p) for p in every} == {len(labels)}:
+            found[domain] = labels, every
+    return found
+
+
+def confusion(runs: Iterable[tuple[str, Record]], rule: str) -> pd.DataFrame:
+    """How the test images of each class are classified: method, domain, cls, predicted, images (a
+    mean over the `predictions`, summed over seeds) and percent of the class. Pairs of classes that
+    do not occur are left out, and methods with a run without stored predictions.
+    runs: all seeds of each method, with its name."""
+    keys = ["method", "domain", "cls", "predicted"]
+    parts, whole = [pd.DataFrame(columns=[*keys, "images"])], dict[str, bool]()
+    for method, record in runs:
+        kept = predictions(record, rule)
+        whole[method] = whole.get(method, True) and len(kept) == len(record.data["domains"])
+        names = np.array(record.classes)
+        for domain, (labels, predicted) in kept.items():
+            pairs = np.stack([np.tile(labels, len(predicted)), np.concatenate(predicted)])
+            (cls, each), images = np.unique(pairs, axis=1, return_counts=True)
+            found = {"cls": names[cls], "predicted": names[each], "images": images / len(predicted)}
+            parts.append(pd.DataFrame({"method": method, "domain": domain, **found}))
+    frame = pd.concat(parts[1:] or parts).groupby(keys, sort=False).images.sum().reset_index()
+    frame = frame[frame.method.map(whole).astype(bool)]
+    totals = frame.groupby(keys[:3]).images.transform("sum")
+    return frame.assign(percent=100 * frame.images / totals)
+
+
+def binomial(accuracy: float, images: int) -> float:
+    """Variance of an accuracy (0 to 1) over draws of this many test images."""
+    return accuracy * (1 - accuracy) / images
+
+
+def target(record: Record) -> str | None:
+    """The one domain that a run counts for: that of its method's target client, if it has one."""
+    number = record.config["method"]["fields"].get("target")
+    return None if number is None else record.data["clients"][number]["domain"]
+
+
+class Noise:
+    """Variances over draws of test images, for runs of one score rule."""
+
+    def __init__(self, rule: str) -> None:
+        self._rule = rule
+        self._seen: dict[str, Seen] = {}
+
+    def variance(
+        self, rows: Sequence[Sequence[Record]], column: str, weights: Sequence[float] = (1.0, -1.0)
+    ) -> float:
+        """The variance of a row's mean accuracy (0 to 1) over its seeds, or of two rows'
+        difference; with weights, of their weighted sum.
+        rows: one or two rows, each the runs of its seeds. column: a domain, else their plain mean.
+        Two rows are paired image by image, by those of their runs that stored predictions. Where a
+        row has none they count as separate, which gives no less if they fail on the same images."""
+        data = rows[0][0].data
+        domains = [column] if column in data["domains"] else data["domains"]
+        parts = (self._of_domain(rows, domain, weights) for domain in domains)
+        return sum(parts) / len(domains) ** 2
+
+    def _of_domain(
+        self, rows: Sequence[Sequence[Record]], domain: str, weights: Sequence[float]
+    ) -> float:
+        rows = [[run for run in row if target(run) in (None, domain)] for row in rows]
+        seen = [[self._of_run(run) for run in row] for row in rows]
+        found = [[shares[domain] for shares, _, _ in row if domain in shares] for row in seen]
+        stored = [len(shares) for row in found for shares in row]
+        if all(found) and len(set(stored)) == 1:
+            means = [np.mean(np.stack(row), axis=0) for row in found]
+            paired: Hits = sum(w * mean for w, mean in zip(weights, means, strict=False))
+            return float(paired.var(ddof=1)) / len(paired)
+        shares = [sum(scores[domain] for _, scores, _ in row) / len(row) / 100 for row in seen]
+        separate = [binomial(s, row[0][2][domain]) for s, row in zip(shares, seen, strict=True)]
+        return sum(w**2 * variance for w, variance in zip(weights, separate, strict=False))
+
+    def _of_run(self, run: Record) -> Seen:
+        if run.run_id not in self._seen:
+            right = {
+                domain: np.mean([each == labels for each in predicted], axis=0)
+                for domain, (labels, predicted) in predictions(run, self._rule).items()
+            }
+            scores = metrics.scores(run.curve, self._rule)
+            self._seen[run.run_id] = right, scores, tested_images(run)
+        return self._seen[run.run_id]
+
+
+def combined(*parts: tuple[float, float]) -> tuple[float, float]:
+    """Standard error and degrees of freedom of a sum of independent parts, each a variance of a
+    mean with its degrees of freedom (inf if it is known); Welch and Satterthwaite."""
+    total = sum(variance for variance, _ in parts)
+    shares: list[Any] = [variance**2 / freedom for variance, freedom in parts if freedom]
+    below = sum(shares)
+    return total**0.5, total**2 / below if below else float("inf")

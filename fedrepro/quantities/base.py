@@ -15,7 +15,6 @@ from fedrepro.base.protocol import Protocol
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Experiment, Paper, Table
-from fedrepro.quantities.noise import tested_images
 from fedrepro.records import Probe, Record, federation_of
 
 ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may hold quantities
@@ -23,8 +22,8 @@ ROOMS = ("fedrepro.quantities", "fedrepro.extras")  # packages whose modules may
 
 @dataclass(frozen=True)
 class Result:
-    """One arm's finished run. trials: where a setting was tuned, the runs of its values in
-    words. past: its settings are not those that the paper's file asks for today."""
+    """One arm's finished run. trials: the runs of a tuned setting's values. past: its settings are
+    not those that the paper's file asks for today."""
 
     arm: Arm
     record: Record
@@ -40,22 +39,18 @@ class Result:
     def label(self) -> str:
         return self.arm.label
 
-    @property
-    def clients(self) -> int:
-        return len(self.record.data["clients"])
-
     def curve(self) -> pd.DataFrame:
         """By round: test accuracy per domain, `avg`, and `bytes`, one client's traffic so far."""
         table = metrics.accuracies(self.record.curve)
-        sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum() / self.clients
+        sent = metrics.traffic(self.record.curve).sum(axis=1).cumsum()
+        sent /= len(self.record.data["clients"])
         table["bytes"] = sent.reindex(table.index, method="ffill").fillna(0.0)
         return table
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The input of a quantity: an experiment of a paper under a protocol, and its finished runs
-    (none if nothing is trained). runs: the folder for figures' arrays."""
+    """An experiment under a protocol, and its finished runs. runs: the folder for arrays."""
 
     paper: Paper
     experiment: Experiment
@@ -105,8 +100,7 @@ class Figure:
     facts: dict[str, Any]
 
 
-# Row, column and value of each number; the value is None if the target was not reached, or there is
-# none. A fourth item has further keys for `cells`.
+# Row, column and value of each number, None if there is none; a fourth item has keys for `cells`.
 Values = Iterator[tuple[str, str, float | None] | tuple[str, str, float | None, dict[str, Any]]]
 Computes = Callable[[Asked], Values]
 
@@ -114,9 +108,9 @@ Computes = Callable[[Asked], Values]
 @dataclass(frozen=True)
 class Quantity:
     """A printed quantity. values: computes its numbers. counted: they do not depend on chance.
-    given: they are input of the protocol. per_arm: no row mixes arms in one column. probe: a
-    measurement at the end of a training. figure: computes the arrays of a figure. whole: for
-    accuracies, the number if all images are right (100 or 1); 0 for other numbers."""
+    given: they are input of the protocol. per_arm: no row mixes arms in one column. probe: measures
+    at the end of a training. figure: computes the arrays of a figure. whole: an accuracy if all
+    images are right (100 or 1); 0 for other numbers."""
 
     values: Computes
     counted: bool = False
@@ -131,8 +125,7 @@ _registry: dict[str, Quantity] = {}
 
 
 def quantity(*kinds: str, **traits: Any) -> Callable[[Computes], Computes]:
-    """Decorator: register a function of `Asked` for the kinds of experiments whose numbers it
-    computes. traits: as in `Quantity`."""
+    """Decorator of a function that computes kinds of experiments. traits: as in `Quantity`."""
 
     def register(values: Computes) -> Computes:
         _registry.update(dict.fromkeys(kinds, Quantity(values, **traits)))
@@ -156,9 +149,8 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
     past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
     image moves it by, and parts: each run it follows from, after what its accuracy (0 to 1) counts.
-    Where that is another column's than the printed one, `of` names it.
-    An arm whose training diverged has no value but a reason in each column that its row lacks.
-    Printed rows that are not of one arm (such as a ratio of two) get none."""
+    Where that is another column's than the printed one, `of` names it. An arm whose training
+    diverged has no value but a reason in each column that its row lacks."""
     kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
@@ -197,6 +189,13 @@ def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[R
     return rows
 
 
+def tested_images(record: Record) -> dict[str, int]:
+    """Number of test images by domain."""
+    counts = pd.DataFrame(record.data["counts"])
+    found: dict[str, int] = counts[counts.split == "test"].groupby("domain").images.sum().to_dict()
+    return found
+
+
 def _one_image(record: Record, column: str) -> float:
     """The most that one test image moves an accuracy by, from 0 to 1."""
     images = tested_images(record)
@@ -216,16 +215,13 @@ def _of_run(result: Result, column: str) -> Row:
         for domain in domains
         for short, clause in zip(plain[domain], said[domain], strict=True)
     ]
-    standin = any(domain in data["standins"] for domain in domains)
-    cut = any(domain in data["subsets"] for domain in domains)
+    standin, cut = (any(one in data[key] for one in domains) for key in ("standins", "subsets"))
     return {"standin": standin, "subset": cut, "caveats": list(dict.fromkeys(caveats))}
 
 
 def wide(rows: Sequence[Row]) -> pd.DataFrame:
     """Our numbers as a table: one row per method, one column per column."""
     frame = pd.DataFrame(rows)
-    methods, columns = list(dict.fromkeys(frame.method)), list(dict.fromkeys(frame.column))
-    table = frame.pivot_table(
-        index="method", columns="column", values="value", aggfunc="mean", dropna=False
-    )
-    return table.reindex(index=methods, columns=columns).rename_axis(index=None, columns=None)
+    table = frame.pivot_table("value", "method", "column", aggfunc="mean", dropna=False)
+    table = table.reindex(index=frame.method.unique(), columns=frame.column.unique())
+    return table.rename_axis(index=None, columns=None)

@@ -1,6 +1,5 @@
 """What training costs: rounds, bytes and seconds, until a target accuracy or the best round; and an
-estimate of a run's floating point operations, made without training it.
-A target accuracy is the printed one, or the lowest final one among some arms."""
+estimate of a run's floating point operations, made without training it."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -117,9 +116,8 @@ def communication(asked: Asked) -> Values:
 @quantity("transfers", counted=True)
 def transfers(asked: Asked) -> Values:
     """The traffic in the printed rounds, at the paper's sizes. The experiment's `rows` name the
-    table with the arms and rounds.
-    Messages are counted on random embeddings, so no encoder is needed. For MPFT its only round is
-    counted, for the others the second, because in the first there are no prototypes to send."""
+    table with the arms and rounds. Messages are counted on random embeddings, so no encoder is
+    needed: in MPFT's only round, else in the second, as in the first there are no prototypes."""
     printed = asked.paper.table(asked.experiment.rows[asked.dataset])
     data = asked.protocol.data.model_copy(update={"encoder": None})
     federation = federation_of(data, asked.root)
@@ -134,8 +132,7 @@ def transfers(asked: Asked) -> Values:
 
 
 def a_round(arm: Arm, federation: Federation) -> float:
-    """An arm's bytes in its last round of at most two. Drawn images are counted instead of k-means
-    centres; their numbers are equal."""
+    """An arm's bytes in its last round of at most two; drawn images count as k-means centres."""
     fields = dict(arm.fields)
     if arm.method == "MPFT":
         drawn = {"prototypes": "random"} if fields.get("prototypes") == "cluster" else {}
@@ -168,8 +165,8 @@ def embedded(federation: Federation) -> Federation:
 
 def pflop(protocol: Protocol, images: int, classes: int, size: int) -> float:
     """An estimate of a run's 1e15 floating point operations: three forward passes of the protocol's
-    network for each of the clients' images and epochs. Tests, the server's work, a method's extra
-    work and the trials of a tuned setting are left out. size: as in `Federation`."""
+    network for each of the clients' images and epochs, without tests, the server's and a method's
+    extra work, and the trials of a tuned setting. size: as in `Federation`."""
     p = protocol
     passes = 3 * images * p.participation * p.local_epochs * p.rounds
     embedded = p.data.encoder is not None
@@ -179,8 +176,7 @@ def pflop(protocol: Protocol, images: int, classes: int, size: int) -> float:
 def pflop_unread(protocol: Protocol, known: Iterable[Record]) -> float | None:
     """The same for data that nobody has read, where the number of images is stated or a known run
     divides the same images. None: it is not known, or the images are embedded."""
-    images = _images(protocol.data, known)
-    return None if images is None else _of_images(protocol, images)
+    return _of_images(protocol, _images(protocol.data, known))
 
 
 def pflop_done(record: Record) -> float | None:
@@ -195,11 +191,11 @@ def core_hours(record: Record) -> float | None:
     return None if on_gpu else float(metrics.seconds(record.curve).sum()) / 3600
 
 
-def _of_images(protocol: Protocol, images: int) -> float | None:
+def _of_images(protocol: Protocol, images: int | None) -> float | None:
     data, domains = protocol.data, DATASETS.get(protocol.data.dataset, ())
     listed = (c.classes_of(d) for d in domains for c in COLLECTIONS.values() if d in c.domains)
     classes = next(listed, None)
-    if classes is None or data.encoder is not None:
+    if images is None or classes is None or data.encoder is not None:
         return None
     return pflop(protocol, images, len(classes), data.size)
 

@@ -1,10 +1,10 @@
-"""Numbers and figures for which nothing is trained: the data (images, clients, their classes,
-distances between the sources), sizes of networks and of messages; and arrays of figures, computed
-once and stored with the runs, among them how well prototypes represent embeddings."""
+"""Numbers for which nothing is trained: the data (images, clients, their classes, distances between
+the sources), sizes of networks and of messages; and arrays of figures, computed once and stored
+with the runs."""
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy import linalg
-from torch import Tensor
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
@@ -34,11 +33,9 @@ from fedrepro.records.store import FileCheckpoint
 
 Array = npt.NDArray[np.float64]
 # Encoder, and most images of a source, by scale.
-MEASURED: Mapping[Scale, tuple[str, int | None]] = {
-    "smoke": ("pixels", 300),
-    "reduced": ("mobilenetv2-imagenet", 1500),
-    "paper": ("mobilenetv2-imagenet", None),
-}
+IMAGENET = "mobilenetv2-imagenet"
+MEASURED: Mapping[Scale, tuple[str, int | None]]
+MEASURED = {"smoke": ("pixels", 300), "reduced": (IMAGENET, 1500), "paper": (IMAGENET, None)}
 MILLION = 1e6
 BYTES, LABEL_BYTES = 4, 8  # of a float32, of a label
 Made = tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]
@@ -101,12 +98,12 @@ def distances(asked: Asked) -> Values:
     caveats = [f"features of {encoder.name} in place of Inception v3's: distances of another scale"]
     features = {}
     for domain, arrays in sources(asked).items():
-        count = len(arrays.labels)
-        chosen = _drawn(domain, count, most)
-        images = arrays.images[chosen]
+        images = arrays.images
+        if most is not None and len(images) > most:
+            order = numpy_stream(sum(domain.encode()), "figure").permutation(len(images))
+            caveats.append(f"{domain}: {most:,} of {len(images):,} images, drawn at random")
+            images = images[np.sort(order[:most])]
         features[domain] = encode(images, encoder, f"embedding {domain}").astype(np.float64)
-        if len(chosen) < count:
-            caveats.append(f"{domain}: {len(chosen):,} of {count:,} images, drawn at random")
         caveats += arrays.deviations
     together = np.concatenate(list(features.values()))
     found = {domain: frechet(own, together) for domain, own in features.items()}
@@ -116,19 +113,10 @@ def distances(asked: Asked) -> Values:
         yield f"{row(asked)} / {domain}", "FID", value, {**more, "alternative": True}
 
 
-def _drawn(domain: str, n: int, most: int | None) -> npt.NDArray[np.int64]:
-    """Indices of the images that are measured."""
-    if most is None or n <= most:
-        return np.arange(n)
-    order = numpy_stream(sum(domain.encode()), "figure").permutation(n)
-    return np.sort(order[:most])
-
-
 def frechet(first: Array, second: Array) -> float:
     """The Frechet distance of two sets of features (n, d) and (m, d), each taken as a normal
-    distribution: |mean difference|^2 + tr(S + T - 2 (S T)^(1/2)). Heusel et al. 2017.
-    The root's trace is that of the symmetric (S^(1/2) T S^(1/2))^(1/2), so S may be singular (fewer
-    images than features)."""
+    distribution: |mean difference|^2 + tr(S + T - 2 (S T)^(1/2)). Heusel et al. 2017. The root's
+    trace is that of (S^(1/2) T S^(1/2))^(1/2), so S may be singular: fewer images than features."""
     difference = first.mean(axis=0) - second.mean(axis=0)
     s, t = (np.atleast_2d(np.cov(x, rowvar=False)) for x in (first, second))
     values, vectors = linalg.eigh(s)
@@ -139,56 +127,51 @@ def frechet(first: Array, second: Array) -> float:
 
 @quantity("sizes", counted=True)
 def sizes(asked: Asked) -> Values:
-    """FedPall's networks and messages (its Section 4), rounded to the printed digits."""
-    given = asked.federation
-    lesser = {"standin": bool(given.standins), "subset": bool(given.subsets)}
-    for row, value, *of_images in of_fedpall(asked):
-        more: dict[str, Any] = {"alternative": row not in asked.table.rows}
-        more |= lesser if of_images else {}
-        yield row, "value", round(value, asked.digits(row, "value")), more
-
-
-def of_fedpall(asked: Asked) -> Iterator[tuple[str, float] | tuple[str, float, bool]]:
-    """Row and value: parameters in millions, as the paper counts them, and shares in percent. True
-    comes third where the number of images counts.
-    The last two rows are bytes relative to FedAvg's network: all messages of a round, down with
-    prototypes and BatchNorm, up with features, labels, prototypes and class counts."""
+    """FedPall's networks and messages (its Section 4), rounded to the printed digits: parameters in
+    millions, as the paper counts them, and shares in percent. The last two are all messages of a
+    round, down with prototypes and BatchNorm, up with features, labels, prototypes and counts."""
     federation, protocol = asked.federation, asked.protocol
-    classes = len(federation.classes)
     images = float(np.mean([len(client.train) for client in federation.clients]))
     training = Training(create("FedPall"), protocol, federation, 0)
-    server = training.server
+    server, classes = training.server, len(federation.classes)
     network = build_model(protocol.model, classes, federation.size, **protocol.model_args)
     encoder = parameter_count(network.encoder) + parameter_count(network.projection)
     classifier = parameter_count(server.modules["classifier"])
     amplifier = parameter_count(server.modules["amplifier"])
-    yield "feature extractor parameters (millions)", encoder / MILLION
-    yield "classifier parameters (millions)", classifier / MILLION
-    yield "amplifier parameters (millions)", amplifier / MILLION
-    yield "classifier share (percent, as printed)", 100 * classifier / encoder
-    yield "amplifier share (percent, as printed)", 100 * amplifier / encoder
-    yield "embedding dimension", float(network.feature_size)
-    row = asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}")
-    yield row, images, True
-    yield "FedAvg parameters uploaded (millions)", (encoder + classifier) / MILLION
-    share = (classifier + amplifier) / (encoder + classifier)
-    yield "download relative to FedAvg (percent)", 100 * share
     whole = sum(tensor.bytes for tensor in training.layout.values() if not tensor.is_counter)
     message: Message = dict(training.method.download(server, 0))
     message["model"] = {name: server.model[name] for name in training.broadcast}
     down = sum(count_bytes([message]).values())
-    yield "bytes down in a round, relative to FedAvg (percent)", 100 * down / whole
-    rows = images * (BYTES * network.feature_size + LABEL_BYTES)
-    up = rows + classes * BYTES * (network.feature_size + 1)
-    yield "bytes up in a round, relative to FedAvg (percent)", 100 * up / whole, True
+    up = images * (BYTES * network.feature_size + LABEL_BYTES)
+    up += classes * BYTES * (network.feature_size + 1)
+    share = (classifier + amplifier) / (encoder + classifier)
+    of_images = asked.experiment.rows.get(asked.dataset, f"images per client, {asked.dataset}")
+    upload = "bytes up in a round, relative to FedAvg (percent)"
+    found = {
+        "feature extractor parameters (millions)": encoder / MILLION,
+        "classifier parameters (millions)": classifier / MILLION,
+        "amplifier parameters (millions)": amplifier / MILLION,
+        "classifier share (percent, as printed)": 100 * classifier / encoder,
+        "amplifier share (percent, as printed)": 100 * amplifier / encoder,
+        "embedding dimension": float(network.feature_size),
+        of_images: images,
+        "FedAvg parameters uploaded (millions)": (encoder + classifier) / MILLION,
+        "download relative to FedAvg (percent)": 100 * share,
+        "bytes down in a round, relative to FedAvg (percent)": 100 * down / whole,
+        upload: 100 * up / whole,
+    }
+    lesser = {"standin": bool(federation.standins), "subset": bool(federation.subsets)}
+    for row, value in found.items():
+        more = {"alternative": row not in asked.table.rows}
+        more |= lesser if row in (of_images, upload) else {}
+        yield row, "value", round(value, asked.digits(row, "value")), more
 
 
 @quantity("example", counted=True)
 def example(asked: Asked) -> Values:
     """ADCOL's example (Sec. 4.2): 60,000 images of 784 values at 100 clients, an MLP with two
     hidden layers of 200 units, representations of 128 values, a discriminator with one hidden
-    layer of 128.
-    The printed 68,628 bytes are those of a discriminator with 5 outputs; 100 clients need 100."""
+    layer of 128. The printed 68,628 bytes are for 5 outputs; 100 clients need 100."""
     images, clients, d = 60_000, 100, 128
     network = discriminator(784, 10, (200, 200))
     yield "MLP parameters", "value", float(parameter_count(network))
@@ -207,8 +190,7 @@ def example(asked: Asked) -> Values:
 def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> Figure:
     """The arrays of an experiment on embeddings, read from the store or computed now.
     make: returns arrays by name and their facts, and may save unfinished work in the checkpoint.
-    more: settings that may change the arrays, besides the data and the seed. FedReproError: a
-    protocol without an encoder, missing or broken files."""
+    more: settings that may change the arrays. FedReproError: a protocol without an encoder."""
     experiment, data = asked.experiment, asked.protocol.data
     if data.encoder is None:
         raise FedReproError(f"{experiment.id} works on embeddings; set data.encoder")
@@ -254,10 +236,10 @@ def likeness(found: npt.NDArray[np.uint8], truth: npt.NDArray[np.uint8]) -> tupl
 
 
 def plane(asked: Asked) -> Figure:
-    """Embeddings, every client's class means, and the means of those over clients. features (m,
-    <=50), as records keep them; labels, domain and role (m,), indices into the facts ``classes``,
-    ``domains`` (the clients, and last all of them) and ``roles``. distances (clients, 2): mean
-    Euclidean distance of a client's embeddings from its mean of their class, and from all's."""
+    """Embeddings, every client's class means, and the means of those. features (m, <=50), as
+    records keep them; labels, domain and role (m,), indices into the facts ``classes``, ``domains``
+    (the clients, and last all of them) and ``roles``. distances (clients, 2): mean Euclidean
+    distance of a client's embeddings from its mean of their class, and from all's."""
     return kept(asked, lambda _: _made(asked))
 
 
@@ -285,12 +267,14 @@ def _made(asked: Asked) -> Made:
         distances.append(
             [float((z - of[labels]).norm(dim=1).mean()) for of in (stack[index], middle)]
         )
-        drawn = _some(labels, k, asked.seed, index)
+        generator = numpy_stream(asked.seed, "figure", client=index)
+        every = [np.flatnonzero(labels.numpy() == label) for label in range(k)]
+        drawn = np.concatenate([generator.permutation(images)[:IMAGES] for images in every])
         parts.append((z[drawn], labels[drawn], index, 0))
         own = counts[index].nonzero()[:, 0]
         parts.append((stack[index][own], own, index, 1))
-    every = present.nonzero()[:, 0]
-    parts.append((middle[every], every, len(clients), 2))
+    seen = present.nonzero()[:, 0]
+    parts.append((middle[seen], seen, len(clients), 2))
     arrays = {
         "features": compact(torch.cat([part[0] for part in parts]).numpy()),
         "labels": torch.cat([part[1] for part in parts]).numpy(),
@@ -303,14 +287,6 @@ def _made(asked: Asked) -> Made:
         "classes": list(federation.classes[:k]),
         "roles": ["image", "prototype", "mean of prototypes"],
     }
-
-
-def _some(labels: Tensor, k: int, seed: int, client: int) -> Tensor:
-    """Indices of at most `IMAGES` images of each of k classes."""
-    generator = numpy_stream(seed, "figure", client=client)
-    own = labels.numpy()
-    drawn = [generator.permutation(np.flatnonzero(own == label))[:IMAGES] for label in range(k)]
-    return torch.from_numpy(np.concatenate(drawn))
 
 
 def with_prototypes(figure: Figure, seed: int = 0) -> pd.DataFrame:

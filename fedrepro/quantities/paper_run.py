@@ -1,5 +1,4 @@
-"""A paper's experiments on one data set, at one scale, for one seed: from runs to cells and curves.
-The numbers of the command line and of the notebooks are computed here."""
+"""A paper's experiments on one data set, at one scale, for one seed: from runs to numbers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,8 +50,7 @@ class Study(Question):
         return results, diverged
 
     def result(self, experiment: str, arm: Arm) -> Result:
-        """The finished run of one of an experiment's arms, trained if it is not in the store.
-        Diverged: its training diverged."""
+        """The finished run of an experiment's arm, trained if it is not in the store. Diverged."""
         probe = get(self.paper.experiment(experiment).kind).probe
         try:
             tuned, trials = self._tuned(arm)
@@ -71,8 +69,8 @@ class Study(Question):
             self.progress.plan(rounds)
 
     def _tuned(self, arm: Arm) -> tuple[Arm, dict[str, Record]]:
-        """An arm with its tuned setting, and the run of each value; unchanged without tuning.
-        Values whose training diverges are left out. Diverged: all values diverge."""
+        """An arm with its tuned setting, if it has one, and the runs of the values, without those
+        that diverge. Diverged: all values diverge."""
         if arm.tuning is None:
             return arm, {}
         tried: dict[str, tuple[Arm, Record]] = {}
@@ -96,8 +94,8 @@ class Study(Question):
 
     def spec(self, arm: Arm) -> RunSpec:
         """What trains an arm."""
-        method, seed = methods.create(arm.method, **arm.fields), arm.seed
-        return RunSpec(method, arm.protocol, self.seed if seed is None else seed, self.engine)
+        seed = self.seed if arm.seed is None else arm.seed
+        return RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, seed, self.engine)
 
     def trained(self, arm: Arm, probe: Probe | None = None) -> Record:
         """The record of an arm's run."""
@@ -116,18 +114,16 @@ class Study(Question):
         return pd.concat(frames, ignore_index=True)
 
     def trial(self, method: str, **fields: Any) -> Result:
-        """A run of any method under this study's protocol. Fields that are not given are the
-        paper's for it, if there are any."""
+        """A run of any method under this study's protocol. Other fields are the paper's for it."""
         changed = ", ".join(f"{key}={value}" for key, value in fields.items())
-        label = f"{method} ({changed})" if changed else method
+        label = method + f" ({changed})" * bool(changed)
         base = self.paper.dataset(self.dataset).protocol
         own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
         arm = Arm(label, method, {**own, **fields}, self.protocol())
         return Result(arm, self.trained(arm))
 
     def federation(self) -> Federation:
-        """The clients and test sets of all experiments on this data set. Without an encoder's
-        weights it has images, because counted quantities need no encoder."""
+        """The clients and test sets of this data set; without an encoder's weights, its images."""
         data = self.protocol().data
         try:
             return federation_of(data, self.data_root)
@@ -137,10 +133,9 @@ class Study(Question):
             return federation_of(data.model_copy(update={"encoder": None}), self.data_root)
 
     def _asked(self, experiment: str, results: Sequence[Result] = ()) -> Asked:
-        protocol = self.paper.protocol(self.dataset, self.scale, experiment)
-        protocol, spec = protocol.changed(**self.changes), self.paper.experiment(experiment)
-        place = self.store.root, self.data_root
-        return Asked(self.paper, spec, protocol, results, self.seed, *place)
+        protocol = self.paper.protocol(self.dataset, self.scale, experiment).changed(**self.changes)
+        how = protocol, results, self.seed, self.store.root, self.data_root
+        return Asked(self.paper, self.paper.experiment(experiment), *how)
 
     def figure(self, experiment: str) -> Figure:
         """The arrays of a figure for which nothing is trained, stored with the runs."""
@@ -150,15 +145,12 @@ class Study(Question):
         return figure(self._asked(experiment))
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
-        """Our numbers of one experiment, one row per (method, column), for `verdicts.build_table`;
-        `alternative` marks second readings, which have no printed row."""
+        """Our numbers of one experiment: one row per method and column, with `base.cells`' keys."""
         results, diverged = self._ended(experiment)
         common = {"dataset": self.dataset, "seed": self.seed, "scale": self.scale}
-        own = [caveat] if (caveat := self.paper.dataset(self.dataset).caveat) else []
-        return [
-            {**common, **row, "caveats": [*row["caveats"], *own]}
-            for row in cells(self._asked(experiment, results), diverged)
-        ]
+        own = list(filter(None, [self.paper.dataset(self.dataset).caveat]))
+        rows = cells(self._asked(experiment, results), diverged)
+        return [common | row | {"caveats": [*row["caveats"], *own]} for row in rows]
 
 
 def _key(arm: Arm) -> str:

@@ -111,7 +111,7 @@ def _messages(cls: type[Method]) -> str:
 
 def _used(name: str) -> list[str]:
     lines = []
-    for paper in map(papers.load, papers.list()):
+    for paper in map(papers.load, papers.names()):
         runs = [e.id for e in paper.experiments if e.state == "runs"]
         used = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
         lines += [f"- {paper.short}: {', '.join(used)}."] if used else []

@@ -92,7 +92,7 @@ def notes() -> Html:
 
 def overview() -> pd.DataFrame:
     """The number of claims with each answer: one row per paper."""
-    words = {name: Counter(one.verdict for one in of_recorded(name)) for name in papers.list()}
+    words = {name: Counter(one.verdict for one in of_recorded(name)) for name in papers.names()}
     counts = pd.DataFrame(words).reindex([word for word, _ in RULES]).fillna(0).astype(int)
     return counts.rename(columns=lambda name: papers.load(name).short).T
 
@@ -288,7 +288,7 @@ def _in_points(one: Difference, whole: float) -> Difference:
 
 def main() -> list[tuple[Paper, Answer]]:
     """Every main claim of every paper, answered."""
-    found = [(papers.load(name), one) for name in papers.list() for one in of_recorded(name)]
+    found = [(papers.load(name), one) for name in papers.names() for one in of_recorded(name)]
     return [(paper, one) for paper, one in found if one.claim.main]
 
 
@@ -370,7 +370,7 @@ def main_claims(page: str, pictures: str) -> str:
 
 def totals() -> str:
     """How many claims have which answer, and why the others are open, in one sentence."""
-    every = [one for name in papers.list() for one in of_recorded(name)]
+    every = [one for name in papers.names() for one in of_recorded(name)]
 
     def answered(word: Word) -> str:
         own = Counter(o.answer.removeprefix(word).lstrip(", ") for o in every if o.verdict == word)

@@ -16,9 +16,9 @@ from joblib import Memory
 
 from fedrepro.base.files import ANSWERS
 from fedrepro.papers import Claim, Comparison, Paper
+from fedrepro.quantities.accuracy import Noise, combined
 from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours
-from fedrepro.quantities.noise import Noise, combined
 from fedrepro.records import Record
 from fedrepro.report.comparison import (
     LEVEL,

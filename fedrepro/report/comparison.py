@@ -15,9 +15,9 @@ from scipy.special import stdtrit  # scipy.stats takes a second to import
 from fedrepro import papers
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
 from fedrepro.papers import Comparison, Paper
+from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
-from fedrepro.quantities.noise import combined
 from fedrepro.records import Record
 from fedrepro.report.results import recorded
 
@@ -249,7 +249,7 @@ def needed(
     for scale in scales:
         size, speed = _size(paper, rows, dataset, scale, known), _speed(scale, paper.name)
         cost = "hours not known before the images are read"
-        if size is not None and (speed := speed or _speed(scale, *papers.list())):
+        if size is not None and (speed := speed or _speed(scale, *papers.names())):
             cost = f"about {hours(size / speed)} of one core at {speed:.2g} PFLOP per hour"
         costs.append(f"--scale {scale} ({cost})")
     said = " and ".join(

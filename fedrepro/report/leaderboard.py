@@ -16,8 +16,8 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper
 from fedrepro.papers.schema import Tuning
+from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import wide
-from fedrepro.quantities.noise import combined
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results
@@ -181,7 +181,7 @@ def in_short(found: Results, experiment: str, page: str) -> str:
     if isinstance(order, Html):
         return ""
     place = order["mean rank"].dropna()
-    own = [*(papers.load(name).short for name in papers.list()), "FedAvg"]
+    own = [*(papers.load(name).short for name in papers.names()), "FedAvg"]
     scale = "` and `".join({study.scale for study in found.holding(experiment)})
     first, rest = (
         ", ".join(f"{name} {rank:.1f}" for name, rank in some.items())

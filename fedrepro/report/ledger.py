@@ -14,7 +14,7 @@ from fedrepro import papers
 from fedrepro.base.protocol import Protocol
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
-from fedrepro.quantities.noise import tested_images
+from fedrepro.quantities.base import tested_images
 from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record
 from fedrepro.records.record import environment
@@ -159,7 +159,7 @@ def whole_protocol() -> Html:
     """Runs under the papers' own protocols: rows and verdicts of each printed table and data set
     with a run at scale paper."""
     rows = []
-    for paper in papers.list():
+    for paper in papers.names():
         found = recorded(paper).where(scale="paper")
         tables = [n for n in found.experiments if found.paper.experiment(n).table]
         for name in filter(found.runs, tables):

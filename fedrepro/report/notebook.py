@@ -13,12 +13,12 @@ from IPython import get_ipython
 from IPython.display import Markdown
 from torch import Tensor
 
+from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
-from fedrepro.papers import COMPARES, registry
 from fedrepro.quantities.base import Result
 from fedrepro.quantities.counted import with_prototypes
 from fedrepro.quantities.paper_run import Study, study
@@ -70,7 +70,7 @@ def keep(name: str, picture: Picture) -> None:
 
 def drawing(paper: str) -> Html:
     """The picture of a paper's method."""
-    path = registry.FOLDER / f"{paper}.svg"
+    path = papers.FOLDER / f"{paper}.svg"
     return Html(path.read_text(encoding="utf-8"), f"one round of {paper}")
 
 
@@ -119,7 +119,7 @@ def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
 def main(found: Results) -> str:
     """The first table that compares methods: its runs are used where one table is enough."""
     tables = (name for name in found.experiments if "table" in name)
-    return next((n for n in tables if found.paper.experiment(n).kind in COMPARES), "")
+    return next((n for n in tables if found.paper.experiment(n).kind in papers.COMPARES), "")
 
 
 def show(*things: Any) -> None:

@@ -66,7 +66,7 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
     every = [pair for folder in folders for pair in collect(folder)]
     found = Results(pair for pair in every if not pair[0].changes)
     rows: list[dict[str, Any]] = []
-    for paper in map(papers.load, papers.list()):
+    for paper in map(papers.load, papers.names()):
         own = found.where(paper=paper)
         for table in paper.tables:
             shown = [e.id for e in paper.experiments if e.table == table.id]

@@ -10,7 +10,8 @@ import pandas as pd
 
 from fedrepro.federated.metrics import ROUNDING
 from fedrepro.papers import Paper, contradicts
-from fedrepro.quantities.noise import Noise, binomial, tested_images
+from fedrepro.quantities.accuracy import Noise, binomial
+from fedrepro.quantities.base import tested_images
 from fedrepro.records import Record
 from fedrepro.report.comparison import Compared, Word, compared
 from fedrepro.report.results import Results

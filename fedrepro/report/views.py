@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedrepro import papers
 from fedrepro.federated import metrics
-from fedrepro.quantities import noise
+from fedrepro.quantities import accuracy
 from fedrepro.quantities.base import wide
 from fedrepro.report import figures, images, ledger, verdicts
 from fedrepro.report.picture import Picture
@@ -346,7 +346,9 @@ def confusions(found: Results, *experiments: str) -> Any:
     for experiment in experiments:
         for dataset in found.datasets(experiment):
             runs = found.of_one_scale(dataset, experiment).runs(experiment)
-            rows = noise.confusion([(one.label, one.record) for *_, one in runs], found.paper.rule)
+            rows = accuracy.confusion(
+                [(one.label, one.record) for *_, one in runs], found.paper.rule
+            )
             lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
             said = f": no predictions are recorded for {'; '.join(lost)}" * bool(lost)
             name = f"{experiment} on {dataset_name(dataset)}"

@@ -222,7 +222,7 @@ def test_results_lead_to_their_claims_and_a_claim_to_its_tables_figures_and_runs
     text = (results / CLAIMS).read_text("utf-8")
     links = Links(text)
     places = re.findall(r'<span id="([^"]+)"', text)
-    for name in papers.list():
+    for name in papers.names():
         claims = [f"{name}-{claim.id}" for claim in papers.load(name).claims]
         page = (results / f"{name}_results.html").read_text("utf-8")
         assert re.findall(rf'href="{CLAIMS}#([^"]+)"', page) == claims

@@ -154,7 +154,7 @@ def test_status_says_what_it_holds_or_what_is_wrong(mine):
 
 
 def test_a_papers_methods_run_on_it_under_the_papers_own_training(mine, tmp_path):
-    for name in papers.list():
+    for name in papers.names():
         paper = papers.load(name)
         own = study(name, f"folder:{mine}", "reduced").protocol()
         assert own.data.allocation.rule == "domain" and own.data.allocation.per_client == "all"

@@ -9,13 +9,12 @@ import pytest
 from fedrepro import methods, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Scale
-from fedrepro.papers import Arm, Paper
-from fedrepro.papers.registry import known_methods, written
+from fedrepro.papers import Arm, Paper, known_methods, written
 from fedrepro.quantities.base import get
 
 SCALES = get_args(Scale)
-NAMES = [*papers.list(), papers.COMMON]
-ADCOL, FEDAPC, FEDPALL, I2PFL, MPFT = map(papers.load, papers.list())
+NAMES = [*papers.names(), papers.COMMON]
+ADCOL, FEDAPC, FEDPALL, I2PFL, MPFT = map(papers.load, papers.names())
 
 
 def leaves(raw: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -150,7 +149,7 @@ def test_what_an_arm_changes_in_the_papers_protocol():
 def test_arms_of_the_common_protocol_differ_in_their_method_alone():
     common = papers.load(papers.COMMON)
     listed = {arm.method for e in common.experiments for arm in common.arm_specs(e.id)}
-    assert set(methods.names()) == listed and papers.COMMON not in papers.list()
+    assert set(methods.names()) == listed and papers.COMMON not in papers.names()
     for scale, dataset in product(SCALES, ("digits5", "office10", "pacs")):
         arms = common.arms("methods", dataset, scale)
         assert len({arm.protocol.model_dump_json() for arm in arms}) == 1

@@ -6,12 +6,11 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
-from fedrepro.papers import read_paper
-from fedrepro.papers.registry import FOLDER
+from fedrepro.papers import FOLDER, read_paper
 from fedrepro.papers.schema import parse_cell
 from tests.data.made import one_line
 
-NAMES = papers.list()
+NAMES = papers.names()
 
 
 def test_printed_digits_survive():

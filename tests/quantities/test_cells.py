@@ -10,8 +10,8 @@ import pytest
 from fedrepro import papers
 from fedrepro.base.errors import Diverged
 from fedrepro.federated.metrics import CURVE_COLUMNS
+from fedrepro.quantities.accuracy import Noise, binomial
 from fedrepro.quantities.base import Asked, cells
-from fedrepro.quantities.noise import Noise, binomial
 
 ADCOL, FEDPALL, MPFT = (papers.load(name) for name in ("adcol", "fedpall", "mpft"))
 MIB = 1024 * 1024

@@ -197,7 +197,7 @@ def test_what_is_counted_needs_no_second_seed(value, word):
     assert answer.answer == f"{word}, counted" and answer.row()["interval"] is None
 
 
-@pytest.mark.parametrize("paper", papers.list())
+@pytest.mark.parametrize("paper", papers.names())
 def test_every_claim_has_tests_of_rows_that_exist_or_says_why_not(paper):
     loaded = papers.load(paper)
     assert len({claim.id for claim in loaded.claims}) == len(loaded.claims)

@@ -15,7 +15,7 @@ from PIL import Image
 from fedrepro import papers
 from fedrepro.data.federation import Samples
 from fedrepro.pages import VEGA_LITE
-from fedrepro.quantities import noise
+from fedrepro.quantities import accuracy
 from fedrepro.report import figures, images, results, views
 from fedrepro.report.picture import LIVE, Picture
 from tests import toys
@@ -214,9 +214,9 @@ def test_the_diagonal_of_recorded_confusions_is_the_recorded_accuracy(monkeypatc
         assert 100 * right == pytest.approx(cells[method, domain], abs=1e-3)
     shown: list[Any] = []
     monkeypatch.setattr(views, "show", shown.extend)
-    kept = noise.predictions  # old records have none
+    kept = accuracy.predictions  # old records have none
     monkeypatch.setattr(
-        noise, "predictions", lambda r, by: {} if "SOLO" in str(r.config) else kept(r, by)
+        accuracy, "predictions", lambda r, by: {} if "SOLO" in str(r.config) else kept(r, by)
     )
     shown.append(views.confusions(results.recorded("fedpall"), "table-1-pacs"))
     assert isinstance(shown[1], Picture) and "recorded for SingleSet.</p>" in shown[0].html

@@ -10,7 +10,7 @@ from tests import independent
 from tests import independent_cells as cells
 
 
-@pytest.mark.parametrize("name", papers.list())
+@pytest.mark.parametrize("name", papers.names())
 def test_claims_have_the_same_answers_when_recomputed(name):
     claims = {claim["id"]: claim for claim in independent.paper(name).get("claims", [])}
     compared = 0
@@ -24,7 +24,7 @@ def test_claims_have_the_same_answers_when_recomputed(name):
     assert compared > 5 or not claims
 
 
-@pytest.mark.parametrize("name", papers.list())
+@pytest.mark.parametrize("name", papers.names())
 def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name):
     found, ours = recorded(name), {}
     for table in found.paper.tables:
@@ -40,7 +40,7 @@ def test_every_verdict_at_scale_paper_is_the_same_when_recomputed(name):
         assert ours[place][1:] == pytest.approx(ends)
 
 
-@pytest.mark.parametrize("name", papers.list())
+@pytest.mark.parametrize("name", papers.names())
 def test_the_rows_of_earlier_settings_are_the_same_when_recomputed(name):
     ours = {
         (experiment, study.dataset, study.scale, result.label): False

@@ -54,7 +54,7 @@ def test_text_code_and_runs_stand_side_by_side():
     assert found["scale reduced"][2] == papers.load("fedpall").scales["reduced"].reason
 
 
-@pytest.mark.parametrize("name", papers.list())
+@pytest.mark.parametrize("name", papers.names())
 def test_no_setting_that_the_text_leaves_open_is_missing(name):
     found = recorded(name)
     shown = {setting.partition(" (")[0] for setting in rows(found)}

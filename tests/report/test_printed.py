@@ -46,7 +46,7 @@ def test_exactly_the_pairs_that_three_runs_can_give_fit():
 def test_averages():
     assert average_fits(["10.0", "20.1"], "15.1") and average_fits(["10.0", "20.1"], "15.0")
     assert not average_fits(["10.0", "20.0"], "15.2")
-    wrong = {name: averages(papers.load(name)).to_numpy()[:, :3].tolist() for name in papers.list()}
+    wrong = {n: averages(papers.load(n)).to_numpy()[:, :3].tolist() for n in papers.names()}
     wrong = {name: rows for name, rows in wrong.items() if rows}
     cells = [["table-3-office10", "FedProc", "54.62"], ["table-4", "FedProc", "80.71"]]
     assert wrong == {"i2pfl": cells}

@@ -273,7 +273,7 @@ VIEWS = {"table", "beside", "curves", "sweep", "grid", "by_domain", "logged"}
 VIEWS |= {"in_and_out", "traffic", "numbers", "place"}
 
 
-@pytest.mark.parametrize("name", [*papers.list(), papers.COMMON])
+@pytest.mark.parametrize("name", [*papers.names(), papers.COMMON])
 def test_pages_name_experiments_that_are_there(name):
     known = {e.id for e in papers.load(name).experiments}
     path = PAGES / ("common.ipynb" if name == "common" else f"{name}_results.ipynb")
