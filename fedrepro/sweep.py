@@ -204,7 +204,7 @@ def _dask(workers: int, scheduler: str | None) -> Iterator[Executor]:
         client = dask.Client(scheduler, timeout=10, **(one_each if scheduler is None else {}))
     except (OSError, ValueError) as error:
         raise FedReproError(
-            f"no dask scheduler at {scheduler} ({one_line(error)}); start one or correct "
+            f"no dask scheduler at {scheduler or 'this machine'} ({one_line(error)}); start one or correct "
             "--scheduler"
         ) from None
     with client:
