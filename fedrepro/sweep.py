@@ -203,9 +203,9 @@ def _dask(workers: int, scheduler: str | None) -> Iterator[Executor]:
     try:
         client = dask.Client(scheduler, timeout=10, **(one_each if scheduler is None else {}))
     except (OSError, ValueError) as error:
+        place = scheduler or "this machine"
         raise FedReproError(
-            f"no dask scheduler at {scheduler or 'this machine'} ({one_line(error)}); start one or correct "
-            "--scheduler"
+            f"no dask scheduler at {place} ({one_line(error)}); start one or correct --scheduler"
         ) from None
     with client:
         yield client.get_executor(pure=False)
