@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 
 class FedReproError(Exception):
-    """A mistake the user can correct. The message is one line: what is wrong, then what to do."""
+    """A mistake the user can correct, in one line: what is wrong, then what to do."""
 
 
 class Diverged(FedReproError):
@@ -17,6 +17,12 @@ class Diverged(FedReproError):
         super().__init__(message)  # alone when unpickled: the other two are set afterwards
         self.seed = seed
         self.round = round
+
+
+def need(condition: object, otherwise: str) -> None:
+    """FedReproError with this message unless the condition holds."""
+    if not condition:
+        raise FedReproError(otherwise)
 
 
 def choices(name: str, known: Iterable[str]) -> str:

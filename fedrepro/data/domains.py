@@ -1,4 +1,4 @@
-"""Domains as arrays: official files (or the generator) -> one cached array file -> DomainArrays."""
+"""Domains as arrays: official files, a folder or the generator -> a cached file -> DomainArrays."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedrepro.base.errors import FedReproError, one_of
+from fedrepro.base.errors import FedReproError, need, one_of
 from fedrepro.base.files import CHECKOUT
 from fedrepro.data import folders
 from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
@@ -48,14 +48,10 @@ MAX_SIZE = 1024
 @dataclass(frozen=True, kw_only=True)
 class DomainArrays(Decoded):
     """One domain's images at one size, memory-mapped. Order: digits as released, train then test;
-    folders by class, then file name.
-    hash: sha256 hex over (name, the source files' sha256, reader and its version, size); the name,
-    because several domains may share one archive.
-    standin: generated, replaces a real domain.
-    cut: (train end, test start) if the domain may only be split there, else None.
-    deviations: clauses to print with numbers made from these images.
-    subset: images of the release are left out.
-    fresh: read from the files just now, not from the cache."""
+    folders by class, then file name. hash: sha256 hex over (name, the source files' sha256, reader
+    and its version, size). standin: generated, replaces a real domain. cut: (train end, test start)
+    if the domain may only be split there. deviations: clauses to print with numbers made from these
+    images. subset: images of the release are left out. fresh: not from the cache."""
 
     name: str
     classes: tuple[str, ...]
@@ -85,7 +81,7 @@ def load_dataset(
     dataset: str, size: int, root: Path | str | None = None
 ) -> dict[str, DomainArrays]:
     """A data set's domains in their order; for a folder, its domains when it was first read.
-    Raises FedReproError (one line) for an unknown name, and as `load_domain`."""
+    FedReproError: an unknown name, and as `load_domain`."""
     if (tree := folders.opened(dataset)) is not None:
         return {name: _of_folder(tree, name, size) for name in tree.hashes}
     one_of(dataset, (*DATASETS, f"{folders.FOLDER}:PATH"), "data set")
@@ -94,11 +90,11 @@ def load_dataset(
 
 def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainArrays:
     """A domain's arrays at size x size, prepared into the cache if they are not there yet.
-    Raises FedReproError (one line) for an unknown name, a missing, truncated or changed file, a
-    data root that is not a folder, or a cache that cannot be written."""
+    FedReproError: an unknown name, a missing, truncated or changed file, a data root that is not a
+    folder, or a cache that cannot be written."""
     one_of(name, DOMAINS, "domain")
-    if not 1 <= size <= MAX_SIZE:
-        raise FedReproError(f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ...")
+    said = f"image size {size} is not in 1..{MAX_SIZE}; choose 28, 32, 64 ..."
+    need(1 <= size <= MAX_SIZE, said)
     return _generated(name, size) if name in GENERATED else _official(name, size, root)
 
 
@@ -143,13 +139,11 @@ def _prepared(
 ) -> DomainArrays:
     """The arrays from the cache, else read now and written there."""
     path = cache_path(name, size, hash)
-    found = open_arrays(path)
-    if fresh := found is None:
+    if fresh := (found := open_arrays(path)) is None:
         write_signed(path, vars(read()))
         found = open_arrays(path)
-    if found is None:
-        raise FedReproError(f"{path} cannot be read back; delete it and prepare again")
-    return DomainArrays(**vars(found), name=name, hash=hash, fresh=fresh, **more)
+    need(found, f"{path} cannot be read back; delete it and prepare again")
+    return DomainArrays(**found or {}, name=name, hash=hash, fresh=fresh, **more)
 
 
 def generator() -> Any:
@@ -160,10 +154,8 @@ def generator() -> Any:
     try:
         return importlib.import_module("drawn_digits.generator")
     except ModuleNotFoundError as error:
-        raise FedReproError(
-            f"{', '.join(GENERATED)} are drawn by tools/drawn_digits ({error}); install fedrepro "
-            "from a clone of its repository"
-        ) from error
+        said = f"{', '.join(GENERATED)} are drawn by tools/drawn_digits ({error})"
+        raise FedReproError(f"{said}; install fedrepro from a clone of its repository") from error
 
 
 def _counted(located: Located, decoded: Decoded) -> tuple[str, ...]:
@@ -175,13 +167,12 @@ def _counted(located: Located, decoded: Decoded) -> tuple[str, ...]:
     cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
     for name, have, want in zip(classes, found, entry.counts or found, strict=True):
-        if have != want:
-            raise FedReproError(f"{file}: {have} images of {name}, expected {want}; {cut}")
-    totals = tuple(int((decoded.part == part).sum()) for part in (0, 1, 2))
+        need(have == want, f"{file}: {have} images of {name}, expected {want}; {cut}")
+    totals = tuple(np.bincount(decoded.part[decoded.part >= 0], minlength=3).tolist())
     has = f"{totals[0]} training and {totals[1]} test images"
-    if source.totals and totals not in source.totals:
-        allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
-        raise FedReproError(f"{file}: {has}, expected {allowed}; {cut}")
+    allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
+    fits = totals in (source.totals or [totals])
+    need(fits, f"{file}: {has}, expected {allowed}; {cut}")
     further: list[str] = []
     if source.about is not None and totals != source.about:
         about = f"{source.about[0]} and {source.about[1]}"

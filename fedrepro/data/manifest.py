@@ -11,6 +11,7 @@ from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Literal
 
+import pooch
 from pydantic import BaseModel, Field
 
 from fedrepro.base import files
@@ -40,15 +41,14 @@ class FileEntry(_Entry):
 
     def known(self) -> str | None:
         """The expected hash as ``algorithm:hex``, sha256 if published, else md5, else None."""
-        if self.sha256:
-            return f"sha256:{self.sha256}"
-        return f"md5:{self.md5}" if self.md5 else None
+        known = {"sha256": self.sha256, "md5": self.md5}
+        return next((f"{algorithm}:{hex}" for algorithm, hex in known.items() if hex), None)
 
 
 class Source(_Entry):
     """One release of a domain: a reader and its files; several files of a role are alternatives.
-    totals: allowed (train, test, validation) counts; about: published counts that are not
-    certain, reported and not enforced; cut, deviations and subset: see DomainArrays."""
+    totals: allowed (train, test, validation) counts; about: published ones that are not certain,
+    reported and not enforced; cut, deviations and subset: see DomainArrays."""
 
     name: str
     reader: str
@@ -88,8 +88,6 @@ class Collection(_Entry):
     def classes_of(self, domain: str) -> tuple[str, ...]:
         """A domain's classes, in label order."""
         keep = self.domains[domain].keep
-        if keep is None:
-            return self.classes
         return self.subsets[keep] if isinstance(keep, str) else self.classes[:keep]
 
 
@@ -159,11 +157,11 @@ def locate(domain: str, root: Path) -> Located:
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
-    """A file's hash, hex; a folder's is over the sorted (relative name, size, content's sha256) of
+    """A file's hash, hex; a folder's is over the sorted (relative name, size, content's hash) of
     its pictures. Computed once, until sizes or times change."""
     pictures = list_pictures(path) if path.is_dir() else [path]
     with reading(path):
-        stats = [(str(p.relative_to(path)), p.stat()) for p in pictures]
+        stats = [(p.relative_to(path).as_posix(), p.stat()) for p in pictures]
         stamp = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in stats]
         key = hashlib.sha256(f"{path.resolve()} {algorithm}".encode()).hexdigest()[:32]
         note = cache_root() / "verified" / f"{key}.json"
@@ -171,19 +169,14 @@ def file_hash(path: Path, algorithm: str = "sha256") -> str:
             known = json.loads(note.read_text("utf-8"))
             if known["stamp"] == stamp:
                 return str(known["hash"])
-        digest = hashlib.new(algorithm, usedforsecurity=False)
-        for picture in pictures:
-            with picture.open("rb") as file:
-                own = hashlib.file_digest(file, algorithm)
-            if path.is_dir():
-                name = picture.relative_to(path).as_posix()
-                digest.update(f"{name}\0{picture.stat().st_size}\0{own.hexdigest()}\n".encode())
-            else:
-                digest = own
-        found = digest.hexdigest()
+        hashes: list[str] = [pooch.file_hash(str(picture), algorithm) for picture in pictures]
+        if path.is_dir():
+            rows = zip(stats, hashes, strict=True)
+            lines = "".join(f"{name}\0{s.st_size}\0{hash}\n" for (name, s), hash in rows)
+            hashes = [hashlib.new(algorithm, lines.encode()).hexdigest()]
     with suppress(FedReproError):  # without a writable cache it only takes longer
-        files.write_json(note, {"path": str(path), "stamp": stamp, "hash": found})
-    return found
+        files.write_json(note, {"path": str(path), "stamp": stamp, "hash": hashes[0]})
+    return hashes[0]
 
 
 def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashState]:
@@ -202,7 +195,7 @@ def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashSta
 
 def verify(located: Located) -> tuple[dict[str, str], HashState]:
     """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
-    A missing, truncated or changed file raises FedReproError."""
+    FedReproError: a missing, truncated or changed file."""
     domain = located.domain
     if located.missing:
         entry, folder = located.missing[0], located.collection.domains[domain].folders[0]
@@ -212,8 +205,7 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )
-    checked = {
-        role: verify_file(entry, path, domain) for role, (entry, path) in located.found.items()
-    }
-    good = all(state == "good" for _, state in checked.values())
-    return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"
+    checked = [verify_file(entry, path, domain) for entry, path in located.found.values()]
+    good = all(state == "good" for _, state in checked)
+    hashes = dict(zip(located.found, (sha256 for sha256, _ in checked), strict=True))
+    return hashes, "good" if good else "unknown"

@@ -24,11 +24,9 @@ class Output(NamedTuple):
 
 class FLModel(nn.Module):
     """A classifier in three named parts, so that a method can choose which of them are sent.
-
     z = projection(encoder(x)) has ``feature_size`` values per image; logits = predictor(z).
-    A network without a projection head has ``nn.Identity`` there. ``memory_format`` is its
-    fastest one.
-    """
+    A network without a projection head has ``nn.Identity`` there. ``memory_format``: its fastest
+    one."""
 
     def __init__(
         self,
@@ -79,9 +77,7 @@ class Shifted(Output):
 
 class ShiftedModel(WrappedModel):
     """A network whose predictor reads z + m, where m is a client's own trained vector (DBE).
-
-    running_mean: r <- (1 - momentum) r + momentum mean(z) at every training batch.
-    """
+    running_mean: r <- (1 - momentum) r + momentum mean(z) at every training batch."""
 
     running_mean: Tensor
     started: Tensor
@@ -119,12 +115,9 @@ class FrozenHead(nn.Module):
 
 class TensorInfo(NamedTuple):
     """One entry of a network's state dict.
-
-    is_bn: it belongs to a BatchNorm module, by the module's type (names do not show it: a
-    shortcut's BatchNorm is called ``downsample.1``).
+    is_bn: it belongs to a BatchNorm module, by type (a shortcut's is called ``downsample.1``).
     is_counter: BatchNorm's ``num_batches_tracked``. bytes: size as stored. is_fixed: part of a
-    head that every client got before the first round; it is never sent.
-    """
+    head that every client got before the first round; it is never sent."""
 
     name: str
     part: Part
@@ -167,9 +160,9 @@ def norms(module: nn.Module) -> list[_BatchNorm]:
 
 
 def architecture(module: Module, training: bool) -> Module:
-    """A copy in a mode, to be run with other tensors, also under vmap. It has no batch counters,
-    which vmap cannot write. If it uses batch statistics it has no running ones either: they are
-    never read, and clients that share it cannot all write them."""
+    """A copy in a mode, to be run with other tensors, also under vmap, which cannot write batch
+    counters: it has none. With batch statistics it has no running ones either: they are never
+    read, and clients that share it cannot all write them."""
     module = copy.deepcopy(module).train(training).requires_grad_(False)
     for layer in norms(module):
         layer.num_batches_tracked = None
@@ -182,6 +175,5 @@ def run_with(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor) -> Any
     """The output of an `architecture` for x, with those of the tensors that it has."""
     own = module.state_dict()  # once: it costs as much as a small layer
     used = {name: value for name, value in tensors.items() if name in own}
-    return functional_call(
-        module, used, (x,), tie_weights=False, strict=True
-    )  # no network of ours ties
+    # no network of ours ties weights
+    return functional_call(module, used, (x,), tie_weights=False, strict=True)
