@@ -52,5 +52,4 @@ def first_mistake(error: ValidationError) -> str:
 
 def one_line(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

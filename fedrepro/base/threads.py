@@ -61,23 +61,20 @@ def side_by_side(
     tasks: Sequence[Task],
     count: int,
     stop: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[int, Result]]:
-    """Do all tasks, `count` at a time, each with one torch thread.
-    Yields (position, result) in the order of the tasks; at most two results per thread wait. If
-    the caller leaves or a task fails, `stop` is called, and running tasks are waited for."""
-    waiting: deque[tuple[int, Future[Result]]] = deque()
-    pool = ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,))
-    with one_thread():
+) -> Iterator[Result]:
+    """Do all tasks, `count` at a time, each with one torch thread. Yields results in the tasks'
+    order; at most two per thread wait. If the caller leaves or a task fails, `stop` is called, and
+    running tasks are waited for."""
+    waiting: deque[Future[Result]] = deque()
+    with one_thread(), ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,)) as pool:
         try:
-            for position, task in enumerate(tasks):
+            for task in tasks:
                 if len(waiting) == 2 * count:
-                    first, found = waiting.popleft()
-                    yield first, found.result()
-                waiting.append((position, pool.submit(do, task)))
-            for position, found in waiting:
-                yield position, found.result()
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(do, task))
+            while waiting:
+                yield waiting.popleft().result()
         except BaseException:
             stop()
-            raise
-        finally:
             pool.shutdown(cancel_futures=True)
+            raise

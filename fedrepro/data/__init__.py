@@ -16,8 +16,7 @@ import requests
 from tqdm import tqdm
 
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data import domains, folders
-from fedrepro.data.cache import data_root
+from fedrepro.data import domains, folders, manifest
 from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, domain_names, load_domain
 from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
 from fedrepro.data.readers import plain
@@ -31,7 +30,6 @@ SIZES: dict[str, tuple[int, ...]] = {
     "domainnet": (64,),
     **dict.fromkeys(domains.SUBSETS, (224,)),
 }
-RETRIES = 3
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 16
 # As FedBN hands its digits and its lists of Office images out, and codes after it
@@ -61,7 +59,7 @@ def status(names: Sequence[str] = (), root: Path | str | None = None) -> list[Do
     own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
     official = [name for name in names if name not in own]
     chosen = domain_names(official) if official or not own else ()
-    folder = data_root(root) if set(chosen) - set(GENERATED) else None
+    folder = manifest.data_root(root) if set(chosen) - set(GENERATED) else None
     rows = [_status(name, folder or Path()) for name in chosen]
     return [*rows, *(row for name in own for row in _folder_status(name))]
 
@@ -124,7 +122,7 @@ def _status(name: str, root: Path) -> DomainStatus:
         state, note = ("bad" if here else "missing"), str(error)
     if state != "good" and (said := _pickled(name, root)):
         note = f"{note}{said}".removeprefix("; ")
-    path = next((path for _, path in located.found.values()), None)
+    path = next(iter(located.found.values()), None)
     told, images = source.name if located.found else "", known if here else None
     return DomainStatus(name, here, path, told, state, images, collection.licence, note)
 
@@ -164,7 +162,7 @@ def fetch(name: str, root: Path | str | None = None) -> str:
     interrupted, it continues where it stopped. FedReproError: all mirrors fail."""
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
-    folder, collection = data_root(root, create=True), collection_of(name)
+    folder, collection = manifest.data_root(root, create=True), collection_of(name)
     full, wanted = collection.sources[0], dict[str, FileEntry]()
     for entry in full.files:
         if entry.mirrors:
@@ -204,12 +202,16 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
     pooch.get_logger().setLevel(logging.ERROR)  # its messages on stderr repeat the bar
     for url in entry.mirrors:
         known, urls = {target: entry.known()}, {target: url}
-        store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=RETRIES)
+        store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=3)
         try:
             store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))
             return
+        except requests.Timeout:
+            problems.append(f"{url}: no answer in {TIMEOUT} s")
+        except requests.ConnectionError as error:  # its text is about sockets and retries
+            problems.append(f"{url}: no connection ({type(error).__name__})")
         except (requests.RequestException, ValueError) as error:
-            problems.append(f"{url}: {_reason(error)}")
+            problems.append(f"{url}: {one_line(error)}")
         except OSError as error:
             raise FedReproError(
                 f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
@@ -221,18 +223,9 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
     )
 
 
-def _reason(error: Exception) -> str:
-    """A short reason for a network error; requests' own text is about sockets and retries."""
-    if isinstance(error, requests.Timeout):
-        return f"no answer in {TIMEOUT} s"
-    if isinstance(error, requests.ConnectionError):
-        return f"no connection ({type(error).__name__})"
-    return one_line(error)
-
-
 def _resume(part: Path, url: str, output_file: str, pooch: Any) -> None:
-    """Download the rest of a file. What is there is kept in `part`, also between processes; a
-    server without this feature sends everything. pooch checks the hash of the whole file."""
+    """Download the rest of a file, of which `part` keeps what came so far; a server that cannot
+    resume sends everything. pooch checks the hash of the whole file."""
     have = part.stat().st_size if part.exists() else 0
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:

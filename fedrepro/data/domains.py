@@ -1,20 +1,23 @@
-"""Domains as arrays: official files, a folder or the generator -> a cached file -> DomainArrays."""
+"""Domains as arrays: official files, a folder or the generator -> a file in the cache -> arrays.
+The cache has a safetensors file for each domain and size, memory-mapped, with a checksum. A process
+reads a file completely once before it uses it: 0.08 s for MNIST's 55 MB, on a busy core."""
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
+from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need, one_of
-from fedrepro.base.files import CHECKOUT
 from fedrepro.data import folders
-from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
-from fedrepro.data.manifest import DIGITS, Located, locate, verify
+from fedrepro.data.manifest import DIGITS, Located, cache_root, data_root, hash_of, locate, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
 # MPFT's order, which decides the next domain when domains exchange images
@@ -103,16 +106,11 @@ def _official(name: str, size: int, root: Path | str | None) -> DomainArrays:
     hashes, _ = verify(located)
     source, collection = located.source, located.collection
     hash = hash_of(name, sorted(hashes.items()), source.reader, READER_VERSION, size)
+    kept, named = collection.classes_of(name), collection.domains[name].folders
     spec = ReadSpec(
-        domain=name,
-        files={role: path for role, (_, path) in located.found.items()},
-        size=size,
-        folders=collection.domains[name].folders,
-        classes=collection.classes_of(name),
-        spellings=collection.spellings,
-        all_classes=collection.classes,
+        name, located.found, size, named, kept, collection.spellings, collection.classes
     )
-    more = {"classes": spec.classes, "cut": source.cut, "subset": source.subset}
+    more = {"classes": kept, "cut": source.cut, "subset": source.subset}
     arrays = _prepared(name, size, hash, partial(READERS[source.reader], spec), **more)
     return replace(arrays, deviations=source.deviations + _counted(located, arrays))
 
@@ -146,9 +144,48 @@ def _prepared(
     return DomainArrays(**found or {}, name=name, hash=hash, fresh=fresh, **more)
 
 
+def cache_path(name: str, size: int, hash: str) -> Path:
+    """An array file's path. The hash is in its name, so other files or readers get new ones."""
+    return cache_root() / f"{name}-{size}-{hash[:16]}.safetensors"
+
+
+def write_signed(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays into one file with its checksum. It is complete or absent."""
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+
+    def write(file: Path) -> None:
+        save_file(whole, file, metadata=files.UNSIGNED)
+        files.sign(file)
+
+    files.write(path, write, "free some space or set FEDREPRO_CACHE to a folder you may write to")
+
+
+@lru_cache
+def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
+    return files.is_whole(path)
+
+
+def open_arrays(path: Path) -> dict[str, Any] | None:
+    """Arrays by name, memory-mapped read-only. None, which means prepare again, if the file is
+    absent, damaged (which is said) or older than checksums. Each process reads a file once."""
+    if not path.exists():
+        return None
+    facts = path.stat()
+    if not _is_whole(path, facts.st_ino, facts.st_mtime_ns, facts.st_size):
+        said = f"warning: {path} is damaged (its checksum does not fit); it is made again"
+        print(said, file=sys.stderr)  # a warning of Python's would show a line of this file
+        return None
+    # torch's tensors are views of the mapped file; numpy's would be copies
+    with safe_open(str(path), framework="pt") as file:
+        arrays = {name: file.get_tensor(name).numpy() for name in file.keys()}  # noqa: SIM118
+    for array in arrays.values():
+        array.setflags(write=False)
+    return arrays
+
+
 def generator() -> Any:
     """The module that draws the generated digits: tools/drawn_digits, of the checkout or wheel."""
-    tools = CHECKOUT / "tools"
+    tools = files.CHECKOUT / "tools"
     if (tools / "drawn_digits").is_dir() and str(tools) not in sys.path:
         sys.path.insert(0, str(tools))  # also reaches the processes that draw
     try:
@@ -163,7 +200,7 @@ def _counted(located: Located, decoded: Decoded) -> tuple[str, ...]:
     counts are certain, else a deviation."""
     domain, source, collection = located.domain, located.source, located.collection
     entry, classes = collection.domains[domain], collection.classes_of(domain)
-    file = next(path for _, path in located.found.values())
+    file = next(iter(located.found.values()))
     cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
     for name, have, want in zip(classes, found, entry.counts or found, strict=True):

@@ -16,9 +16,8 @@ from fedrepro.base.errors import one_of
 from fedrepro.base.files import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
-from fedrepro.data.cache import cache_path, data_root, hash_of, open_arrays, write_signed
-from fedrepro.data.domains import ENCODERS, DomainArrays
-from fedrepro.data.manifest import locate, verify
+from fedrepro.data.domains import ENCODERS, DomainArrays, cache_path, open_arrays, write_signed
+from fedrepro.data.manifest import data_root, hash_of, locate, verify
 from fedrepro.data.readers import check, reading
 from fedrepro.data.transforms import normalise
 
@@ -47,10 +46,6 @@ class Embedder:
     side: int | None = None
 
 
-# Each function makes the encoder of its name from data root and device.
-EMBEDDERS: dict[str, Callable[[str, Path | None, torch.device], Embedder]] = {}
-
-
 def embedder(name: str, root: Path | None = None) -> Embedder:
     """The encoder with a name, on the machine's first GPU, else on its CPU. FedReproError: unknown
     name, missing or altered weights, a package that is not installed."""
@@ -76,7 +71,7 @@ def load_weights(
     FedReproError: it is missing, truncated or changed."""
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
-    path = located.found["weights"][1]
+    path = located.found["weights"]
     with reading(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         fits = all(isinstance(value, Tensor) for value in tensors.values())
@@ -109,7 +104,8 @@ def _mobilenet(name: str, root: Path | None, device: torch.device) -> Embedder:
     return Embedder(name, FEATURES, hash, images, clauses, side=SIDE)
 
 
-EMBEDDERS |= {"pixels": _pixels, **dict.fromkeys(ENCODERS, _mobilenet)}
+Maker = Callable[[str, Path | None, torch.device], Embedder]  # from its name, data root and device
+EMBEDDERS: dict[str, Maker] = {"pixels": _pixels, **dict.fromkeys(ENCODERS, _mobilenet)}
 
 
 def enlarged(x: Tensor, size: int) -> Tensor:
@@ -170,5 +166,5 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     count = 1 if torch.cuda.is_available() else free_threads()
     shown = batches if encoder.side is None else counted(label, len(batches))
     found = side_by_side(one, batches, count)
-    parts = [part for _, (_, part) in zip(shown, found, strict=True)]
+    parts = [part for _, part in zip(shown, found, strict=True)]
     return torch.cat(parts).float().numpy()

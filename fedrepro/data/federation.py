@@ -11,10 +11,9 @@ from torch import Tensor
 
 from fedrepro.base.errors import need
 from fedrepro.base.protocol import DataSpec
-from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
-from fedrepro.data.manifest import locate
+from fedrepro.data.manifest import data_root, locate
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
 from fedrepro.data.readers.official import read_list
 from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
@@ -131,8 +130,12 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
             texts = {name: text(name, a.classes).float().cpu() for name, a in arrays.items()}
         arrays = {n: embed_domain(a, encoder, partition.used(n)) for n, a in arrays.items()}
     own: dict[str, tuple[str, ...]] = {d: (d,) for d in arrays}  # the sources of each domain
+    # MPFT's code: a mixed test set counts as the unmixed one, a divided one as its training images
+    mixed = spec.allocation.rule == "mixed"
+    weights = {name: len(split.test) for name, split in splits.items() if mixed}
     if spec.allocation.cut_tests:
         own = {client.domain: (client.train[0][0],) for client in partition.clients}
+        weights = {client.domain: len(client) for client in partition.clients}
     if pooled := any(client.domain == POOLED for client in partition.clients):
         own = {POOLED: tuple(arrays)}
     validation = _gather_all(arrays, partition.validation, pooled)
@@ -153,7 +156,7 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
         },
         texts=texts if pooled else {d: texts[s] for d, (s, *_) in own.items() if texts},
         test_images={} if pooled else partition.tests,
-        weights=_weights(spec, splits, partition),
+        weights=weights,
         standins=tuple(d for d, names in own.items() if any(arrays[n].standin for n in names)),
         subsets=tuple(d for d, names in own.items() if any(arrays[n].subset for n in names)),
         deviations=_deviations(arrays, splits, own),
@@ -198,24 +201,15 @@ def originals(
         return {d: np.array([hash(one.tobytes()) for one in a.images]) for d, a in arrays.items()}
     mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found
     if "npz" in found:
-        with np.load(found["npz"][1], allow_pickle=False) as archive:
+        with np.load(found["npz"], allow_pickle=False) as archive:
             train, test = archive["train_index"], archive["test_index"]
     else:
-        lists = (read_list(found[f"{part}-labels"][1]) for part in ("train", "test"))
+        lists = (read_list(found[f"{part}-labels"]) for part in ("train", "test"))
         train, test = (np.array([int(Path(file).stem) for file in rows]) for rows in lists)
     index = np.concatenate([train, test + int((mnist.part == 0).sum())]).astype(np.int64)
     same = np.array_equal(mnist.labels[index], arrays["mnistm"].labels)
     need(same, "MNIST-M is not numbered as MNIST; leave allocation.disjoint out")
     return {"mnist": np.arange(len(mnist.labels)), "mnistm": index}
-
-
-def _weights(spec: DataSpec, splits: Mapping[str, Split], partition: Partition) -> dict[str, int]:
-    """The domains' weights as in MPFT's code: a mixed test set has the weight of the unmixed one,
-    a divided test set that of its training images."""
-    if spec.allocation.cut_tests:
-        return {client.domain: len(client) for client in partition.clients}
-    mixed = spec.allocation.rule == "mixed"
-    return {name: len(split.test) for name, split in splits.items() if mixed}
 
 
 def _split(spec: DataSpec, arrays: DomainArrays) -> Split:

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.data import readers
-from fedrepro.data.cache import hash_of
-from fedrepro.data.manifest import file_hash
+from fedrepro.data.manifest import file_hash, hash_of
 
 VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen

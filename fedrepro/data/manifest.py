@@ -1,5 +1,6 @@
-"""The manifest of official files: which source of a domain is under a data root, and whether its
-files match the manifest. Hashes are remembered by (path, size, times)."""
+"""The folders of data and of prepared arrays; the manifest of official files: which source of a
+domain is under a data root, and whether its files match. Hashes are remembered by (path, size,
+times)."""
 
 import hashlib
 import json
@@ -9,19 +10,53 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pooch
 from pydantic import BaseModel, Field
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
-from fedrepro.data.cache import cache_root
+from fedrepro.base.errors import FedReproError, need
 from fedrepro.data.readers import list_pictures, reading
+
+DEFAULT = "~/.cache/fedrepro"
+DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
 
 DIGITS = tuple("0123456789")
 Counts = tuple[int, int, int]
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
+
+
+def _folder(given: Path | str, kind: str, say: str) -> Path:
+    path = Path(given).expanduser()
+    free = path.is_dir() or not path.exists()
+    need(free, f"{kind} {path} is a file; give a folder with {say}")
+    return path
+
+
+def data_root(root: Path | str | None = None, create: bool = False) -> Path:
+    """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
+    It may be read-only. A named folder must exist unless ``create``; the default may be absent."""
+    given, say = root or os.environ.get(DATA), f"--root or {DATA}"
+    path = _folder(given or f"{DEFAULT}/data", "data root", say)
+    if create:
+        return files.make_folder(path, f"give a folder you may write to with {say}")
+    here, said = path.exists(), f"data root {path}"
+    need(here or not given, f"{said} does not exist; create it or give another with {say}")
+    readable = not here or os.access(path, os.R_OK | os.X_OK)
+    need(readable, f"{said} cannot be read; change its permissions")
+    return path
+
+
+def cache_root() -> Path:
+    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
+    path = _folder(os.environ.get(CACHE) or f"{DEFAULT}/prepared", "cache", CACHE)
+    return files.make_folder(path, f"give a folder you may write to with {CACHE}")
+
+
+def hash_of(*key: Any) -> str:
+    """The hash of all that arrays depend on: sha256 hex over the key as JSON."""
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 class _Entry(BaseModel, frozen=True, extra="forbid"): ...
@@ -93,34 +128,35 @@ class Collection(_Entry):
 
 @dataclass(frozen=True)
 class Located:
-    """A source of a domain and its files that were found under root: role -> (entry, path)."""
+    """A source of a domain and its files that were found under root, by role."""
 
     domain: str
     collection: Collection
     source: Source
     root: Path
-    found: dict[str, tuple[FileEntry, Path]]
+    found: dict[str, Path]
+    entries: dict[str, FileEntry]
     missing: tuple[FileEntry, ...]
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
     """Look for each role of a source in the places of its collection."""
-    found: dict[str, tuple[FileEntry, Path]] = {}
-    wanted: dict[str, FileEntry] = {}
+    found: dict[str, Path] = {}
+    wanted: dict[str, FileEntry] = {}  # the first of a role, or the one that was found
     folders = collection.domains[domain].folders
     for entry in source.files:
         wanted.setdefault(entry.role, entry)
         path = None if entry.role in found else _first(collection.places, folders, entry, root)
         if path is not None:
             # split lists carry one hash per domain, kept apart from the entry they share
-            known = collection.list_sha256.get(path.name)
-            entry = entry.model_copy(update={"sha256": known}) if known else entry
-            found[entry.role] = entry, path
+            known = collection.list_sha256.get(path.name, entry.sha256)
+            wanted[entry.role] = entry.model_copy(update={"sha256": known})
+            found[entry.role] = path
     # optional files belong together: some without the others are an incomplete set
     every = any(wanted[role].optional for role in found)
     lacking = [entry for role, entry in wanted.items() if role not in found]
     needed = sorted((e for e in lacking if every or not e.optional), key=lambda e: e.optional)
-    return Located(domain, collection, source, root, found, tuple(needed))
+    return Located(domain, collection, source, root, found, wanted, tuple(needed))
 
 
 def _first(
@@ -205,7 +241,9 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )
-    checked = [verify_file(entry, path, domain) for entry, path in located.found.values()]
-    good = all(state == "good" for _, state in checked)
-    hashes = dict(zip(located.found, (sha256 for sha256, _ in checked), strict=True))
-    return hashes, "good" if good else "unknown"
+    checked = {
+        role: verify_file(located.entries[role], path, domain)
+        for role, path in located.found.items()
+    }
+    good = all(state == "good" for _, state in checked.values())
+    return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -25,7 +24,7 @@ class Split:
     test: Indices
     rule: str
 
-    @cached_property
+    @property
     def leaked(self) -> int:
         """Test images that are training images too: none except with the leaky rules."""
         return len(np.intersect1d(self.train, self.test))

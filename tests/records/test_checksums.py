@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.data import cache
+from fedrepro.data import domains
 from fedrepro.data.embeddings import Embeddings
 from fedrepro.data.readers import Decoded
 from fedrepro.records import Record
@@ -33,7 +33,7 @@ def damages(path: Path) -> Iterator[str]:
         broken[f"byte {place}"] = bytes(flipped)
     for how, content in {**broken, "whole": whole}.items():
         path.write_bytes(content)
-        cache._is_whole.cache_clear()  # two writes may fall on one tick of the file's clock
+        domains._is_whole.cache_clear()  # two writes may fall on one tick of the file's clock
         if how != "whole":
             yield how
 
@@ -115,9 +115,9 @@ def test_a_cache_of_images_or_embeddings(tmp_path, capsys):
     embedded = Embeddings(np.arange(5), values)
     for name, arrays in {"a": vars(domain), "e": vars(embedded)}.items():
         path = tmp_path / f"{name}.safetensors"
-        cache.write_signed(path, arrays)
+        domains.write_signed(path, arrays)
         for how in damages(path):
-            assert cache.open_arrays(path) is None, how
+            assert domains.open_arrays(path) is None, how
             assert capsys.readouterr().err == DAMAGED.format(path), how
-        found = cache.open_arrays(path)
+        found = domains.open_arrays(path)
         assert all(np.array_equal(found[key], array) for key, array in arrays.items())

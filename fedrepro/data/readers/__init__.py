@@ -113,7 +113,17 @@ class TreeFile(NamedTuple):
 
     parts: tuple[str, ...]
     name: str
-    read: Callable[[], bytes]
+    where: Path
+    size: int
+    opened: Opened
+
+    def read(self) -> bytes:
+        """All its bytes; no library reads more than the stated size."""
+        with reading(self.where), self.opened() or BytesIO() as file:
+            content: bytes = file.read()
+        cut = f"a member is cut to {len(content)} of {self.size} bytes"
+        check(len(content) == self.size, self.where, cut)
+        return content
 
 
 def list_pictures(folder: Path) -> list[Path]:
@@ -145,16 +155,7 @@ def files_in(
             much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
             check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
             if wanted(path.name):
-                read = partial(_content, where, size, opened)
-                yield TreeFile(path.parts, f"{above}/{name}", read)
-
-
-def _content(where: Path, size: int, opened: Opened) -> bytes:
-    """All bytes of one member; neither library reads more than the member's stated size."""
-    with reading(where), opened() or BytesIO() as file:
-        content = file.read()
-    check(len(content) == size, where, f"a member is cut to {len(content)} of {size} bytes")
-    return content
+                yield TreeFile(path.parts, f"{above}/{name}", where, size, opened)
 
 
 def _members(where: Path) -> Iterator[tuple[str, int, bool, Opened]]:
