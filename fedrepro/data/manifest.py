@@ -146,8 +146,10 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
     folders = collection.domains[domain].folders
     for entry in source.files:
         wanted.setdefault(entry.role, entry)
-        path = None if entry.role in found else _first(collection.places, folders, entry, root)
-        if path is not None:
+        names = [name.replace("{domain}", folder) for name in entry.names for folder in folders]
+        paths = (root / place / name for place in collection.places for name in names)
+        path = next((path for path in paths if _is_there(path, entry.folder)), None)
+        if path is not None and entry.role not in found:
             # split lists carry one hash per domain, kept apart from the entry they share
             known = collection.list_sha256.get(path.name, entry.sha256)
             wanted[entry.role] = entry.model_copy(update={"sha256": known})
@@ -159,18 +161,12 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
     return Located(domain, collection, source, root, found, wanted, tuple(needed))
 
 
-def _first(
-    places: tuple[str, ...], folders: tuple[str, ...], entry: FileEntry, root: Path
-) -> Path | None:
-    names = [name.replace("{domain}", folder) for name in entry.names for folder in folders]
-    for path in (root / place / name for place in places for name in names):
+def _is_there(path: Path, folder: bool) -> bool:
+    there = path.is_dir() if folder else path.is_file()
+    with suppress(OSError):
         # names differ by case too (PACS.tar, pacs.tar), also where the file system ignores it
-        if path.is_dir() if entry.folder else path.is_file():
-            with suppress(OSError):
-                if path.name not in os.listdir(path.parent):
-                    continue
-            return path
-    return None
+        return there and path.name in os.listdir(path.parent)
+    return there
 
 
 _MANIFEST = (package_files("fedrepro.data") / "manifest.toml").read_text("utf-8")

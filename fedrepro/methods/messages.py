@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node, tree_leaves
 
-from fedrepro.models.base import architecture, run_with
+from fedrepro.models import architecture, run_with
 
 
 class Network:

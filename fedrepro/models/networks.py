@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import need
-from fedrepro.models.base import FLModel, FrozenHead
+from fedrepro.models import FLModel, FrozenHead
 
 FASTEST = torch.channels_last  # saves 5 to 33 % of a training step on CPU cores
 # from this size on small-cnn's first convolution halves, narrow-resnet pools after it
