@@ -201,7 +201,7 @@ def _download(entry: FileEntry, folder: Path, domain: str) -> None:
     target, problems = entry.names[0], []
     pooch.get_logger().setLevel(logging.ERROR)  # its messages on stderr repeat the bar
     for url in entry.mirrors:
-        known, urls = {target: entry.known()}, {target: url}
+        known, urls = {target: entry.hash}, {target: url}
         store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=3)
         try:
             store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))

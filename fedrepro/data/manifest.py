@@ -70,14 +70,8 @@ class FileEntry(_Entry):
     folder: bool = False
     optional: bool = False
     bytes: int | None = Field(None, ge=0)
-    sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
-    md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
+    hash: str | None = Field(None, pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")
     mirrors: tuple[str, ...] = ()
-
-    def known(self) -> str | None:
-        """The expected hash as ``algorithm:hex``, sha256 if published, else md5, else None."""
-        known = {"sha256": self.sha256, "md5": self.md5}
-        return next((f"{algorithm}:{hex}" for algorithm, hex in known.items() if hex), None)
 
 
 class Source(_Entry):
@@ -117,7 +111,7 @@ class Collection(_Entry):
     sources: tuple[Source, ...]
     classes: tuple[str, ...] = DIGITS
     spellings: dict[str, tuple[str, ...]] = {}
-    list_sha256: dict[str, str] = {}
+    list_hashes: dict[str, str] = {}
     subsets: dict[str, tuple[str, ...]] = {}
 
     def classes_of(self, domain: str) -> tuple[str, ...]:
@@ -151,8 +145,8 @@ def _search(collection: Collection, domain: str, source: Source, root: Path) -> 
         path = next((path for path in paths if _is_there(path, entry.folder)), None)
         if path is not None and entry.role not in found:
             # split lists carry one hash per domain, kept apart from the entry they share
-            known = collection.list_sha256.get(path.name, entry.sha256)
-            wanted[entry.role] = entry.model_copy(update={"sha256": known})
+            known = collection.list_hashes.get(path.name, entry.hash)
+            wanted[entry.role] = entry.model_copy(update={"hash": known})
             found[entry.role] = path
     # optional files belong together: some without the others are an incomplete set
     every = any(wanted[role].optional for role in found)
@@ -213,7 +207,7 @@ def file_hash(path: Path, algorithm: str = "sha256") -> str:
 
 def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashState]:
     """A found file's sha256 and whether it matches the manifest (bad raises FedReproError)."""
-    algorithm, _, expected = (entry.known() or "sha256:").partition(":")
+    algorithm, _, expected = (entry.hash or "sha256:").partition(":")
     found = file_hash(path, algorithm)
     if found == expected or not expected:
         return file_hash(path), "good" if expected else "unknown"
@@ -232,7 +226,7 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
     if located.missing:
         entry, folder = located.missing[0], located.collection.domains[domain].folders[0]
         name = entry.names[0].replace("{domain}", folder) + "/" * entry.folder
-        expected = f"expected hash {entry.known() or 'not published'}"
+        expected = f"expected hash {entry.hash or 'not published'}"
         raise FedReproError(
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"

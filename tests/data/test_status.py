@@ -25,7 +25,7 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
         for source in collection.sources:
             assert source.reader in READERS or set(collection.domains) <= set(ENCODERS)
             # what can be downloaded must be recognisable
-            assert all(entry.known() for entry in source.files if entry.mirrors)
+            assert all(entry.hash for entry in source.files if entry.mirrors)
     assert set(SIZES) == set(DATASETS)
 
 
