@@ -115,7 +115,6 @@ def _status(name: str, root: Path) -> DomainStatus:
     counts, totals = collection.domains[name].counts, source.totals
     known = sum(counts) if counts else sum(totals[0]) if len(totals) == 1 else None
     note = "; ".join(source.deviations)
-    state: HashState
     try:
         state = verify(located)[1]
     except FedReproError as error:
@@ -128,7 +127,7 @@ def _status(name: str, root: Path) -> DomainStatus:
 
 
 def prepare(
-    names: Sequence[str] = (), sizes: Sequence[int] = (), root: Path | str | None = None
+    names: Sequence[str] = (), sizes: Sequence[int] = (), root: manifest.Root = None
 ) -> Iterator[str]:
     """Turn files into array files; yields one line per finished domain and size. Without sizes:
     the papers'. Without names: all domains with files; a named one that is missing is an error."""
@@ -170,18 +169,17 @@ def fetch(name: str, root: Path | str | None = None) -> str:
     if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
         return _by_hand(name, folder)
     places = [folder / place for place in collection.places]
-    new = [e for e in wanted.values() if not _here(e, places, name)]
+    new = [e for e in wanted.values() if not any(_is_good(e, place, name) for place in places)]
     for entry in new:
         _download(entry, places[0], name)
     return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
 
 
-def _here(entry: FileEntry, places: list[Path], domain: str) -> bool:
-    """Whether a file with this name and the right hash is in any of its places."""
-    for path in (place / entry.names[0] for place in places):
-        with suppress(FedReproError):
-            if path.is_file() and verify_file(entry, path, domain):
-                return True
+def _is_good(entry: FileEntry, folder: Path, domain: str) -> bool:
+    """Whether a file is there and has the right hash."""
+    path = folder / entry.names[0]
+    with suppress(FedReproError):
+        return path.is_file() and bool(verify_file(entry, path, domain))
     return False
 
 

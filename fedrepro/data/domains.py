@@ -16,8 +16,8 @@ from safetensors.numpy import save_file
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need, one_of
-from fedrepro.data import folders
-from fedrepro.data.manifest import DIGITS, Located, cache_root, data_root, hash_of, locate, verify
+from fedrepro.data import folders, manifest
+from fedrepro.data.manifest import Root, cache_root, data_root, hash_of, locate, verify
 from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
 
 # MPFT's order, which decides the next domain when domains exchange images
@@ -80,9 +80,7 @@ def domain_names(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found)) or tuple(one for one in singles if one not in again)
 
 
-def load_dataset(
-    dataset: str, size: int, root: Path | str | None = None
-) -> dict[str, DomainArrays]:
+def load_dataset(dataset: str, size: int, root: Root = None) -> dict[str, DomainArrays]:
     """A data set's domains in their order; for a folder, its domains when it was first read.
     FedReproError: an unknown name, and as `load_domain`."""
     if (tree := folders.opened(dataset)) is not None:
@@ -91,7 +89,7 @@ def load_dataset(
     return {name: load_domain(name, size, root) for name in DATASETS[dataset]}
 
 
-def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainArrays:
+def load_domain(name: str, size: int, root: Root = None) -> DomainArrays:
     """A domain's arrays at size x size, prepared into the cache if they are not there yet.
     FedReproError: an unknown name, a missing, truncated or changed file, a data root that is not a
     folder, or a cache that cannot be written."""
@@ -101,7 +99,7 @@ def load_domain(name: str, size: int, root: Path | str | None = None) -> DomainA
     return _generated(name, size) if name in GENERATED else _official(name, size, root)
 
 
-def _official(name: str, size: int, root: Path | str | None) -> DomainArrays:
+def _official(name: str, size: int, root: Root) -> DomainArrays:
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
     source, collection = located.source, located.collection
@@ -118,7 +116,7 @@ def _official(name: str, size: int, root: Path | str | None) -> DomainArrays:
 def _generated(name: str, size: int) -> DomainArrays:
     draw = generator()
     hash = draw.generation_hash(name, size)
-    more: dict[str, Any] = {"classes": DIGITS}
+    more: dict[str, Any] = {"classes": manifest.DIGITS}
     if name in STANDINS:
         more |= {"standin": True, "deviations": (STANDINS[name],)}
     return _prepared(name, size, hash, lambda: Decoded(*draw.generate(name, size)), **more)
@@ -195,7 +193,7 @@ def generator() -> Any:
         raise FedReproError(f"{said}; install fedrepro from a clone of its repository") from error
 
 
-def _counted(located: Located, decoded: Decoded) -> tuple[str, ...]:
+def _counted(located: manifest.Located, decoded: Decoded) -> tuple[str, ...]:
     """Compare a source's counts with the manifest's. A difference is an error if the manifest's
     counts are certain, else a deviation."""
     domain, source, collection = located.domain, located.source, located.collection

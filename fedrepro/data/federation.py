@@ -13,10 +13,12 @@ from fedrepro.base.errors import need
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
-from fedrepro.data.manifest import data_root, locate
+from fedrepro.data.manifest import Root, data_root, locate
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
 from fedrepro.data.readers.official import read_list
 from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
+
+Arrays = dict[str, DomainArrays]  # by domain
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +166,7 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
 
 
 def _deviations(
-    arrays: Mapping[str, DomainArrays],
-    splits: Mapping[str, Split],
-    own: Mapping[str, tuple[str, ...]],
+    arrays: Arrays, splits: Mapping[str, Split], own: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """The deviations of the domains, whose sources `own` names."""
     notes = {name: a.deviations for name, a in arrays.items()}
@@ -178,9 +178,7 @@ def _deviations(
     return {domain: clauses for domain, clauses in found.items() if clauses}
 
 
-def divided(
-    spec: DataSpec, root: Path | None = None
-) -> tuple[dict[str, DomainArrays], dict[str, Split], Partition]:
+def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split], Partition]:
     """A data set's domains, the split of each, and the clients' shares."""
     arrays = load_dataset(spec.dataset, spec.size, root)
     splits = {name: _split(spec, a) for name, a in arrays.items()}
@@ -190,9 +188,7 @@ def divided(
     return arrays, splits, make_partition(splits, labels, spec.allocation, seed, validation, shared)
 
 
-def originals(
-    arrays: Mapping[str, DomainArrays], root: Path | str | None = None
-) -> dict[str, Indices]:
+def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:
     """By domain, a number for each image that is the same for images of one original.
     MNIST-M has the digits of MNIST over photographs. Its subset stores the MNIST number of each
     image, or its files are named after it. FedReproError: a label is not the original's. Without
@@ -223,7 +219,7 @@ def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
     return split if limit is None else limit_test(split, arrays.labels, limit, spec.split_seed)
 
 
-def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
+def _gather(arrays: Arrays, pieces: Pieces) -> Samples:
     """Copy the images from the mapped files; grey ones get three equal channels."""
     images, labels = [], []
     for name, indices in pieces:
@@ -234,9 +230,7 @@ def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
     return Samples(*(torch.from_numpy(np.concatenate(parts)) for parts in (images, labels)))
 
 
-def _gather_all(
-    arrays: Mapping[str, DomainArrays], pieces: Mapping[str, Pieces], pooled: bool
-) -> dict[str, Samples]:
+def _gather_all(arrays: Arrays, pieces: Mapping[str, Pieces], pooled: bool) -> dict[str, Samples]:
     if pooled:
         merged = tuple(piece for part in pieces.values() for piece in part)
         pieces = {POOLED: merged} if merged else {}

@@ -23,6 +23,7 @@ DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
 
 DIGITS = tuple("0123456789")
+Root = Path | str | None  # a data root; None: the default
 Counts = tuple[int, int, int]
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
 
@@ -34,7 +35,7 @@ def _folder(given: Path | str, kind: str, say: str) -> Path:
     return path
 
 
-def data_root(root: Path | str | None = None, create: bool = False) -> Path:
+def data_root(root: Root = None, create: bool = False) -> Path:
     """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
     It may be read-only. A named folder must exist unless ``create``; the default may be absent."""
     given, say = root or os.environ.get(DATA), f"--root or {DATA}"
@@ -163,10 +164,8 @@ def _is_there(path: Path, folder: bool) -> bool:
     return there
 
 
-_MANIFEST = (package_files("fedrepro.data") / "manifest.toml").read_text("utf-8")
-COLLECTIONS = {
-    name: Collection.model_validate(body) for name, body in tomllib.loads(_MANIFEST).items()
-}
+_MANIFEST = tomllib.loads((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+COLLECTIONS = {name: Collection.model_validate(body) for name, body in _MANIFEST.items()}
 
 
 def collection_of(domain: str) -> Collection:
@@ -231,9 +230,7 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )
-    checked = {
-        role: verify_file(located.entries[role], path, domain)
-        for role, path in located.found.items()
-    }
+    entries, found = located.entries, located.found.items()
+    checked = {role: verify_file(entries[role], path, domain) for role, path in found}
     good = all(state == "good" for _, state in checked.values())
     return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

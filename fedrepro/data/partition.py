@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.protocol import AllocationSpec
 from fedrepro.base.rng import numpy_stream
+from fedrepro.data.readers import Labels
 from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
 
 POOLED = "pooled"  # the name of all domains together under label skew
@@ -65,8 +65,7 @@ class Partition:
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain used for training, validation or test, ascending."""
-        trained = (client.train for client in self.clients)
-        given = [*trained, *self.validation.values(), *self.tests.values()]
+        given = [*(c.train for c in self.clients), *self.validation.values(), *self.tests.values()]
         return np.unique(taken(given, domain))
 
 
@@ -78,7 +77,7 @@ def taken(given: Iterable[Pieces], domain: str) -> Indices:
 
 def make_partition(
     splits: Mapping[str, Split],
-    labels: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, Labels],
     spec: AllocationSpec,
     seed: int,
     validation: int | float,
@@ -121,7 +120,7 @@ class _Partitioner:
     """The inputs of `make_partition`; one method per rule, and shared functions."""
 
     splits: Mapping[str, Split]
-    labels: Mapping[str, NDArray[np.int64]]
+    labels: Mapping[str, Labels]
     spec: AllocationSpec
     seed: int
     validation: int | float
@@ -327,7 +326,7 @@ def _amount(per: int | float, available: int) -> int:
 
 
 def every_class(
-    name: str, label: NDArray[np.int64], owner: Indices, clients: int, rng: np.random.Generator
+    name: str, label: Labels, owner: Indices, clients: int, rng: np.random.Generator
 ) -> Indices:
     """An order of the images in which every client has each class of the domain.
     label, owner: of the image at each position; an owner >= ``clients`` means no client. A client
@@ -352,9 +351,7 @@ def every_class(
     return order
 
 
-def _skewed_owners(
-    label: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
-) -> Indices:
+def _skewed_owners(label: Labels, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
     """The client of each image; each class is divided by its own shares."""
     owners = np.empty(len(label), dtype=np.int64)
     for k in np.unique(label):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays
+from fedrepro.data.readers import Labels
 
 Indices = NDArray[np.int64]
 Sides = tuple[Indices, Indices]  # training and test images
@@ -72,9 +73,7 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
     return np.flatnonzero(own & ~tested), np.flatnonzero(tested)
 
 
-def divide(
-    name: str, indices: Indices, labels: NDArray[np.int64], share: float, seed: int
-) -> Sides:
+def divide(name: str, indices: Indices, labels: Labels, share: float, seed: int) -> Sides:
     """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle.
     labels: of all the domain's images."""
     from sklearn.model_selection import train_test_split  # takes a second
@@ -91,7 +90,7 @@ def divide(
     return first, second
 
 
-def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
+def parts(indices: Indices, labels: Labels, count: int) -> list[Indices]:
     """`count` parts of one size, rounded up per class. The last part ends with its class, so it
     shares a few images with the previous one (MPFT's code). labels: of all the domain's images."""
     pieces: list[list[Indices]] = [[] for _ in range(count)]
@@ -103,9 +102,7 @@ def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indic
     return [np.concatenate(own) for own in pieces]
 
 
-def make_split(
-    domain: DomainArrays, rule: str, seed: int, test_share: float | None = None
-) -> Split:
+def make_split(domain: DomainArrays, rule: str, seed: int, share: float | None = None) -> Split:
     """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``). A domain with a
     ``cut`` is always split there, because neighbouring images show the same photo: rule
     ``index-range``. FedReproError: a rule the domain cannot follow, an empty side."""
@@ -115,22 +112,22 @@ def make_split(
         "random-fifth, class-first or every-tenth with test_share = null",
     )
     need(
-        test_share is None or rule.startswith("pooled-"),
-        f"split {rule} has its own test share; test_share = {test_share} goes with "
+        share is None or rule.startswith("pooled-"),
+        f"split {rule} has its own test share; test_share = {share} goes with "
         "pooled-stratified: set it to null",
     )
     if domain.cut is not None:
         rule, (end, start) = "index-range", domain.cut
         train, test = np.arange(end), np.arange(start, len(domain.labels))
     else:
-        train, test = _sides(domain, rule, seed, 0.2 if test_share is None else test_share)
-        rule += "" if test_share is None else f", test share {test_share}"
+        train, test = _sides(domain, rule, seed, 0.2 if share is None else share)
+        rule += "" if share is None else f", test share {share}"
     said = f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test images"
     need(len(train) and len(test), f"{said}; use another split")
     return Split(domain.name, train.astype(np.int64), test.astype(np.int64), rule)
 
 
-def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
+def limit_test(split: Split, labels: Labels, limit: int, seed: int) -> Split:
     """The split with its test set cut to ``limit`` images, class shares kept within one image.
     Drawn from the split stream; indices ascending. A smaller test set does not change."""
     if limit >= len(split.test):

@@ -63,6 +63,8 @@ class ReadSpec:
     all_classes: tuple[str, ...] = ()
 
 
+LabelOf = Callable[[tuple[str, ...]], int | None]  # from the parts of a path
+Pictures = tuple[Images, Labels, list[str]]
 Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
 READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
 
@@ -208,12 +210,8 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
 
 
 def decode_pictures(
-    where: Path,
-    label_of: Callable[[tuple[str, ...]], int | None],
-    size: int,
-    domain: str,
-    upright: bool = False,
-) -> tuple[Images, Labels, list[str]]:
+    where: Path, label_of: LabelOf, size: int, domain: str, upright: bool = False
+) -> Pictures:
     """The pictures whose path has a label, sorted by label, then file name.
     Returns images (n, C, size, size), labels (n,), and ``<label>/<file>`` keys."""
     found: list[tuple[int, str, Images]] = []

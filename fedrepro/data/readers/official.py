@@ -21,9 +21,8 @@ from fedrepro.data.readers import (
     TRAIN,
     VALIDATION,
     Block,
-    Images,
-    Labels,
     Parts,
+    Pictures,
     ReadSpec,
     check,
     check_labels,
@@ -196,9 +195,7 @@ def locate(parts: Sequence[str], folders: set[str], classes: dict[str, int]) -> 
     return label if above and plain(above[-1]) in folders else None
 
 
-def collect(
-    spec: ReadSpec, where: Path, folders: Iterable[str]
-) -> tuple[Images, Labels, list[str]]:
+def collect(spec: ReadSpec, where: Path, folders: Iterable[str]) -> Pictures:
     """The pictures of one domain, as from `decode_pictures`; none twice."""
     names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
     if where.is_dir():
