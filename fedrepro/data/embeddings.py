@@ -33,9 +33,9 @@ EXTRAS = "fedrepro.extras"  # a package whose modules may register encoders
 @dataclass(frozen=True)
 class Embedder:
     """A frozen encoder. images: float (b, 3, H, W) in [0, 1] -> embeddings (b, size), with
-    gradients to the images. text: a domain's name, the K classes' -> a head (K, size), if it has a
-    text encoder. hash: of everything they depend on. deviations: clauses to print with numbers made
-    with it. side: of its images in pixels; others are enlarged; None: any."""
+    gradients to the images. text, if it has a text encoder: the names of a domain and of K classes
+    -> a head (K, size). hash: of everything they depend on. deviations: clauses to print with
+    numbers made with it. side: of its images in pixels; others are enlarged; None: any."""
 
     name: str
     size: int
