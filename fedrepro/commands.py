@@ -222,7 +222,7 @@ def campaign(
 
     Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
     If it was stopped or killed, the same command continues from the last checkpoints."""
-    from fedrepro.data.cache import data_root
+    from fedrepro.data.manifest import data_root
     from fedrepro.sweep import cores
 
     if file == LIST and not LIST.is_file():

@@ -26,7 +26,7 @@ import psutil
 from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded, make_folder
 from fedrepro.data import folders
-from fedrepro.data.cache import data_root as find_root
+from fedrepro.data.manifest import data_root as find_root
 from fedrepro.papers import Question, default_datasets, load
 
 NOTEBOOKS = CHECKOUT / "notebooks"

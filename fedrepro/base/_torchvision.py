@@ -1,8 +1,7 @@
-"""The only module that imports torchvision.
-The wheel on PyPI is built for CUDA. With a CPU build of torch its native library does not load,
-and the import stops at the first operator without a schema. Its Python parts (networks,
-transforms) need no operator. So the missing schemas are declared here and the import is tried
-again. With a CUDA build of torch nothing is changed."""
+"""The only module that imports torchvision. The wheel on PyPI is built for CUDA. With a CPU build
+of torch its native library does not load, and the import stops at the first operator without a
+schema. Its Python parts need no operator, so the missing schemas are declared here and the import
+is tried again. With a CUDA build of torch nothing is changed."""
 
 import functools
 import importlib
@@ -16,14 +15,13 @@ import torch
 # A declared schema disappears with its library object, so these live as long as the process.
 _DECLARED: list[Any] = []
 _MISSING = re.compile(r"operator torchvision::(\w+) does not exist")
-_ATTEMPTS = 8  # two schemas are missing today; a newer release may need a few more
 
 
 @functools.cache
 def load_torchvision() -> ModuleType:
     """torchvision, imported. ``ops`` and ``io`` do not work without the native library.
     ImportError: torchvision is not installed, or fails for another reason."""
-    for _ in range(_ATTEMPTS):
+    while True:
         try:
             return importlib.import_module("torchvision")
         except RuntimeError as error:
@@ -36,4 +34,3 @@ def load_torchvision() -> ModuleType:
             _DECLARED.append(library)
             for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
                 del sys.modules[name]  # half-imported modules would be found again
-    raise ImportError("torchvision could not be imported: too many missing operators")

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 
 class FedReproError(Exception):
-    """A mistake the user can correct. The message is one line: what is wrong, then what to do."""
+    """A mistake the user can correct, in one line: what is wrong, then what to do."""
 
 
 class Diverged(FedReproError):
@@ -17,6 +17,12 @@ class Diverged(FedReproError):
         super().__init__(message)  # alone when unpickled: the other two are set afterwards
         self.seed = seed
         self.round = round
+
+
+def need(condition: object, otherwise: str) -> None:
+    """FedReproError with this message unless the condition holds."""
+    if not condition:
+        raise FedReproError(otherwise)
 
 
 def choices(name: str, known: Iterable[str]) -> str:
@@ -46,5 +52,4 @@ def first_mistake(error: ValidationError) -> str:
 
 def one_line(error: BaseException) -> str:
     """The first line of an error's message, or its type if it has none."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -26,7 +26,6 @@ RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
 # Environment variables: Python files with methods, joined like PATH; the tracker of runs; the
 # folder of answers to claims that the pages of one build share.
 LOAD, TRACK, ANSWERS = "FEDREPRO_LOAD", "FEDREPRO_TRACK", "FEDREPRO_ANSWERS"
-
 # How to get a checkout, which a wheel lacks.
 CLONE = "clone the repository and install it with `pip install -e .`"
 
@@ -35,6 +34,8 @@ CLONE = "clone the repository and install it with `pip install -e .`"
 # core checks 3.2 GB per second, with SHA-256 1.0. It does not protect against deliberate changes.
 UNSIGNED = {"checksum": "0" * 8}  # what a header says until its file is signed
 MARK = re.compile(rb"checksum\W{1,8}([0-9a-f]{8})\W")  # the quotes are escaped inside JSON's own
+
+RUN_AGAIN = "make room or change the place and run again, finished rounds are kept"
 
 
 def loaded() -> list[Path]:
@@ -73,12 +74,9 @@ def _checksum(file: int) -> tuple[int, bytes]:
         return at, b"%08x" % zlib.crc32(whole[at + 8 :], before)
 
 
-RUN_AGAIN = "make room or change the place and run again, finished rounds are kept"
-
-
 def write(path: Path, writer: Callable[[Path], object], mend: str = RUN_AGAIN) -> None:
-    """Let `writer` fill a temporary file beside `path`, then rename it. A failure, such as
-    a full disk, leaves no partial file and gives one line that ends in `mend`."""
+    """Let `writer` fill a temporary file, then rename it. A failure leaves no partial file and
+    gives one line that ends in `mend`."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     make_folder(path.parent, mend)
     try:
@@ -119,14 +117,13 @@ def read_json(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
-        mend = "delete its folder and run again"
-        raise FedReproError(f"{path} cannot be read ({error}); {mend}") from None
+        told = f"{path} cannot be read ({error}); delete its folder and run again"
+        raise FedReproError(told) from None
     return content
 
 
 def write_lines(path: Path, lines: Iterable[Mapping[str, Any]], before: bytes = b"") -> None:
-    """Write mappings as JSON, one per line, after what is given; compressed, if the name ends
-    with ``.gz``."""
+    """Write mappings as JSON, one per line, after what is given; compressed if named ``.gz``."""
     text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines).encode()
     content = before + (gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
     write(path, lambda file: file.write_bytes(content))
@@ -146,9 +143,8 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def list_sums(folder: Path, without: str = "") -> None:
     """Write `done`: the SHA-256 of every file of a run's folder by name."""
-    parts = sorted(p for p in folder.iterdir() if p.is_file() and not p.name.startswith("."))
-    sums = {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts if p.name != without}
-    write_json(folder / "done", sums)
+    parts = sorted(p for p in folder.glob("[!.]*") if p.is_file() and p.name != without)
+    write_json(folder / "done", {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in parts})
 
 
 def modules_of(*packages: str) -> list[ModuleType]:

@@ -13,13 +13,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from fedrepro.base.errors import FedReproError, one_of
+from fedrepro.base.errors import need, one_of
 from fedrepro.base.files import TRACK
 
 
 class Tracker:
     """Base class for trackers. A subclass with its own `name` may be passed as `track`.
-
     folder: its own, empty. A resumed run sends its earlier rounds again."""
 
     name = ""
@@ -59,21 +58,20 @@ def resolve(track: str | type[Tracker]) -> type[Tracker] | None:
     """The tracker with a name, by default the environment's; None if neither is given.
     FedReproError: it is not known, or not installed."""
     track = track or os.environ.get(TRACK, "")
-    if not isinstance(track, str):
-        if not track.name:  # its folder in a run's
-            raise FedReproError(f"{track.__name__} has no name; add `name = ...` to the class")
-        return track
     if not track:
         return None
-    if find_spec(one_of(track, TRACKERS, "tracker")) is None:
-        raise FedReproError(f"{track} is not installed; `pip install 'fedrepro[{track}]'`")
+    if isinstance(track, type):
+        # its folder in a run's
+        need(track.name, f"{track.__name__} has no name; add `name = ...` to the class")
+        return track
+    installed = find_spec(one_of(track, TRACKERS, "tracker"))
+    need(installed, f"{track} is not installed; `pip install 'fedrepro[{track}]'`")
     return TRACKERS[track]
 
 
 class Progress:
-    """Base class for progress displays. It receives each finished round and its mean test
-    accuracy in percent, and shows nothing.
-    name: the row that a study trains; for a single run, its method."""
+    """Base class for progress displays. It receives each finished round and its mean test accuracy
+    in percent, and shows nothing. name: the row that a study trains, if it is a study."""
 
     name = ""
 
@@ -148,7 +146,7 @@ class TerminalBar(Rows):
 
     def round(self, number: int, accuracy: float) -> None:
         super().round(number, accuracy)
-        self._bar.set_postfix_str(_average(accuracy), refresh=False)
+        self._bar.set_postfix_str(f"avg {accuracy:.2f} %", refresh=False)
         self._bar.update(1)
 
     def row(self, key: str) -> None:
@@ -172,7 +170,7 @@ class Lines(Rows):
 
     def round(self, number: int, accuracy: float) -> None:
         super().round(number, accuracy)
-        line = f"{self.place}{self.label}  round {number}/{self.total}  {_average(accuracy)}"
+        line = f"{self.place}{self.label}  round {number}/{self.total}  avg {accuracy:.2f} %"
         print(line + f"  {self.left}" * bool(self.rounds), file=sys.stderr, flush=True)
 
 
@@ -221,7 +219,7 @@ class NotebookFigure(Rows):
         super().round(number, accuracy)
         self._lines[self._name].append((number / self.total, accuracy))
         line = _bar(self.place + self.label, "round", number, self.total)
-        self._draw(f"{line}  {_average(accuracy)}  {self.left}")
+        self._draw(f"{line}  avg {accuracy:.2f} %  {self.left}")
 
     def finish(self, text: str) -> None:
         self._of_run = 0  # it may have stopped early
@@ -248,10 +246,6 @@ class NotebookFigure(Rows):
         self._show({"text/plain": line, "text/html": html})
 
 
-def _average(accuracy: float) -> str:
-    return f"avg {accuracy:.2f} %"
-
-
 def _bar(label: str, unit: str, number: int, total: int) -> str:
     filled = round(20 * number / total)
     return f"{label}  [{'#' * filled}{'.' * (20 - filled)}] {unit} {number}/{total}"
@@ -276,8 +270,8 @@ _figure = cache(NotebookFigure)
 
 
 def counted(label: str, total: int, done: int = 0) -> Iterator[int]:
-    """Yields `done` to total - 1, and shows them as steps of work without an accuracy.
-    A bar in a terminal, a changing line in a notebook, ten lines on standard error elsewhere."""
+    """Yields `done` to total - 1, shown as steps of work: a bar in a terminal, a changing line in a
+    notebook, ten lines on standard error elsewhere."""
     steps, output = range(done, total), _Output() if _execution() is not None else None
     if output is None and sys.stderr.isatty():
         yield from tqdm(steps, desc=label, initial=done, total=total, unit="step")

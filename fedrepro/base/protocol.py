@@ -16,18 +16,16 @@ SIDES = {"stated": "text", "code": "code", "inferred": "settled", "decided": "se
 
 
 def sides(status: Status, source: str, text: str = "", code: str = "") -> dict[str, str]:
-    """A value's source: ``source`` has all of it, ``text`` what the paper says, ``code`` what
-    public code has, ``settled`` what else settles the value. What settles it is on the side of
-    its status."""
+    """A value's source: ``source`` is all of it, ``text`` what the paper says, ``code`` what public
+    code has, ``settled`` what else settles it. What settles it is on the side of its status."""
     parts = {"text": text, "code": code, "settled": ""}
     parts[SIDES[status]] = "; ".join(filter(None, (parts[SIDES[status]], source)))
     return {"source": "; ".join(filter(None, (text, source, code))), **parts}
 
 
 DEVICES = ("auto", "cpu", "cuda")
-# What an engine may be asked for by, and the word that run ids hold. `auto` is the plain loop: on a
-# CPU the grouped convolutions that stacked clients become are slower. The words are here, so that a
-# mistyped one is answered before anything heavy is imported.
+# An engine's names, and the word that run ids hold. `auto` is the plain loop: on a CPU stacked
+# clients, as grouped convolutions, are slower. Here, because it imports nothing heavy.
 ENGINES = {
     **{"auto": "reference", "loop": "reference", "stacked": "fused"},
     **{"reference": "reference", "fused": "fused"},
@@ -47,22 +45,17 @@ class _Spec(BaseModel, frozen=True, extra="forbid"):
 
     @pydantic.model_serializer(mode="wrap")
     def _dump(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        def departs(name: str) -> bool:
-            default = type(self).model_fields[name].get_default(call_default_factory=True)
-            return bool(getattr(self, name) != default)
-
-        raw: dict[str, Any] = dump(self)
-        return {n: value for n, value in raw.items() if n in self.always or departs(n)}
+        fields = type(self).model_fields
+        kept = {n for n in fields if n in self.always or getattr(self, n) != fields[n].default}
+        return {name: value for name, value in dump(self).items() if name in kept}
 
 
 class OptimizerSpec(_Spec):
     """The clients' optimiser: ``sgd`` or ``adamw`` as in torch.optim.
-
     weight_decay: by default PyTorch's: 0 for sgd and 0.01 for adamw.
-    clip: largest norm of the gradient of a client's whole network; larger ones are clipped.
+    clip: largest norm of the gradient of a client's whole network.
     warmup: rounds over which the rate rises linearly; the first round has lr / warmup.
-    cosine: the round after which the rate is 0. From the warm-up on it falls as half a cosine;
-    None: constant.
+    cosine: the round after which the rate is 0; it falls as half a cosine after the warm-up.
     kept: each client keeps its momenta and step counts between rounds."""
 
     always: ClassVar[frozenset[str]] = frozenset({"lr", "momentum", "weight_decay"})
@@ -104,23 +97,23 @@ class OptimizerSpec(_Spec):
 
 class AllocationSpec(_Spec):
     """How training images become clients' images.
-    rule: ``domain`` one client per domain; ``table`` the clients per domain given by ``clients``;
-    ``dirichlet`` label skew with concentration ``alpha`` over ``count`` clients (every domain is
-    pooled first); ``mixed`` one client per domain, a share ``ratio`` of its images, its test
-    images and its validation images too, exchanged with the next domain's.
+    rule: ``domain`` one client per domain; ``table`` ``clients`` per domain; ``dirichlet`` label
+    skew with concentration ``alpha`` over ``count`` clients (every domain is pooled first);
+    ``mixed`` one client per domain, a share ``ratio`` of its training, test and validation images
+    exchanged with the next domain's.
     per_client: images each client keeps: ``all``, ``smallest`` (cut to the smallest client), a
     count, or a fraction of the domain's training images (0 < f <= 1), never overlapping; or a
     count or fraction by domain.
     draw: ``random`` from the allocation stream, or ``first`` in the split's order.
     by_class: divide (rule table) or exchange (rule mixed) each class separately.
-    every_class: every client gets an image of each class of its domain. A client without one
-    gives an image of a class that it has twice in exchange.
+    every_class: every client gets an image of each class of its domain, in exchange for one of a
+    class that it has twice.
     remainder: a domain's last client takes the rest, if that is less than ``per_client``.
     disjoint: training images of which a test image shows the same are removed: MNIST-M is MNIST
     recoloured, and Amazon has pictures twice.
-    cut_tests: under rule table, a domain's test images are divided among its clients like its
-    training images, and each client is its own domain (MPFT, Table 6). Parts have one
-    size, rounded up per class, so a few images are in two of them."""
+    cut_tests: under rule table, test images are divided among a domain's clients too, and each
+    client is its own domain (MPFT, Table 6). Parts have one size, rounded up per class, so a few
+    images are in two of them."""
 
     always: ClassVar[frozenset[str]] = frozenset(
         {"rule", "clients", "count", "alpha", "ratio", "per_client", "draw"}
@@ -142,11 +135,9 @@ class AllocationSpec(_Spec):
 
 class Augmentation(_Spec):
     """Random augmentation of a training image, in this order.
-
-    crop: shift by up to this many pixels in each direction, filled with black (a crop of the
-    image's size after padding); flip: left-right, with probability 1/2; rotate: by up to this
-    many degrees in both directions; erase: probability that a rectangle of 2 to 33 % of the
-    area, height to width 0.3 to 3.3, becomes black."""
+    crop: shift by up to this many pixels in each direction, filled with black; flip: left-right,
+    with probability 1/2; rotate: by up to this many degrees in both directions; erase: probability
+    that a rectangle of 2 to 33 % of the area, height to width 0.3 to 3.3, becomes black."""
 
     crop: int = Field(0, ge=0)
     flip: bool = False
@@ -162,16 +153,14 @@ class DataSpec(Augmentation):
     """Which images, their size, their split, and their augmentation.
     split: ``pooled-stratified`` official parts merged, then divided by class; a fifth or
     ``test_share`` of them is test (FedBN, FedPall); ``official`` the release's own parts;
-    ``official-leaky`` the official training list, but tested on the whole domain, training images
-    included (PACS in the FPL family); ``pooled-leaky`` pooled-stratified's training part, tested
-    on the whole domain (PACS in MPFT's files); ``random-fifth`` a random 1/5 is test (ADCOL);
-    ``class-first`` the first 80 % of each class is train (FedPall); ``every-tenth`` index mod 10
-    in 8, 9 is test (FPL family).
+    ``official-leaky`` the official training list, tested on the whole domain (PACS in the FPL
+    family); ``pooled-leaky`` pooled-stratified's training part, tested on the whole domain (PACS
+    in MPFT's files); ``random-fifth`` a random 1/5 is test (ADCOL); ``class-first`` the first 80 %
+    of each class is train (FedPall); ``every-tenth`` index mod 10 in 8, 9 is test (FPL family).
     normalise: ``half`` mean 0.5 std 0.5; ``none`` [0, 1]; ``imagenet`` or ``clip``, the mean and
-    std of the images those networks were trained on.
-    validation: images per domain from the training images that no client gets (0: none), or
-    a share (0 < f < 1) of each domain's training split, by class, set aside before clients get
-    theirs.
+    std of those networks' images.
+    validation: number of training images per domain that no client gets (0: none), or a share
+    (0 < f < 1) of each domain's training split, set aside by class before clients get theirs.
     test_limit: cut each domain's test set to this many images; a mapping does so by domain.
     encoder: a frozen network whose embeddings replace the images (`data.embeddings`)."""
 
@@ -209,9 +198,7 @@ class DataSpec(Augmentation):
 
 class EarlyStop(_Spec):
     """Stop after ``patience`` rounds without a lower mean validation loss.
-
-    untrained: the networks before the first round are tested too, as round 0, and may be the best.
-    """
+    untrained: the networks before the first round are tested too, as round 0; they may be best."""
 
     always: ClassVar[frozenset[str]] = frozenset({"patience"})
 
@@ -221,14 +208,12 @@ class EarlyStop(_Spec):
 
 class Protocol(_Spec):
     """Everything about a run except the method, the seed and the machine.
-
-    head: the frozen head of a client's network, if networks have one: ``common`` the mean of
-    all clients' heads, ``own`` its own.
+    head: a client's frozen head, if networks have one: ``common`` the mean of all clients' heads,
+    ``own`` its own.
     weighting: of clients in the average: by images or equal. ``tensors``: as in MPFT's public
     code, tensor j of a network becomes the clients' sum times client j's share of batches.
-    participation: share of the clients that train in a round. turns: no client participates
-    again before all have; otherwise each round has its own draw. stay: number of rounds for
-    which the drawn clients stay.
+    participation: share of the clients that train in a round. turns: no client participates again
+    before all have. stay: number of rounds for which the drawn clients stay.
     tested_on: ``home`` each client's network on its own domain; ``everywhere`` on the others too.
     tested_at: before the last five rounds, test on at most this many images per domain, always
     the same; None: all."""

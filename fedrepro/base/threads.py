@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
 import psutil
@@ -26,8 +26,7 @@ def free_threads() -> int:
 
 def lanes(network: int) -> int:
     """The number of networks of `network` bytes to train at once: one per core if memory allows.
-    On two free cores this makes a recorded round 1.5 to 1.7 times as fast. In a sweep that uses
-    all cores, each process trains one network at a time. Results do not depend on it."""
+    On two free cores a recorded round becomes 1.5 to 1.7 times as fast, with the same results."""
     fitting = psutil.virtual_memory().available // (COPIES * network + ACTIVATIONS)
     return max(1, min(free_threads(), fitting))
 
@@ -36,27 +35,24 @@ def lanes(network: int) -> int:
 def one_thread() -> Iterator[None]:
     """Inside, each torch operation uses one thread, because several threads change the bits."""
     global _outside
-    if _outside is not None:
-        yield
-        return
-    _outside = torch.get_num_threads()
+    before, threads = _outside, torch.get_num_threads()
+    _outside = free_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(_outside)
-        _outside = None
+        torch.set_num_threads(threads)
+        _outside = before
 
 
 @contextmanager
 def recorded(device: torch.device) -> Iterator[None]:
-    """Run the block with the thread settings of a recorded run. On a CPU every operation, also of
-    numpy and scikit-learn, uses one thread, so the numbers do not depend on the number of
-    threads. A GPU is not affected."""
-    if device.type != "cpu":
-        yield
-        return
-    with one_thread(), threadpool_limits(1):
+    """Inside, on a CPU, every operation, also of numpy and scikit-learn, uses one thread, so the
+    numbers do not depend on the number of threads. A GPU is not affected."""
+    with ExitStack() as inside:
+        if device.type == "cpu":
+            inside.enter_context(one_thread())
+            inside.enter_context(threadpool_limits(1))
         yield
 
 
@@ -65,23 +61,20 @@ def side_by_side(
     tasks: Sequence[Task],
     count: int,
     stop: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[int, Result]]:
-    """Do all tasks, `count` at a time, each with one torch thread.
-    Yields (position, result) in the order of the tasks; at most two results per thread wait. If
-    the caller leaves or a task fails, `stop` is called, and running tasks are waited for."""
-    waiting: deque[tuple[int, Future[Result]]] = deque()
-    pool = ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,))
-    with one_thread():
+) -> Iterator[Result]:
+    """Do all tasks, `count` at a time, each with one torch thread. Yields results in the tasks'
+    order; at most two per thread wait. If the caller leaves or a task fails, `stop` is called, and
+    running tasks are waited for."""
+    waiting: deque[Future[Result]] = deque()
+    with one_thread(), ThreadPoolExecutor(count, "client", torch.set_num_threads, (1,)) as pool:
         try:
-            for position, task in enumerate(tasks):
+            for task in tasks:
                 if len(waiting) == 2 * count:
-                    first, found = waiting.popleft()
-                    yield first, found.result()
-                waiting.append((position, pool.submit(do, task)))
-            for position, found in waiting:
-                yield position, found.result()
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(do, task))
+            while waiting:
+                yield waiting.popleft().result()
         except BaseException:
             stop()
-            raise
-        finally:
             pool.shutdown(cancel_futures=True)
+            raise

@@ -1,6 +1,242 @@
-"""Data sets: official files (or the generator) -> uint8 arrays in a cache -> clients."""
+"""Data sets: official files, a folder or the generator -> uint8 arrays in a cache -> clients. Here:
+the commands ``fedrepro data``, which say what is here, get the rest and prepare arrays."""
 
-from fedrepro.data.domains import DATASETS, ENCODERS, load_domain
-from fedrepro.data.status import fetch, prepare, status
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import pooch
+import requests
+from tqdm import tqdm
+
+from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.data import domains, folders, manifest
+from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, domain_names, load_domain
+from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
+from fedrepro.data.readers import plain
 
 __all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "prepare", "status"]
+
+SIZES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("minidigits", "digits5", "digits5-standin"), (28,)),
+    **dict.fromkeys(("digits4", "digits4-standin", "cifar10", "cifar100"), (32,)),
+    **dict.fromkeys(("office10", "pacs"), (64, 32)),  # ADCOL and FedPall, the FPL family
+    "domainnet": (64,),
+    **dict.fromkeys(domains.SUBSETS, (224,)),
+}
+TIMEOUT = 60  # seconds without a byte
+BLOCK = 1 << 16
+# As FedBN hands its digits and its lists of Office images out, and codes after it
+PARTITIONS, LISTS = "partitions/train_part*.pkl", ("*_train.pkl", "*_test.pkl")
+NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it is not read"
+
+
+@dataclass(frozen=True)
+class DomainStatus:
+    """A row of ``fedrepro data status``: a domain or an encoder.
+    source: which of the manifest's was found; hash: unknown if none is published (the content is
+    checked); images: None if they can only be counted by reading; note: what is wrong, or the
+    source's deviations."""
+
+    domain: str
+    present: bool
+    path: Path | None
+    source: str
+    hash: HashState
+    images: int | None
+    licence: str
+    note: str
+
+
+def status(names: Sequence[str] = (), root: Path | str | None = None) -> list[DomainStatus]:
+    """One row per domain, also for ``folder:PATH``. Bad or missing files give a row, no error."""
+    own = [name for name in names if name.startswith(f"{folders.FOLDER}:")]
+    official = [name for name in names if name not in own]
+    chosen = domain_names(official) if official or not own else ()
+    folder = manifest.data_root(root) if set(chosen) - set(GENERATED) else None
+    rows = [_status(name, folder or Path()) for name in chosen]
+    return [*rows, *(row for name in own for row in _folder_status(name))]
+
+
+@lru_cache
+def _pickles(root: Path) -> list[Path]:
+    """FedBN's prepared files under a data root, four folders down at most."""
+    deep = ("", "*/", "*/*/", "*/*/*/")  # data/digit_dataset/MNIST/partitions is the deepest known
+    names = [down + PARTITIONS for down in deep] + [d + name for d in deep[:3] for name in LISTS]
+    return sorted(file for name in names for file in root.glob(name))
+
+
+def _pickled(name: str, root: Path) -> str:
+    """What to say of the prepared files of a domain, if there are any."""
+    collection = collection_of(name)
+    places = {plain(Path(place).name) for place in collection.places} - {""}
+    own = collection.domains[name].folders
+    lists = {f"{folder}_{part}" for folder in own for part in ("train", "test")}
+    for file in _pickles(root):
+        if file.parent.name == "partitions" and plain(file.parents[1].name) in places:
+            return f"; {file} {NO_PICKLES}; get the official files"
+        if file.stem in lists:
+            return f"; {file} {NO_PICKLES}, nor needed beside the folders of images"
+    return ""
+
+
+def _folder_status(name: str) -> list[DomainStatus]:
+    """The content of a user's folder, in total and by domain; or what is wrong with it."""
+    licence = "your own"
+    try:
+        tree = folders.opened(folders.named(name))
+        assert tree is not None
+    except FedReproError as error:
+        path = Path(name.partition(":")[2]).expanduser()
+        state: HashState = "bad" if path.exists() else "missing"
+        return [DomainStatus(name, path.is_dir(), None, "", state, None, licence, str(error))]
+    classes = ", ".join(tree.classes[:10]) + ", ..." * (len(tree.classes) > 10)
+    images = sum(tree.counts.values())
+    held = f"{len(tree.counts)} domains, {len(tree.classes)} classes ({classes}), {images:,} images"
+    whole = DomainStatus(name, True, tree.root, "folder", "unknown", images, licence, held)
+    row = replace(whole, note="")
+    parts = [replace(row, domain=d, path=tree.root / d, images=n) for d, n in tree.counts.items()]
+    return [whole, *parts]
+
+
+def _status(name: str, root: Path) -> DomainStatus:
+    if name in GENERATED:
+        drawn = len(domains.generator().labels_and_parts(name)[0])
+        licence, note = "those of scikit-learn's pictures and fonts", STANDINS.get(name, "")
+        return DomainStatus(name, True, None, "generator", "generated", drawn, licence, note)
+    located = locate(name, root)
+    here, source, collection = not located.missing, located.source, located.collection
+    counts, totals = collection.domains[name].counts, source.totals
+    known = sum(counts) if counts else sum(totals[0]) if len(totals) == 1 else None
+    note = "; ".join(source.deviations)
+    try:
+        state = verify(located)[1]
+    except FedReproError as error:
+        state, note = ("bad" if here else "missing"), str(error)
+    if state != "good" and (said := _pickled(name, root)):
+        note = f"{note}{said}".removeprefix("; ")
+    path = next(iter(located.found.values()), None)
+    told, images = source.name if located.found else "", known if here else None
+    return DomainStatus(name, here, path, told, state, images, collection.licence, note)
+
+
+def prepare(
+    names: Sequence[str] = (), sizes: Sequence[int] = (), root: manifest.Root = None
+) -> Iterator[str]:
+    """Turn files into array files; yields one line per finished domain and size. Without sizes:
+    the papers'. Without names: all domains with files; a named one that is missing is an error."""
+    domain_names(names)  # a folder is not prepared
+    for row in status(names, root):
+        if not names and not row.present:
+            continue
+        if row.domain in ENCODERS:
+            if row.hash in ("bad", "missing"):
+                raise FedReproError(row.note)
+            yield f"{row.domain}: weights, used as released"
+            continue
+        for size in _sizes(row.domain, sizes, names):
+            started = time.perf_counter()
+            arrays = load_domain(row.domain, size, root)
+            what = "prepared" if arrays.fresh else "already there"
+            told = f"{len(arrays.labels)} images, {what}, {time.perf_counter() - started:.1f} s"
+            yield f"{row.domain} {size}x{size}: {told}"
+
+
+def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
+    """The given sizes, else those of the requested data sets, or of all that have the domain."""
+    holding = [dataset for dataset in DATASETS if name in DATASETS[dataset]]
+    sets = [dataset for dataset in holding if dataset in asked] or holding
+    return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))
+
+
+def fetch(name: str, root: Path | str | None = None) -> str:
+    """Get the full release of a domain; files with the right hash are kept. Returns what was done,
+    or how to get it by hand. A download is tried again three times, then at the next mirror; if
+    interrupted, it continues where it stopped. FedReproError: all mirrors fail."""
+    if name in GENERATED:
+        return "made by the generator, nothing to fetch"
+    folder, collection = manifest.data_root(root, create=True), collection_of(name)
+    full, wanted = collection.sources[0], dict[str, FileEntry]()
+    for entry in full.files:
+        if entry.mirrors:
+            wanted.setdefault(entry.role, entry)
+    if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
+        return _by_hand(name, folder)
+    places = [folder / place for place in collection.places]
+    new = [e for e in wanted.values() if not any(_is_good(e, place, name) for place in places)]
+    for entry in new:
+        _download(entry, places[0], name)
+    return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
+
+
+def _is_good(entry: FileEntry, folder: Path, domain: str) -> bool:
+    """Whether a file is there and has the right hash."""
+    path = folder / entry.names[0]
+    with suppress(FedReproError):
+        return path.is_file() and bool(verify_file(entry, path, domain))
+    return False
+
+
+def _by_hand(name: str, root: Path) -> str:
+    """A text for a domain without mirror: what is here already, and how to get the rest."""
+    row, manual = _status(name, root), collection_of(name).manual
+    if row.hash in ("bad", "missing"):
+        wrong = f"{row.note}. " if row.present else ""
+        return f"{wrong}{manual} The data root is {root}."
+    if row.note:  # not the full release
+        return f"{row.source} present ({row.note}). {manual}"
+    return f"{row.source} present"
+
+
+def _download(entry: FileEntry, folder: Path, domain: str) -> None:
+    """One file from the first mirror that gives the right bytes."""
+    target, problems = entry.names[0], []
+    pooch.get_logger().setLevel(logging.ERROR)  # its messages on stderr repeat the bar
+    for url in entry.mirrors:
+        known, urls = {target: entry.hash}, {target: url}
+        store = pooch.create(folder, "", registry=known, urls=urls, retry_if_failed=3)
+        try:
+            store.fetch(target, downloader=partial(_resume, folder / f".{target}.part"))
+            return
+        except requests.Timeout:
+            problems.append(f"{url}: no answer in {TIMEOUT} s")
+        except requests.ConnectionError as error:  # its text is about sockets and retries
+            problems.append(f"{url}: no connection ({type(error).__name__})")
+        except (requests.RequestException, ValueError) as error:
+            problems.append(f"{url}: {one_line(error)}")
+        except OSError as error:
+            raise FedReproError(
+                f"{folder / target} cannot be written ({one_line(error)}); give a data root you "
+                "may write to with --root or FEDREPRO_DATA"
+            ) from error
+    raise FedReproError(
+        f"{domain}: {target} could not be fetched ({'; '.join(problems)}); try "
+        f"again, the downloaded part is kept; or put the file into {folder} by hand"
+    )
+
+
+def _resume(part: Path, url: str, output_file: str, pooch: Any) -> None:
+    """Download the rest of a file, of which `part` keeps what came so far; a server that cannot
+    resume sends everything. pooch checks the hash of the whole file."""
+    have = part.stat().st_size if part.exists() else 0
+    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
+        if answer.status_code == requests.codes.requested_range_not_satisfiable:
+            part.unlink()  # as long as the file or longer: it was not its beginning
+        answer.raise_for_status()
+        going_on = answer.status_code == requests.codes.partial_content
+        have *= going_on
+        total = int(answer.headers.get("Content-Length", 0)) + have
+        with (
+            part.open("ab" if going_on else "wb") as file,
+            tqdm.wrapattr(file, "write", total, initial=have, desc=url, disable=None) as shown,
+        ):
+            for block in answer.iter_content(BLOCK):
+                shown.write(block)
+    shutil.move(part, output_file)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
@@ -17,9 +16,8 @@ from fedrepro.base.errors import one_of
 from fedrepro.base.files import modules_of
 from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
-from fedrepro.data.cache import cache_path, data_root, hash_of, is_whole, write_signed
-from fedrepro.data.domains import ENCODERS, DomainArrays
-from fedrepro.data.manifest import locate, verify
+from fedrepro.data.domains import ENCODERS, DomainArrays, cache_path, open_arrays, write_signed
+from fedrepro.data.manifest import data_root, hash_of, locate, verify
 from fedrepro.data.readers import check, reading
 from fedrepro.data.transforms import normalise
 
@@ -35,8 +33,8 @@ EXTRAS = "fedrepro.extras"  # a package whose modules may register encoders
 @dataclass(frozen=True)
 class Embedder:
     """A frozen encoder. images: float (b, 3, H, W) in [0, 1] -> embeddings (b, size), with
-    gradients to the images. text: a domain's words for the K classes -> a head (K, size); None
-    without a text encoder. hash: of everything they depend on. deviations: clauses to print with
+    gradients to the images. text, if it has a text encoder: the names of a domain and of K classes
+    -> a head (K, size). hash: of everything they depend on. deviations: clauses to print with
     numbers made with it. side: of its images in pixels; others are enlarged; None: any."""
 
     name: str
@@ -46,10 +44,6 @@ class Embedder:
     deviations: tuple[str, ...] = ()
     text: Callable[[str, tuple[str, ...]], Tensor] | None = None
     side: int | None = None
-
-
-# Each function makes the encoder of its name from data root and device.
-EMBEDDERS: dict[str, Callable[[str, Path | None, torch.device], Embedder]] = {}
 
 
 def embedder(name: str, root: Path | None = None) -> Embedder:
@@ -73,12 +67,11 @@ def load_weights(
     name: str, root: Path | None = None
 ) -> tuple[dict[str, Tensor], str, tuple[str, ...]]:
     """An encoder's tensors by torchvision's names, on the CPU; sha256 hex over (name, the file's
-    sha256, version); and clauses to print with numbers made with it.
-    The file is verified by its hash, and read in a way that cannot run code. FedReproError (one
-    line): it is missing, truncated or changed."""
+    sha256, version); and clauses to print with numbers made with it. No code of the file is run.
+    FedReproError: it is missing, truncated or changed."""
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
-    path = located.found["weights"][1]
+    path = located.found["weights"]
     with reading(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         fits = all(isinstance(value, Tensor) for value in tensors.values())
@@ -88,12 +81,9 @@ def load_weights(
 
 
 def _mobilenet(name: str, root: Path | None, device: torch.device) -> Embedder:
-    """The mean over space of the features of torchvision's MobileNetV2.
-
-    Its BatchNorm is folded into its weights and its statistics are not the data's, so it runs in
-    evaluation mode only. It was trained with TensorFlow's padding: its five 3x3 convolutions of
-    stride 2 are padded at the bottom and on the right only, else up to 3 in 10 predictions change.
-    """
+    """The mean over space of the features of torchvision's MobileNetV2. It was trained with
+    TensorFlow's padding: its five 3x3 convolutions of stride 2 are padded at the bottom and on the
+    right only, else up to 3 in 10 predictions change."""
     tensors, hash, deviations = load_weights(name, root)
     network = load_torchvision().models.mobilenet_v2(weights=None)
     network.load_state_dict(tensors)
@@ -102,12 +92,11 @@ def _mobilenet(name: str, root: Path | None, device: torch.device) -> Embedder:
             if isinstance(layer, nn.Conv2d) and layer.stride == (2, 2):
                 layer.padding = (0, 0)
                 setattr(parent, child, nn.Sequential(nn.ZeroPad2d((0, 1, 0, 1)), layer))
-    # this memory format is a quarter faster on a CPU
-    fast = {"device": device, "memory_format": torch.channels_last}
-    features = network.features.eval().requires_grad_(False).to(**fast)
+    fast = torch.channels_last  # a quarter faster on a CPU
+    features = network.features.eval().requires_grad_(False).to(device, memory_format=fast)
 
     def images(x: Tensor) -> Tensor:
-        x = enlarged(x.to(device), SIDE).contiguous(memory_format=torch.channels_last)
+        x = enlarged(x.to(device), SIDE).contiguous(memory_format=fast)
         found: Tensor = features(normalise(255 * x, "half")).mean(dim=(2, 3))
         return found.cpu()
 
@@ -115,7 +104,8 @@ def _mobilenet(name: str, root: Path | None, device: torch.device) -> Embedder:
     return Embedder(name, FEATURES, hash, images, clauses, side=SIDE)
 
 
-EMBEDDERS |= {"pixels": _pixels, **dict.fromkeys(ENCODERS, _mobilenet)}
+Maker = Callable[[str, Path | None, torch.device], Embedder]  # from its name, data root and device
+EMBEDDERS: dict[str, Maker] = {"pixels": _pixels, **dict.fromkeys(ENCODERS, _mobilenet)}
 
 
 def enlarged(x: Tensor, size: int) -> Tensor:
@@ -128,52 +118,43 @@ def enlarged(x: Tensor, size: int) -> Tensor:
 @dataclass(frozen=True)
 class Embeddings:
     """Embeddings of some of a domain's images: float32 (n, d) by the images' indices (n,).
-    rows: int64 (m,), the indices of the images that were embedded, ascending; values: (m, d)."""
+    rows: int64 (m,), the indices of the embedded images, ascending; embeddings: (m, d)."""
 
     rows: npt.NDArray[np.int64]
-    values: npt.NDArray[np.float32]
+    embeddings: npt.NDArray[np.float32]
 
     def __getitem__(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         missing = np.setdiff1d(indices, self.rows)
         if len(missing):
             raise IndexError(f"{len(missing)} images were not embedded, {missing[0]} among them")
-        return self.values[np.searchsorted(self.rows, indices)]
+        return self.embeddings[np.searchsorted(self.rows, indices)]
 
 
 def embed_domain(
     arrays: DomainArrays, encoder: Embedder, rows: npt.NDArray[np.int64]
 ) -> DomainArrays:
     """The domain with `Embeddings` of the images `rows` instead of images, from the cache or
-    computed now; the cache keeps all that were computed.
-    The hash is then of images and encoder; nothing is augmented."""
+    computed now; the cache keeps all that were computed. The hash is then of images and encoder."""
     hash = hash_of(arrays.hash, encoder.hash, EMBEDDING_VERSION)
     path = cache_path(f"{arrays.name}-{encoder.name}", encoder.size, hash)
-    found = _read(path, encoder.size)
+    empty = {"rows": np.empty(0, np.int64), "embeddings": np.empty((0, encoder.size), np.float32)}
+    found = Embeddings(**(open_arrays(path) or empty))
     missing = np.setdiff1d(rows, found.rows)
     if len(missing):
         values = encode(arrays.images[missing], encoder, f"embedding {arrays.name}")
         together = np.concatenate([found.rows, missing])
         order = np.argsort(together)
-        found = Embeddings(together[order], np.concatenate([found.values, values])[order])
-        write_signed(path, {"rows": found.rows, "embeddings": found.values})
+        found = Embeddings(together[order], np.concatenate([found.embeddings, values])[order])
+        write_signed(path, vars(found))
     further = tuple(f"{arrays.name}: {clause}" for clause in encoder.deviations)
     deviations = (*arrays.deviations, *further)
     return replace(arrays, images=cast(Any, found), hash=hash, deviations=deviations)
 
 
-def _read(path: Path, size: int) -> Embeddings:
-    """The embeddings in the cache; empty if it has no complete file of this kind."""
-    if is_whole(path):
-        with safe_open(str(path), framework="np") as file:
-            return Embeddings(file.get_tensor("rows"), file.get_tensor("embeddings"))
-    return Embeddings(np.empty(0, dtype=np.int64), np.empty((0, size), dtype=np.float32))
-
-
 def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.NDArray[np.float32]:
     """Embeddings float32 (n, d) of images uint8 (n, C, H, H), n > 0, with a bar named `label`.
-    Every batch has the full size; the last one repeats its last image. On a CPU each batch has
-    one thread, and as many batches run at once as there are cores. So the bits of an embedding
-    do not depend on the other images or on the number of threads."""
+    Every batch has the full size (the last one repeats its last image) and, on a CPU, one thread.
+    So an embedding's bits do not depend on the other images or on the number of threads."""
 
     @torch.no_grad()
     def one(batch: int) -> Tensor:
@@ -185,5 +166,5 @@ def encode(images: npt.NDArray[np.uint8], encoder: Embedder, label: str) -> npt.
     count = 1 if torch.cuda.is_available() else free_threads()
     shown = batches if encoder.side is None else counted(label, len(batches))
     found = side_by_side(one, batches, count)
-    parts = [part for _, (_, part) in zip(shown, found, strict=True)]
+    parts = [part for _, part in zip(shown, found, strict=True)]
     return torch.cat(parts).float().numpy()

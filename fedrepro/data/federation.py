@@ -1,32 +1,29 @@
 """A federation: clients with their images, and a test set per domain."""
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import DataSpec
-from fedrepro.data.cache import data_root
 from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
-from fedrepro.data.manifest import locate
+from fedrepro.data.manifest import Root, data_root, locate
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
 from fedrepro.data.readers.official import read_list
 from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
 
+Arrays = dict[str, DomainArrays]  # by domain
+
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Images uint8 (n, 3, H, W), or embeddings float32 (n, d), and labels int64 (n,), on one
-    device."""
+    """Images uint8 (n, 3, H, W), or embeddings float32 (n, d), and labels int64 (n,)."""
 
     images: Tensor
     labels: Tensor
@@ -40,8 +37,8 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class ClientData:
-    """One client. ``validation``: training images of its domain that no client has; all clients
-    of the domain share it. None if clients have all training images."""
+    """One client. validation: training images of its domain that no client has, if any; all
+    clients of the domain share them."""
 
     name: str
     domain: str
@@ -52,15 +49,13 @@ class ClientData:
 @dataclass(frozen=True, eq=False)
 class Federation:
     """All data of a run.
-
     size: side of an image in pixels, or values of an embedding. texts: for an encoder with a text
-    part, its head (K, d) for each source domain.
-    domains: names of the test sets, in order. hashes: ``data/<domain>``, ``split/<domain>`` per
-    source domain, and ``allocation``. standins: domains that are, or contain, a stand-in.
-    deviations: domain -> what differs from the papers' data there. test_images: for each test
-    set, in its order, the images' source domains and indices there (unknown if pooled).
-    subsets: domains without some images of the release. weights: of the domains in a mean over
-    clients, if they are not the numbers of test images."""
+    part, its head (K, d) for each domain. domains: names of the test sets, in order. hashes:
+    ``data/<domain>``, ``split/<domain>`` per source domain, and ``allocation``. standins, subsets:
+    domains that contain a stand-in, or lack images of the release. deviations: domain -> what
+    differs from the papers' data there. test_images: by test set, in its order, the images' source
+    domains and indices there (unknown if pooled). weights: of the domains in a mean over clients,
+    if they are not the numbers of test images."""
 
     dataset: str
     size: int
@@ -96,9 +91,8 @@ class Federation:
         return replace(self, tests=tests, deviations=deviations)
 
     def counts(self) -> pd.DataFrame:
-        """Images by domain, client, split (train, validation, test) and class, zeros included.
-
-        domain: of the client. client: empty if the images belong to the whole domain."""
+        """Images by domain, client (empty: of the whole domain), split (train, validation, test)
+        and class, zeros included."""
         parts = [(c.domain, c.name, "train", c.train) for c in self.clients]
         for split, whole in (("validation", self.validations()), ("test", self.tests)):
             parts += [(domain, "", split, samples) for domain, samples in whole.items()]
@@ -126,10 +120,9 @@ class Federation:
 
 
 def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
-    """The federation of a specification: load, split and allocate its data set.
-    Splits and clients depend on ``spec.split_seed``, so every run of a protocol has the same
-    data for any seed. Under label skew all domains become one domain ``pooled``, for clients,
-    validation and test. FedReproError: unknown data set, broken files, impossible clients."""
+    """The federation of a specification: load, split and allocate its data set. It depends on
+    ``spec.split_seed``, not on a run's seed. Under label skew all domains become one, ``pooled``.
+    FedReproError: unknown data set, broken files, impossible clients."""
     arrays, splits, partition = divided(spec, root)
     size, texts = spec.size, dict[str, Tensor]()
     if spec.encoder is not None:
@@ -138,16 +131,21 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
         if text is not None:
             texts = {name: text(name, a.classes).float().cpu() for name, a in arrays.items()}
         arrays = {n: embed_domain(a, encoder, partition.used(n)) for n, a in arrays.items()}
-    own = {d: d for d in arrays}  # the source of each domain
+    own: dict[str, tuple[str, ...]] = {d: (d,) for d in arrays}  # the sources of each domain
+    # MPFT's code: a mixed test set counts as the unmixed one, a divided one as its training images
+    mixed = spec.allocation.rule == "mixed"
+    weights = {name: len(split.test) for name, split in splits.items() if mixed}
     if spec.allocation.cut_tests:
-        own = {client.domain: client.train[0][0] for client in partition.clients}
-    pooled = any(client.domain == POOLED for client in partition.clients)
+        own = {client.domain: (client.train[0][0],) for client in partition.clients}
+        weights = {client.domain: len(client) for client in partition.clients}
+    if pooled := any(client.domain == POOLED for client in partition.clients):
+        own = {POOLED: tuple(arrays)}
     validation = _gather_all(arrays, partition.validation, pooled)
     return Federation(
         dataset=spec.dataset,
         size=size,
         classes=next(iter(arrays.values())).classes,
-        domains=(POOLED,) if pooled else tuple(own),
+        domains=tuple(own),
         clients=tuple(
             ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
             for c in partition.clients
@@ -158,38 +156,29 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
             **{f"split/{name}": split.hash for name, split in splits.items()},
             "allocation": partition.hash,
         },
-        texts={d: texts[source] for d, source in own.items() if source in texts},
+        texts=texts if pooled else {d: texts[s] for d, (s, *_) in own.items() if texts},
         test_images={} if pooled else partition.tests,
-        weights=_weights(spec, splits, partition),
-        **_caveats(arrays, splits, own, pooled),
+        weights=weights,
+        standins=tuple(d for d, names in own.items() if any(arrays[n].standin for n in names)),
+        subsets=tuple(d for d, names in own.items() if any(arrays[n].subset for n in names)),
+        deviations=_deviations(arrays, splits, own),
     )
 
 
-def _caveats(
-    arrays: Mapping[str, DomainArrays],
-    splits: Mapping[str, Split],
-    own: Mapping[str, str],
-    pooled: bool,
-) -> dict[str, Any]:
-    """standins, deviations and subsets of the domains, whose sources `own` names."""
+def _deviations(
+    arrays: Arrays, splits: Mapping[str, Split], own: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """The deviations of the domains, whose sources `own` names."""
     notes = {name: a.deviations for name, a in arrays.items()}
     for name, split in splits.items():
         if split.leaked:
             tested = f"{split.leaked:,} of {len(split.test):,} test images"
             notes[name] += (f"{name}: {tested} are training images too",)
-    deviations = {d: notes[source] for d, source in own.items() if notes[source]}
-    standins = tuple(d for d, source in own.items() if arrays[source].standin)
-    subsets = tuple(d for d, source in own.items() if arrays[source].subset)
-    if pooled:
-        together = tuple(clause for part in deviations.values() for clause in part)
-        deviations = {POOLED: together} if together else {}
-        standins, subsets = ((POOLED,) if some else () for some in (standins, subsets))
-    return {"standins": standins, "deviations": deviations, "subsets": subsets}
+    found = {d: tuple(clause for n in names for clause in notes[n]) for d, names in own.items()}
+    return {domain: clauses for domain, clauses in found.items() if clauses}
 
 
-def divided(
-    spec: DataSpec, root: Path | None = None
-) -> tuple[dict[str, DomainArrays], dict[str, Split], Partition]:
+def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split], Partition]:
     """A data set's domains, the split of each, and the clients' shares."""
     arrays = load_dataset(spec.dataset, spec.size, root)
     splits = {name: _split(spec, a) for name, a in arrays.items()}
@@ -199,40 +188,24 @@ def divided(
     return arrays, splits, make_partition(splits, labels, spec.allocation, seed, validation, shared)
 
 
-def originals(
-    arrays: Mapping[str, DomainArrays], root: Path | str | None = None
-) -> dict[str, Indices]:
+def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:
     """By domain, a number for each image that is the same for images of one original.
     MNIST-M has the digits of MNIST over photographs. Its subset stores the MNIST number of each
     image, or its files are named after it. FedReproError: a label is not the original's. Without
-    both domains, images of one original are those that are equal pixel by pixel."""
+    both domains, images are of one original if they are equal pixel by pixel."""
     if not {"mnist", "mnistm"} <= arrays.keys():
-        return {name: np.array([_number(one) for one in a.images]) for name, a in arrays.items()}
+        return {d: np.array([hash(one.tobytes()) for one in a.images]) for d, a in arrays.items()}
     mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found
     if "npz" in found:
-        with np.load(found["npz"][1], allow_pickle=False) as archive:
+        with np.load(found["npz"], allow_pickle=False) as archive:
             train, test = archive["train_index"], archive["test_index"]
     else:
-        lists = (read_list(found[f"{part}-labels"][1]) for part in ("train", "test"))
+        lists = (read_list(found[f"{part}-labels"]) for part in ("train", "test"))
         train, test = (np.array([int(Path(file).stem) for file in rows]) for rows in lists)
     index = np.concatenate([train, test + int((mnist.part == 0).sum())]).astype(np.int64)
-    if not np.array_equal(mnist.labels[index], arrays["mnistm"].labels):
-        raise FedReproError("MNIST-M is not numbered as MNIST; leave allocation.disjoint out")
+    same = np.array_equal(mnist.labels[index], arrays["mnistm"].labels)
+    need(same, "MNIST-M is not numbered as MNIST; leave allocation.disjoint out")
     return {"mnist": np.arange(len(mnist.labels)), "mnistm": index}
-
-
-def _number(image: NDArray[np.uint8]) -> int:
-    """A number from an image's pixels; two images in 10^16 have the same by chance."""
-    return int.from_bytes(hashlib.blake2b(image.tobytes(), digest_size=7).digest())
-
-
-def _weights(spec: DataSpec, splits: Mapping[str, Split], partition: Partition) -> dict[str, int]:
-    """The domains' weights as in MPFT's code: a mixed test set has the weight of the unmixed one,
-    a divided test set that of its training images."""
-    if spec.allocation.cut_tests:
-        return {client.domain: len(client) for client in partition.clients}
-    mixed = spec.allocation.rule == "mixed"
-    return {name: len(split.test) for name, split in splits.items() if mixed}
 
 
 def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
@@ -246,7 +219,7 @@ def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
     return split if limit is None else limit_test(split, arrays.labels, limit, spec.split_seed)
 
 
-def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
+def _gather(arrays: Arrays, pieces: Pieces) -> Samples:
     """Copy the images from the mapped files; grey ones get three equal channels."""
     images, labels = [], []
     for name, indices in pieces:
@@ -254,15 +227,11 @@ def _gather(arrays: Mapping[str, DomainArrays], pieces: Pieces) -> Samples:
         grey = part.ndim == 4 and part.shape[1] == 1
         images.append(np.repeat(part, 3, axis=1) if grey else part)
         labels.append(arrays[name].labels[indices])
-    return Samples(
-        torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
-    )
+    return Samples(*(torch.from_numpy(np.concatenate(parts)) for parts in (images, labels)))
 
 
-def _gather_all(
-    arrays: Mapping[str, DomainArrays], pieces: Mapping[str, Pieces], pooled: bool
-) -> dict[str, Samples]:
+def _gather_all(arrays: Arrays, pieces: Mapping[str, Pieces], pooled: bool) -> dict[str, Samples]:
     if pooled:
         merged = tuple(piece for part in pieces.values() for piece in part)
-        return {POOLED: _gather(arrays, merged)} if merged else {}
+        pieces = {POOLED: merged} if merged else {}
     return {name: _gather(arrays, part) for name, part in pieces.items()}

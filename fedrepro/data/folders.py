@@ -1,6 +1,6 @@
-"""The user's own data sets: a folder of ``domain/class/image``, named ``folder:PATH``.
-When it is read first, it gets the name ``folder:<its name>-<8 hex digits of its content>``, for
-any path. Tables and caches use that name. Run ids depend only on the content of its domains."""
+"""The user's own data sets: a folder of ``domain/class/image``, named ``folder:PATH``. When it is
+first read, it gets the name ``folder:<its name>-<8 hex digits of its content>`` for tables and
+caches. Run ids depend only on the content of its domains."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.data import readers
-from fedrepro.data.cache import hash_of
-from fedrepro.data.manifest import file_hash
+from fedrepro.data.manifest import file_hash, hash_of
 
 VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
@@ -22,8 +21,7 @@ TAKEN = {"avg", "bytes", "dataset", "high", "label", "low", "pooled", "round", "
 
 @dataclass(frozen=True)
 class Tree:
-    """A folder that was read. By domain: hashes of its pictures, over their names and content, and
-    counts of them."""
+    """A folder that was read; hashes (of names and content) and counts of pictures by domain."""
 
     root: Path
     classes: tuple[str, ...]
@@ -32,22 +30,20 @@ class Tree:
 
     @property
     def name(self) -> str:
-        """Its own name and a hash of its content."""
+        """Its folder's name and a hash of its content."""
         return f"{self.root.name}-{hash_of(*sorted(self.hashes.items()))[:8]}"
 
     def read(self, domain: str, size: int) -> readers.Decoded:
         """A domain's pictures by class, then file name; they have no official parts."""
-        number = {name: label for label, name in enumerate(self.classes)}
 
         def label_of(parts: tuple[str, ...]) -> int | None:
             hidden = any(part.startswith(".") for part in parts)
-            return None if hidden else number[parts[1]]
+            return None if hidden else self.classes.index(parts[1])
 
+        where = self.root / domain
         with _own():
-            images, labels, _ = readers.decode_pictures(
-                self.root / domain, label_of, size, domain, upright=True
-            )
-        return readers.join([(images, labels, readers.NO_PART)])
+            found = readers.decode_pictures(where, label_of, size, domain, upright=True)
+        return readers.join([(*found[:2], readers.NO_PART)])
 
 
 _looked_at: dict[str, Tree] = {}
@@ -65,8 +61,7 @@ def named(dataset: str) -> str:
     start, _, place = dataset.partition(":")
     if not start.startswith(FOLDER) or place in _looked_at:
         return dataset
-    if not place:
-        raise FedReproError(f"{dataset} needs its path: write {start}:PATH; {HOW}")
+    need(place, f"{dataset} needs its path: write {start}:PATH; {HOW}")
     tree = _look(Path(place).expanduser())
     _looked_at[tree.name] = tree
     return f"{start}:{tree.name}"
@@ -77,8 +72,7 @@ def opened(dataset: str) -> Tree | None:
     start, _, name = dataset.partition(":")
     if start != FOLDER:
         return None
-    if name not in _looked_at:
-        raise FedReproError(f"the path of {dataset} is not known here; name it as {FOLDER}:PATH")
+    need(name in _looked_at, f"the path of {dataset} is not known here; name it as {FOLDER}:PATH")
     return _looked_at[name]
 
 
@@ -89,8 +83,7 @@ def placed(dataset: str) -> str:
 
 
 def _need(holds: bool, path: Path, problem: str, mend: str = HOW) -> None:
-    if not holds:
-        raise FedReproError(f"{path} {problem}; {mend}")
+    need(holds, f"{path} {problem}; {mend}")
 
 
 @contextmanager
@@ -123,8 +116,8 @@ def _look(root: Path) -> Tree:
 
 
 def _entries(root: Path) -> Iterator[tuple[str, ...]]:
-    """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files, and
-    other files next to the class folders, are ignored; anything else is an error."""
+    """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files and
+    files next to the class folders are ignored; anything else is an error."""
     try:
         paths = sorted(islice(root.rglob("*"), readers.MAX_MEMBERS + 1))
     except OSError as error:

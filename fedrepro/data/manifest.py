@@ -1,5 +1,6 @@
-"""The manifest of official files: which source of a domain is under a data root, and whether its
-files match the manifest. Hashes are remembered by (path, size, times)."""
+"""The folders of data and of prepared arrays; the manifest of official files: which source of a
+domain is under a data root, and whether its files match. Hashes are remembered by (path, size,
+times)."""
 
 import hashlib
 import json
@@ -9,18 +10,54 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files as package_files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import pooch
 from pydantic import BaseModel, Field
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
-from fedrepro.data.cache import cache_root
+from fedrepro.base.errors import FedReproError, need
 from fedrepro.data.readers import list_pictures, reading
 
+DEFAULT = "~/.cache/fedrepro"
+DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
+
 DIGITS = tuple("0123456789")
+Root = Path | str | None  # a data root; None: the default
 Counts = tuple[int, int, int]
 HashState = Literal["good", "bad", "unknown", "missing", "generated"]
+
+
+def _folder(given: Path | str, kind: str, say: str) -> Path:
+    path = Path(given).expanduser()
+    free = path.is_dir() or not path.exists()
+    need(free, f"{kind} {path} is a file; give a folder with {say}")
+    return path
+
+
+def data_root(root: Root = None, create: bool = False) -> Path:
+    """The folder with the official files ($FEDREPRO_DATA, else ~/.cache/fedrepro/data).
+    It may be read-only. A named folder must exist unless ``create``; the default may be absent."""
+    given, say = root or os.environ.get(DATA), f"--root or {DATA}"
+    path = _folder(given or f"{DEFAULT}/data", "data root", say)
+    if create:
+        return files.make_folder(path, f"give a folder you may write to with {say}")
+    here, said = path.exists(), f"data root {path}"
+    need(here or not given, f"{said} does not exist; create it or give another with {say}")
+    readable = not here or os.access(path, os.R_OK | os.X_OK)
+    need(readable, f"{said} cannot be read; change its permissions")
+    return path
+
+
+def cache_root() -> Path:
+    """The folder for prepared arrays ($FEDREPRO_CACHE, else ~/.cache/fedrepro/prepared), made."""
+    path = _folder(os.environ.get(CACHE) or f"{DEFAULT}/prepared", "cache", CACHE)
+    return files.make_folder(path, f"give a folder you may write to with {CACHE}")
+
+
+def hash_of(*key: Any) -> str:
+    """The hash of all that arrays depend on: sha256 hex over the key as JSON."""
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 class _Entry(BaseModel, frozen=True, extra="forbid"): ...
@@ -34,21 +71,14 @@ class FileEntry(_Entry):
     folder: bool = False
     optional: bool = False
     bytes: int | None = Field(None, ge=0)
-    sha256: str | None = Field(None, pattern="^[0-9a-f]{64}$")
-    md5: str | None = Field(None, pattern="^[0-9a-f]{32}$")
+    hash: str | None = Field(None, pattern="^(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})$")
     mirrors: tuple[str, ...] = ()
-
-    def known(self) -> str | None:
-        """The expected hash as ``algorithm:hex``, sha256 if published, else md5, else None."""
-        if self.sha256:
-            return f"sha256:{self.sha256}"
-        return f"md5:{self.md5}" if self.md5 else None
 
 
 class Source(_Entry):
     """One release of a domain: a reader and its files; several files of a role are alternatives.
-    totals: allowed (train, test, validation) counts; about: published counts that are not
-    certain, reported and not enforced; cut, deviations and subset: see DomainArrays."""
+    totals: allowed (train, test, validation) counts; about: published ones that are not certain,
+    reported and not enforced; cut, deviations and subset: see DomainArrays."""
 
     name: str
     reader: str
@@ -82,67 +112,60 @@ class Collection(_Entry):
     sources: tuple[Source, ...]
     classes: tuple[str, ...] = DIGITS
     spellings: dict[str, tuple[str, ...]] = {}
-    list_sha256: dict[str, str] = {}
+    list_hashes: dict[str, str] = {}
     subsets: dict[str, tuple[str, ...]] = {}
 
     def classes_of(self, domain: str) -> tuple[str, ...]:
         """A domain's classes, in label order."""
         keep = self.domains[domain].keep
-        if keep is None:
-            return self.classes
         return self.subsets[keep] if isinstance(keep, str) else self.classes[:keep]
 
 
 @dataclass(frozen=True)
 class Located:
-    """A source of a domain and its files that were found under root: role -> (entry, path)."""
+    """A source of a domain and its files that were found under root, by role."""
 
     domain: str
     collection: Collection
     source: Source
     root: Path
-    found: dict[str, tuple[FileEntry, Path]]
+    found: dict[str, Path]
+    entries: dict[str, FileEntry]
     missing: tuple[FileEntry, ...]
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
     """Look for each role of a source in the places of its collection."""
-    found: dict[str, tuple[FileEntry, Path]] = {}
-    wanted: dict[str, FileEntry] = {}
+    found: dict[str, Path] = {}
+    wanted: dict[str, FileEntry] = {}  # the first of a role, or the one that was found
     folders = collection.domains[domain].folders
     for entry in source.files:
         wanted.setdefault(entry.role, entry)
-        path = None if entry.role in found else _first(collection.places, folders, entry, root)
-        if path is not None:
+        names = [name.replace("{domain}", folder) for name in entry.names for folder in folders]
+        paths = (root / place / name for place in collection.places for name in names)
+        path = next((path for path in paths if _is_there(path, entry.folder)), None)
+        if path is not None and entry.role not in found:
             # split lists carry one hash per domain, kept apart from the entry they share
-            known = collection.list_sha256.get(path.name)
-            entry = entry.model_copy(update={"sha256": known}) if known else entry
-            found[entry.role] = entry, path
+            known = collection.list_hashes.get(path.name, entry.hash)
+            wanted[entry.role] = entry.model_copy(update={"hash": known})
+            found[entry.role] = path
     # optional files belong together: some without the others are an incomplete set
     every = any(wanted[role].optional for role in found)
     lacking = [entry for role, entry in wanted.items() if role not in found]
     needed = sorted((e for e in lacking if every or not e.optional), key=lambda e: e.optional)
-    return Located(domain, collection, source, root, found, tuple(needed))
+    return Located(domain, collection, source, root, found, wanted, tuple(needed))
 
 
-def _first(
-    places: tuple[str, ...], folders: tuple[str, ...], entry: FileEntry, root: Path
-) -> Path | None:
-    names = [name.replace("{domain}", folder) for name in entry.names for folder in folders]
-    for path in (root / place / name for place in places for name in names):
+def _is_there(path: Path, folder: bool) -> bool:
+    there = path.is_dir() if folder else path.is_file()
+    with suppress(OSError):
         # names differ by case too (PACS.tar, pacs.tar), also where the file system ignores it
-        if path.is_dir() if entry.folder else path.is_file():
-            with suppress(OSError):
-                if path.name not in os.listdir(path.parent):
-                    continue
-            return path
-    return None
+        return there and path.name in os.listdir(path.parent)
+    return there
 
 
-_MANIFEST = (package_files("fedrepro.data") / "manifest.toml").read_text("utf-8")
-COLLECTIONS = {
-    name: Collection.model_validate(body) for name, body in tomllib.loads(_MANIFEST).items()
-}
+_MANIFEST = tomllib.loads((package_files("fedrepro.data") / "manifest.toml").read_text("utf-8"))
+COLLECTIONS = {name: Collection.model_validate(body) for name, body in _MANIFEST.items()}
 
 
 def collection_of(domain: str) -> Collection:
@@ -159,11 +182,11 @@ def locate(domain: str, root: Path) -> Located:
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
-    """A file's hash, hex; a folder's is over the sorted (relative name, size, content's sha256) of
+    """A file's hash, hex; a folder's is over the sorted (relative name, size, content's hash) of
     its pictures. Computed once, until sizes or times change."""
     pictures = list_pictures(path) if path.is_dir() else [path]
     with reading(path):
-        stats = [(str(p.relative_to(path)), p.stat()) for p in pictures]
+        stats = [(p.relative_to(path).as_posix(), p.stat()) for p in pictures]
         stamp = [[name, s.st_size, s.st_mtime_ns, s.st_ctime_ns] for name, s in stats]
         key = hashlib.sha256(f"{path.resolve()} {algorithm}".encode()).hexdigest()[:32]
         note = cache_root() / "verified" / f"{key}.json"
@@ -171,24 +194,19 @@ def file_hash(path: Path, algorithm: str = "sha256") -> str:
             known = json.loads(note.read_text("utf-8"))
             if known["stamp"] == stamp:
                 return str(known["hash"])
-        digest = hashlib.new(algorithm, usedforsecurity=False)
-        for picture in pictures:
-            with picture.open("rb") as file:
-                own = hashlib.file_digest(file, algorithm)
-            if path.is_dir():
-                name = picture.relative_to(path).as_posix()
-                digest.update(f"{name}\0{picture.stat().st_size}\0{own.hexdigest()}\n".encode())
-            else:
-                digest = own
-        found = digest.hexdigest()
+        hashes: list[str] = [pooch.file_hash(str(picture), algorithm) for picture in pictures]
+        if path.is_dir():
+            rows = zip(stats, hashes, strict=True)
+            lines = "".join(f"{name}\0{s.st_size}\0{hash}\n" for (name, s), hash in rows)
+            hashes = [hashlib.new(algorithm, lines.encode()).hexdigest()]
     with suppress(FedReproError):  # without a writable cache it only takes longer
-        files.write_json(note, {"path": str(path), "stamp": stamp, "hash": found})
-    return found
+        files.write_json(note, {"path": str(path), "stamp": stamp, "hash": hashes[0]})
+    return hashes[0]
 
 
 def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashState]:
     """A found file's sha256 and whether it matches the manifest (bad raises FedReproError)."""
-    algorithm, _, expected = (entry.known() or "sha256:").partition(":")
+    algorithm, _, expected = (entry.hash or "sha256:").partition(":")
     found = file_hash(path, algorithm)
     if found == expected or not expected:
         return file_hash(path), "good" if expected else "unknown"
@@ -202,18 +220,17 @@ def verify_file(entry: FileEntry, path: Path, domain: str) -> tuple[str, HashSta
 
 def verify(located: Located) -> tuple[dict[str, str], HashState]:
     """Role -> sha256 of every file of a complete source; the state is unknown if one of them is.
-    A missing, truncated or changed file raises FedReproError."""
+    FedReproError: a missing, truncated or changed file."""
     domain = located.domain
     if located.missing:
         entry, folder = located.missing[0], located.collection.domains[domain].folders[0]
         name = entry.names[0].replace("{domain}", folder) + "/" * entry.folder
-        expected = f"expected hash {entry.known() or 'not published'}"
+        expected = f"expected hash {entry.hash or 'not published'}"
         raise FedReproError(
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )
-    checked = {
-        role: verify_file(entry, path, domain) for role, (entry, path) in located.found.items()
-    }
+    entries, found = located.entries, located.found.items()
+    checked = {role: verify_file(entries[role], path, domain) for role, path in found}
     good = all(state == "good" for _, state in checked.values())
     return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.protocol import AllocationSpec
 from fedrepro.base.rng import numpy_stream
+from fedrepro.data.readers import Labels
 from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
 
 POOLED = "pooled"  # the name of all domains together under label skew
@@ -22,11 +22,6 @@ _DIRICHLET_TRIES = 100
 _ORDER, _VALIDATION, _SKEW, _MIX, _CUT, _EVERY_CLASS, _MIX_TEST, _MIX_VALIDATION = range(8)
 
 Pieces = tuple[tuple[str, Indices], ...]  # source domains and indices there
-
-
-def _need(condition: bool, otherwise: str) -> None:
-    if not condition:
-        raise FedReproError(otherwise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +65,7 @@ class Partition:
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain used for training, validation or test, ascending."""
-        trained = (client.train for client in self.clients)
-        given = [*trained, *self.validation.values(), *self.tests.values()]
+        given = [*(c.train for c in self.clients), *self.validation.values(), *self.tests.values()]
         return np.unique(taken(given, domain))
 
 
@@ -83,7 +77,7 @@ def taken(given: Iterable[Pieces], domain: str) -> Indices:
 
 def make_partition(
     splits: Mapping[str, Split],
-    labels: Mapping[str, NDArray[np.int64]],
+    labels: Mapping[str, Labels],
     spec: AllocationSpec,
     seed: int,
     validation: int | float,
@@ -91,8 +85,7 @@ def make_partition(
 ) -> Partition:
     """Divide all splits' training images among clients, none twice except with ``cut_tests``.
     labels: per domain, of all its images. validation: as in DataSpec. shared: for ``disjoint``, by
-    domain the number of each image's original (`federation.originals`).
-    FedReproError: an impossible specification; the message names what is available."""
+    domain the number of each image's original. FedReproError: an impossible specification."""
     if spec.disjoint:
         splits = {name: _untested(split, splits, shared or {}) for name, split in splits.items()}
     partitioner = _Partitioner(splits, labels, spec, seed, validation)
@@ -100,12 +93,10 @@ def make_partition(
         return partitioner.cut()
     clients: list[ClientShare] = getattr(partitioner, spec.rule)()
     tests = {name: split.test for name, split in splits.items()}
+    mend = f"every client needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
     for client in clients:
-        _need(
-            len(client) >= _SMALLEST_CLIENT,
-            f"allocation leaves client {client.name} {len(client)} image(s); every client needs "
-            f"{_SMALLEST_CLIENT} or more: raise per_client or lower the clients",
-        )
+        left = f"allocation leaves client {client.name} {len(client)} image(s)"
+        need(len(client) >= _SMALLEST_CLIENT, f"{left}; {mend}")
     held = partitioner.aside or partitioner.left_over(clients)
     if spec.rule == "mixed":
         mixed = partitioner.mix(held, _MIX_VALIDATION)
@@ -129,7 +120,7 @@ class _Partitioner:
     """The inputs of `make_partition`; one method per rule, and shared functions."""
 
     splits: Mapping[str, Split]
-    labels: Mapping[str, NDArray[np.int64]]
+    labels: Mapping[str, Labels]
     spec: AllocationSpec
     seed: int
     validation: int | float
@@ -140,9 +131,8 @@ class _Partitioner:
         share = self.validation
         if not isinstance(share, float) or share == 0:
             return {}
-        _need(
-            0 < share < 1, f"validation = {share}: a share is between 0 and 1; a count has no point"
-        )
+        said = f"validation = {share}: a share is between 0 and 1; a count has no point"
+        need(0 < share < 1, said)
         return {
             name: np.sort(divide(name, split.train, self.labels[name], share, self.seed)[1])
             for name, split in self.splits.items()
@@ -168,9 +158,8 @@ class _Partitioner:
         for name, split in self.splits.items():
             free = np.setdiff1d(split.train, taken((c.train for c in clients), name))
             drawn = self.stream(name, _VALIDATION).permutation(free)[: int(self.validation)]
-            if len(drawn):
-                rest[name] = np.sort(drawn)
-        return rest
+            rest[name] = np.sort(drawn)
+        return {name: drawn for name, drawn in rest.items() if len(drawn)}
 
     def domain(self) -> list[ClientShare]:
         """One client per domain."""
@@ -178,13 +167,12 @@ class _Partitioner:
 
     def table(self) -> list[ClientShare]:
         """The specified number of clients for each domain."""
-        table = self.spec.clients
-        known = ", ".join(self.splits)
+        table, known = self.spec.clients, ", ".join(self.splits)
         for name, count in table.items():
-            _need(name in self.splits, f"allocation table names {name!r}; the domains are {known}")
-            _need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
+            need(name in self.splits, f"allocation table names {name!r}; the domains are {known}")
+            need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
         wanted = {name: table[name] for name in self.splits if table.get(name)}
-        _need(bool(wanted), "allocation rule table has no client; set allocation.clients")
+        need(wanted, "allocation rule table has no client; set allocation.clients")
         return self.given(wanted)
 
     def given(self, clients: Mapping[str, int]) -> list[ClientShare]:
@@ -206,8 +194,8 @@ class _Partitioner:
     def mixed(self) -> list[ClientShare]:
         """Client i gives a random share of its images to client i - 1 and gets one from i + 1."""
         rule, several = "allocation rule mixed needs", len(self.splits) > 1
-        _need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
-        _need(several, f"{rule} two domains or more; use rule domain")
+        need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
+        need(several, f"{rule} two domains or more; use rule domain")
         own = {client.name: client.train[0][1] for client in self.domain()}
         return [ClientShare(name, name, train) for name, train in self.mix(own, _MIX).items()]
 
@@ -225,28 +213,26 @@ class _Partitioner:
         return {name: ((name, kept[name]), (other, away[other])) for name, other in following}
 
     def dirichlet(self) -> list[ClientShare]:
-        """Label skew (ADCOL B.8): for each class k, p_k ~ Dir_N(alpha), client j gets the share
-        p_kj. All domains are pooled first. A draw with fewer than two images for a client is
-        repeated. Then ``per_client`` limits every client's images."""
+        """Label skew (ADCOL B.8), all domains pooled: for each class k, p_k ~ Dir_N(alpha), client
+        j gets the share p_kj. A draw that leaves a client fewer than two images is repeated."""
         spec, names, rule = self.spec, list(self.splits), "allocation rule dirichlet"
         alpha, count = spec.alpha or 0.0, spec.count or 0
-        _need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
+        need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
         for name in ("by_class", "every_class", "remainder"):
-            _need(not getattr(spec, name), f"{rule} assigns images itself; remove {name}")
+            need(not getattr(spec, name), f"{rule} assigns images itself; remove {name}")
         source = np.repeat(np.arange(len(names)), [len(self.orders[n]) for n in names])
         index = np.concatenate([self.orders[n] for n in names])
         label = np.concatenate([self.labels[n][self.orders[n]] for n in names])
         rng = numpy_stream(self.seed, "allocation", round=_SKEW)
         for _ in range(_DIRICHLET_TRIES):
             owners = _skewed_owners(label, count, alpha, rng)
-            full = np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT
-            if full:
+            if np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT:
                 break
-        _need(
-            full,
-            f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
-            f"{_DIRICHLET_TRIES} draws; raise alpha or lower count",
-        )
+        else:
+            raise FedReproError(
+                f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
+                f"{_DIRICHLET_TRIES} draws; raise alpha or lower count"
+            )
         members = self._cut_members([np.flatnonzero(owners == j) for j in range(count)])
         domain = names[0] if len(names) == 1 else POOLED
         shares = []
@@ -265,11 +251,8 @@ class _Partitioner:
         smallest, cut = min(len(own) for own in members), []
         for j, own in enumerate(members):
             size = smallest if isinstance(per, str) else _amount(per, len(own))
-            _need(
-                size <= len(own),
-                f"allocation wants {size} images per client; client {j + 1} drew {len(own)}: "
-                "lower per_client or raise alpha",
-            )
+            wants = f"allocation wants {size} images per client; client {j + 1} drew {len(own)}"
+            need(size <= len(own), f"{wants}: lower per_client or raise alpha")
             rng = numpy_stream(self.seed, "allocation", j, _CUT)
             cut.append(np.sort(rng.permutation(own)[:size]))
         return cut
@@ -278,7 +261,7 @@ class _Partitioner:
         """Training and test images of each domain in parts; each part is a client and a domain."""
         table, share = self.spec.clients, self.validation
         fits = self.spec.rule == "table" and isinstance(share, float)
-        _need(fits, "cut_tests needs rule table and a share of images for validation")
+        need(fits, "cut_tests needs rule table and a share of images for validation")
         clients: list[ClientShare] = []
         held: dict[str, Pieces] = {}
         tests: dict[str, Pieces] = {}
@@ -301,7 +284,7 @@ class _Partitioner:
 
     def _divided(self, name: str, clients: int) -> list[Indices]:
         whole = self.spec.per_client == "all"
-        _need(whole, "by_class divides whole domains; set per_client to all")
+        need(whole, "by_class divides whole domains; set per_client to all")
         order = self.orders[name]
         pieces = [np.array_split(order[places], clients) for places in self._places(name, order)]
         return [np.concatenate(own) for own in zip(*pieces, strict=True)]
@@ -311,18 +294,16 @@ class _Partitioner:
         if isinstance(per, str):  # all, smallest: even parts, the first ones longer by at most one
             return [available // clients + (i < available % clients) for i in range(clients)]
         if isinstance(per, dict):
-            _need(name in per, f"per_client has no value for {name}; add it")
+            need(name in per, f"per_client has no value for {name}; add it")
             per = per[name]
         size = _amount(per, available)
         if self.spec.remainder and size * (clients - 1) < available:
             return [size] * (clients - 1) + [min(size, available - size * (clients - 1))]
         share = isinstance(per, float)
         wanted = f"{clients} client(s) of {per} each" if share else size * clients
-        _need(
-            size * clients <= available and not (share and per * clients > 1 + 1e-9),
-            f"allocation wants {wanted} training images of {name}, which has {available}; lower "
-            "per_client or the number of clients",
-        )
+        wants = f"allocation wants {wanted} training images of {name}, which has {available}"
+        fits = size * clients <= available and not (share and per * clients > 1 + 1e-9)
+        need(fits, f"{wants}; lower per_client or the number of clients")
         return [size] * clients
 
     def _runs(self, name: str, sizes: list[int]) -> list[Indices]:
@@ -338,20 +319,23 @@ def _amount(per: int | float, available: int) -> int:
     """A count unchanged; a fraction rounded down, as in every script of the papers."""
     if isinstance(per, float):
         fits = 0 < per <= 1
-        _need(fits, f"per_client = {per}: a fraction is above 0 and up to 1; a count has no point")
+        need(fits, f"per_client = {per}: a fraction is above 0 and up to 1; a count has no point")
         return math.floor(per * available + 1e-9)
-    _need(per >= 1, f"per_client = {per}: give each client at least 1 image")
+    need(per >= 1, f"per_client = {per}: give each client at least 1 image")
     return per
 
 
 def every_class(
-    name: str, label: NDArray[np.int64], owner: Indices, clients: int, rng: np.random.Generator
+    name: str, label: Labels, owner: Indices, clients: int, rng: np.random.Generator
 ) -> Indices:
     """An order of the images in which every client has each class of the domain.
-
     label, owner: of the image at each position; an owner >= ``clients`` means no client. A client
     without a class gives an image of a class that it has twice, and gets an image that no client
     has, or whose owner comes later or has another one (RethinkFL's sampler may take any)."""
+    said = (
+        f"not every client of {name} can have an image of each class; raise per_client, lower the "
+        "clients or set every_class to false"
+    )
     order, label, classes = np.arange(len(label)), label.copy(), int(label.max()) + 1
     for client in range(clients):
         for k in np.unique(label):
@@ -361,19 +345,13 @@ def every_class(
             spare = np.flatnonzero(mine & (np.bincount(label[mine], minlength=classes) >= 2)[label])
             several = np.bincount(owner[label == k], minlength=clients + 1)[owner] >= 2
             offered = np.flatnonzero((label == k) & ((owner > client) | several))
-            _need(
-                len(spare) > 0 and len(offered) > 0,
-                f"not every client of {name} can have an image of each class; raise per_client, "
-                "lower the clients or set every_class to false",
-            )
+            need(len(spare) and len(offered), said)
             swap = [rng.choice(spare), rng.choice(offered)]
             order[swap], label[swap] = order[swap[::-1]], label[swap[::-1]]
     return order
 
 
-def _skewed_owners(
-    label: NDArray[np.int64], clients: int, alpha: float, rng: np.random.Generator
-) -> Indices:
+def _skewed_owners(label: Labels, clients: int, alpha: float, rng: np.random.Generator) -> Indices:
     """The client of each image; each class is divided by its own shares."""
     owners = np.empty(len(label), dtype=np.int64)
     for k in np.unique(label):

@@ -2,15 +2,15 @@
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays
+from fedrepro.data.readers import Labels
 
 Indices = NDArray[np.int64]
 Sides = tuple[Indices, Indices]  # training and test images
@@ -25,7 +25,7 @@ class Split:
     test: Indices
     rule: str
 
-    @cached_property
+    @property
     def leaked(self) -> int:
         """Test images that are training images too: none except with the leaky rules."""
         return len(np.intersect1d(self.train, self.test))
@@ -61,15 +61,11 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
         cut = [np.split(m, [(8 * len(m) + more) // 10]) for m in members]
         train, test = (np.concatenate(side) for side in zip(*cut, strict=True))
         return train, test
-    own, train_part, held = part >= 0, part == 0, part == 2
-    has_test = (part == 1).any()
+    own, train_part, held, has_test = part >= 0, part == 0, part == 2, (part == 1).any()
     if rule == "official-leaky":
         # the official test list of PACS names every image, and the FPL family uses it unchanged
-        if not train_part.any() or not held.any() or has_test:
-            raise FedReproError(
-                f"{domain.name} has no official test list that names the whole domain; use split "
-                "official"
-            )
+        said = f"{domain.name} has no official test list that names the whole domain"
+        need(train_part.any() and held.any() and not has_test, f"{said}; use split official")
         return np.flatnonzero(train_part), np.flatnonzero(own)
     # Validation images belong to training, or are the test set where the release has no test part
     # apart from its training images (PACS)
@@ -77,11 +73,9 @@ def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
     return np.flatnonzero(own & ~tested), np.flatnonzero(tested)
 
 
-def divide(
-    name: str, indices: Indices, labels: NDArray[np.int64], share: float, seed: int
-) -> Sides:
-    """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle
-    with this seed as its random state. labels: of all the domain's images."""
+def divide(name: str, indices: Indices, labels: Labels, share: float, seed: int) -> Sides:
+    """Divide indices in two by class, a share of them second: scikit-learn's stratified shuffle.
+    labels: of all the domain's images."""
     from sklearn.model_selection import train_test_split  # takes a second
 
     own = labels[indices]
@@ -96,7 +90,7 @@ def divide(
     return first, second
 
 
-def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indices]:
+def parts(indices: Indices, labels: Labels, count: int) -> list[Indices]:
     """`count` parts of one size, rounded up per class. The last part ends with its class, so it
     shares a few images with the previous one (MPFT's code). labels: of all the domain's images."""
     pieces: list[list[Indices]] = [[] for _ in range(count)]
@@ -108,38 +102,32 @@ def parts(indices: Indices, labels: NDArray[np.int64], count: int) -> list[Indic
     return [np.concatenate(own) for own in pieces]
 
 
-def make_split(
-    domain: DomainArrays, rule: str, seed: int, test_share: float | None = None
-) -> Split:
-    """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``).
-    A domain with a ``cut`` is always split there, because its neighbouring images show the same
-    photo: train below cut[0], test from cut[1], rule ``index-range``. FedReproError: a rule the
-    domain cannot follow, an empty side."""
-    if domain.cut is None and rule.startswith("official") and (domain.part < 0).all():
-        raise FedReproError(
-            f"{domain.name} has no official parts; use another split: pooled-stratified, or "
-            "random-fifth, class-first or every-tenth with test_share = null"
-        )
-    if test_share is not None and not rule.startswith("pooled-"):
-        raise FedReproError(
-            f"split {rule} has its own test share; test_share = {test_share} goes with "
-            "pooled-stratified: set it to null"
-        )
+def make_split(domain: DomainArrays, rule: str, seed: int, share: float | None = None) -> Split:
+    """Split one domain by a rule of ``DataSpec.split`` (or ``class-first-floor``). A domain with a
+    ``cut`` is always split there, because neighbouring images show the same photo: rule
+    ``index-range``. FedReproError: a rule the domain cannot follow, an empty side."""
+    need(
+        domain.cut is not None or not rule.startswith("official") or (domain.part >= 0).any(),
+        f"{domain.name} has no official parts; use another split: pooled-stratified, or "
+        "random-fifth, class-first or every-tenth with test_share = null",
+    )
+    need(
+        share is None or rule.startswith("pooled-"),
+        f"split {rule} has its own test share; test_share = {share} goes with "
+        "pooled-stratified: set it to null",
+    )
     if domain.cut is not None:
         rule, (end, start) = "index-range", domain.cut
         train, test = np.arange(end), np.arange(start, len(domain.labels))
     else:
-        train, test = _sides(domain, rule, seed, 0.2 if test_share is None else test_share)
-        rule += "" if test_share is None else f", test share {test_share}"
-    if not len(train) or not len(test):
-        raise FedReproError(
-            f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test "
-            "images; use another split"
-        )
+        train, test = _sides(domain, rule, seed, 0.2 if share is None else share)
+        rule += "" if share is None else f", test share {share}"
+    said = f"split {rule} of {domain.name} gives {len(train)} training and {len(test)} test images"
+    need(len(train) and len(test), f"{said}; use another split")
     return Split(domain.name, train.astype(np.int64), test.astype(np.int64), rule)
 
 
-def limit_test(split: Split, labels: NDArray[np.int64], limit: int, seed: int) -> Split:
+def limit_test(split: Split, labels: Labels, limit: int, seed: int) -> Split:
     """The split with its test set cut to ``limit`` images, class shares kept within one image.
     Drawn from the split stream; indices ascending. A smaller test set does not change."""
     if limit >= len(split.test):

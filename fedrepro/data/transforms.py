@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import Augmentation
 
 # mean, std per channel on the [0, 1] scale
@@ -18,19 +18,12 @@ _NORMALISE: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "clip": ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)),
 }
 
-# random erasing with the defaults of torchvision's RandomErasing
-_ERASED_AREA = (0.02, 0.33)  # of the image
-_ERASED_ASPECT = (0.3, 3.3)  # height to width, uniform in its logarithm
-_ERASING_TRIES = 10  # a rectangle that does not fit is drawn again, up to this often
-_NEVER_FITS = 2.0
-
 
 def epoch_batches(
     n: int, batch_size: int, generator: torch.Generator, steps: int | None = None
 ) -> list[Tensor]:
-    """Index batches of one shuffled epoch: int64 (batch_size,); the last one has the rest, and one
-    sample alone joins the batch before it, because BatchNorm needs two. steps: this many full
-    batches (of all samples if those are fewer) instead, from as many shuffles as needed."""
+    """Index batches of one shuffled epoch: int64 (batch_size,); see `slices` for the last. steps:
+    this many full batches (of all samples if fewer) instead, from as many shuffles as needed."""
     if steps is None:
         order = torch.randperm(n, generator=generator)
         return [order[part] for part in slices(n, batch_size)]
@@ -40,7 +33,7 @@ def epoch_batches(
 
 
 def slices(n: int, size: int) -> list[slice]:
-    """0..n in slices of `size`; a last slice of one is added to the previous one (see above)."""
+    """0..n in slices of `size`; a last one of 1 joins the one before: BatchNorm needs two."""
     starts = list(range(0, n, size))
     if len(starts) > 1 and n - starts[-1] == 1:
         starts.pop()
@@ -48,18 +41,17 @@ def slices(n: int, size: int) -> list[slice]:
 
 
 def augment(images: Tensor, how: Augmentation, generator: torch.Generator) -> Tensor:
-    """Images (b, C, H, H) cropped, flipped, rotated, then erased, in this order; float32 if
-    rotated, else with unchanged type. As torchvision's RandomCrop (with padding),
-    RandomHorizontalFlip, RandomRotation (nearest pixel) and RandomErasing one after another, each
-    image with its own draws; empty pixels are black. The draws are made on the generator's device
-    (the CPU) and depend only on the generator, b and the settings, not on the images' size."""
+    """Images (b, C, H, H) after torchvision's RandomCrop (with padding), RandomHorizontalFlip,
+    RandomRotation (nearest pixel) and RandomErasing, in this order; float32 if rotated, else with
+    unchanged type. Each image has its own draws; empty pixels are black. The draws are made on the
+    CPU and depend only on the generator, b and the settings, not on the images' size."""
     x, n = images, len(images)
 
     def sent(drawn: Tensor) -> Tensor:
         return drawn.to(images.device, non_blocking=True)  # a GPU's host does not wait
 
-    if x.ndim == 2 and how.changes_images:
-        raise FedReproError("embeddings cannot be augmented; use a protocol without an encoder")
+    changes = x.ndim == 2 and how.changes_images
+    need(not changes, "embeddings cannot be augmented; use a protocol without an encoder")
     if how.crop:
         by = torch.randint(-how.crop, how.crop + 1, (n, 2), generator=generator)
         x = shift(x, sent(by))
@@ -87,15 +79,16 @@ def shift(images: Tensor, by: Tensor) -> Tensor:
 
 
 def rectangles(n: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What to erase of each of n images; a share of them is erased at all. patches: float32 (n,
-    tries, 2), heights and widths as fractions of its side; the first that fits is used. corners:
-    float32 (n, 2), the position of that patch between the top left (0) and the bottom right (1)."""
-    spared, tries = torch.rand(n, generator=generator) >= share, (n, _ERASING_TRIES)
-    area = torch.empty(tries).uniform_(*_ERASED_AREA, generator=generator)
-    low, high = (math.log(aspect) for aspect in _ERASED_ASPECT)
-    aspect = torch.empty(tries).uniform_(low, high, generator=generator).exp()
+    """What to erase of each of n images, as torchvision's RandomErasing; a share of them is erased
+    at all. patches: float32 (n, 10 tries, 2), heights and widths as fractions of an image's side;
+    the first that fits is used. corners: float32 (n, 2), where between the top left (0) and the
+    bottom right (1) it is."""
+    spared, tries = torch.rand(n, generator=generator) >= share, (n, 10)
+    area = torch.empty(tries).uniform_(0.02, 0.33, generator=generator)
+    logarithm = torch.empty(tries).uniform_(math.log(0.3), math.log(3.3), generator=generator)
+    aspect = logarithm.exp()  # height to width
     patches = torch.stack([(area * aspect).sqrt(), (area / aspect).sqrt()], dim=2)
-    patches[spared] = _NEVER_FITS
+    patches[spared] = 2.0  # never fits
     return patches, torch.rand(n, 2, generator=generator)
 
 
@@ -119,8 +112,7 @@ def rotate(images: Tensor, degrees: Tensor) -> Tensor:
     Each output pixel takes the nearest input pixel about the image's centre; 0 outside."""
     a = degrees * (math.pi / 180)
     cos, sin, zero = a.cos(), a.sin(), torch.zeros_like(a)
-    # the matrix from an output position back to its input position; y points down in an
-    # image, so this is the rotation by +a
+    # from an output position back to its input's; y points down, so this is the rotation by +a
     theta = torch.stack([cos, -sin, zero, sin, cos, zero], dim=1).view(-1, 2, 3)
     grid = functional.affine_grid(theta, list(images.shape), align_corners=False)
     return functional.grid_sample(

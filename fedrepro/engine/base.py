@@ -22,8 +22,7 @@ from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase, Shots
 from fedrepro.methods.server import Message
-from fedrepro.models import FLModel, Output, TensorInfo, layout
-from fedrepro.models.base import architecture, norms, run_with
+from fedrepro.models import FLModel, Output, TensorInfo, architecture, layout, norms, run_with
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 

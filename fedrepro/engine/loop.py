@@ -48,7 +48,7 @@ class LoopEngine(Engine):
             finally:
                 free.append(engine)
 
-        yield from side_by_side(train_one, jobs, count, self._stopped.set)
+        yield from enumerate(side_by_side(train_one, jobs, count, self._stopped.set))
 
     def _train_one(self, job: Job, method: Method) -> Trained:
         self._load(job.state)

@@ -21,8 +21,7 @@ from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, terms_of
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.server import Message
-from fedrepro.models import FLModel, Output
-from fedrepro.models.base import norms
+from fedrepro.models import FLModel, Output, norms
 
 Named = Mapping[str, Tensor]
 Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of `Batch`

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.errors import FedReproError, one_line
-from fedrepro.data.cache import data_root, hash_of
 from fedrepro.data.embeddings import EMBEDDERS, Embedder, enlarged
-from fedrepro.data.manifest import file_hash
+from fedrepro.data.manifest import data_root, file_hash, hash_of
 
 MODELS = {  # open_clip's architecture and the release of its weights
     "clip-vit-b-32": ("ViT-B-32", "laion2b_s34b_b79k"),

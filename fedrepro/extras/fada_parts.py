@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fedrepro.methods.api as fl
 from fedrepro.data.transforms import normalise, slices
 from fedrepro.methods.losses import TINY, wide
-from fedrepro.models.base import WrappedModel, norms
+from fedrepro.models import WrappedModel, norms
 from fedrepro.models.networks import Panel
 
 IMAGES = 256  # in a batch, when extractors are compared

@@ -8,7 +8,7 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import mean_regulariser
-from fedrepro.models.base import Shifted, ShiftedModel
+from fedrepro.models import Shifted, ShiftedModel
 
 
 @dataclass(frozen=True)

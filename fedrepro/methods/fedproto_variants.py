@@ -10,7 +10,7 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.fedproto import FedProto
 from fedrepro.methods.losses import NEVER
 from fedrepro.methods.prototypes import HELD
-from fedrepro.models.base import FLModel, Output, WrappedModel
+from fedrepro.models import FLModel, Output, WrappedModel
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prior_adjusted_cross_entropy
 from fedrepro.methods.prototypes import count_weighted_mean, unit_mean
-from fedrepro.models.base import Output, WrappedModel
+from fedrepro.models import Output, WrappedModel
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from torch.utils._pytree import register_pytree_node, tree_leaves
 from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.transforms import epoch_batches
-from fedrepro.models import FLModel, TensorInfo, build_model
-from fedrepro.models.base import architecture, run_with
+from fedrepro.models import FLModel, TensorInfo, architecture, build_model, run_with
 
 #: Payloads by kind ("model", "representations", "discriminator", ...): a tensor, a mapping of named
 #: tensors, or a `Network` each.

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedrepro.base._torchvision import load_torchvision
-from fedrepro.base.errors import FedReproError
-from fedrepro.models.base import FLModel, FrozenHead
+from fedrepro.base.errors import need
+from fedrepro.models import FLModel, FrozenHead
 
 FASTEST = torch.channels_last  # saves 5 to 33 % of a training step on CPU cores
 # from this size on small-cnn's first convolution halves, narrow-resnet pools after it
@@ -24,35 +24,31 @@ HIDDEN = 512
 def _conv(
     inputs: int, outputs: int, kernel: int, stride: int = 1, pool: int | None = None
 ) -> list[nn.Module]:
-    """A convolution with BatchNorm, ReLU and, optionally, max-pooling.
-
-    It pools before the ReLU: the same values and gradients bit for bit with less work.
-    """
-    return [
-        nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2),
-        nn.BatchNorm2d(outputs),
-        *([nn.MaxPool2d(pool)] if pool else []),
-        nn.ReLU(),
-    ]
+    """A convolution with BatchNorm, ReLU and, optionally, max-pooling, which comes before the ReLU:
+    the same values and gradients bit for bit with less work."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2)
+    pooling = [nn.MaxPool2d(pool)] if pool else []
+    return [convolution, nn.BatchNorm2d(outputs), *pooling, nn.ReLU()]
 
 
-def bn_linear(inputs: int, outputs: int, relu: bool = True) -> list[nn.Module]:
-    """Linear, BatchNorm and (unless it ends a head) ReLU: inputs (b, inputs) -> (b, outputs)."""
-    layers: list[nn.Module] = [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs)]
-    return [*layers, nn.ReLU()] if relu else layers
+def bn_linear(*widths: int, relu: bool = True) -> list[nn.Module]:
+    """Layers of Linear, BatchNorm and ReLU: (b, first width) -> (b, last). relu: after the last."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU()]
+    return layers if relu else layers[:-1]
 
 
 def digit_cnn(classes: int, size: int) -> FLModel:
     """The digit CNN of FedBN, ADCOL's local model in Table 20: three 5x5 convolutions, and 6,272
     values at 28x28 into two hidden layers. z (b, 512) is the last linear layer's input; no head."""
-    _at_least("digit-cnn", size, 4)
+    need(size >= 4, f"digit-cnn needs images of 4 pixels or more, not {size}")
     encoder = nn.Sequential(
         *_conv(3, 64, 5, pool=2),
         *_conv(64, 64, 5, pool=2),
         *_conv(64, 128, 5),
         nn.Flatten(),
-        *bn_linear(128 * (size // 4) ** 2, 2048),
-        *bn_linear(2048, 512),
+        *bn_linear(128 * (size // 4) ** 2, 2048, 512),
     )
     return FLModel(encoder, nn.Identity(), nn.Linear(512, classes), 512, FASTEST)
 
@@ -60,7 +56,7 @@ def digit_cnn(classes: int, size: int) -> FLModel:
 def small_cnn(classes: int, size: int, width: int = 16, representation: int = 128) -> FLModel:
     """The network of scale ``reduced``: ADCOL's three parts at a size one CPU core can train. z (b,
     representation) is the projection's output, without ReLU."""
-    _at_least("small-cnn", size, 8)
+    need(size >= 8, f"small-cnn needs images of 8 pixels or more, not {size}")
     stride = 2 if size >= BIG_IMAGE else 1
     side = -(-size // stride) // 8
     d = representation
@@ -71,23 +67,18 @@ def small_cnn(classes: int, size: int, width: int = 16, representation: int = 12
         nn.Flatten(),
         *bn_linear(4 * width * side**2, d),
     )
-    projection = nn.Sequential(*bn_linear(d, d), *bn_linear(d, d, relu=False))
+    projection = nn.Sequential(*bn_linear(d, d, d, relu=False))
     predictor = nn.Sequential(*bn_linear(d, 64), nn.Linear(64, classes))
     return FLModel(encoder, projection, predictor, d, FASTEST)
 
 
 def tiny_cnn(classes: int, size: int) -> FLModel:
     """The network of scale ``smoke`` tests the code; its accuracy means nothing. z (b, 16)."""
-    _at_least("tiny-cnn", size, 8)
+    need(size >= 8, f"tiny-cnn needs images of 8 pixels or more, not {size}")
     side = max(1, -(-size // 2) // 4)
     encoder = nn.Sequential(*_conv(3, 8, 5, 2, pool=4), nn.Flatten(), *bn_linear(8 * side**2, 32))
     projection = nn.Sequential(*bn_linear(32, 16, relu=False))
     return FLModel(encoder, projection, nn.Linear(16, classes), 16)
-
-
-def _at_least(name: str, size: int, smallest: int) -> None:
-    if size < smallest:
-        raise FedReproError(f"{name} needs images of {smallest} pixels or more, not {size}")
 
 
 # Residual.
@@ -101,35 +92,24 @@ def _resnet50() -> nn.Module:
 
 def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLModel:
     """ADCOL's network: ResNet-50 from scratch, projection head, predictor; z (b, representation).
-
     Head: three fully connected layers with BatchNorm on each, as the paper says. It prints an input
     of 4096; ResNet-50 pools to 2048 and only 2048 explains the printed traffic (37,231,050 values
     at 10 classes). Where the paper is silent: ReLU between the layers, none after the last, as in
-    SimSiam, which it cites. ``representation`` is the width of the last layer only
-    (Table 11: 512, 1024, 2048). Images may have any size from 28 on; at 28x28 the last map is 1x1,
-    so a training batch needs at least two.
-    """
-    encoder = _resnet50()
-    projection = nn.Sequential(
-        *bn_linear(POOLED_50, POOLED_50),
-        *bn_linear(POOLED_50, POOLED_50),
-        *bn_linear(POOLED_50, representation, relu=False),
-    )
+    SimSiam, which it cites. ``representation`` is the width of the last layer only (Table 11: 512,
+    1024, 2048). Images: 28 pixels or more; at 28 the last map is 1x1, so a batch needs two."""
+    encoder = _resnet50()  # first, and predictors last: the initial values depend on the order
+    head = bn_linear(POOLED_50, POOLED_50, POOLED_50, representation, relu=False)
     predictor = nn.Sequential(*bn_linear(representation, HIDDEN), nn.Linear(HIDDEN, classes))
-    return FLModel(encoder, projection, predictor, representation, FASTEST)
+    return FLModel(encoder, nn.Sequential(*head), predictor, representation, FASTEST)
 
 
 def fedpall_resnet50(classes: int, size: int) -> FLModel:
     """FedPall's network (Section 5.1): ResNet-50 from scratch and a three-layer classifier.
-
-    z (b, 2048) is the pooled vector, never negative; there is no projection head. BatchNorm
-    and ReLU follow both hidden layers, as in the paper's public code. 23.51 M and, at 10
-    classes, 1.32 M parameters, as printed in the paper. Images: as for ADCOL's.
-    """
+    z (b, 2048) is the pooled vector, never negative; there is no projection head. BatchNorm and
+    ReLU follow both hidden layers, as in the paper's public code. 23.51 M and, at 10 classes,
+    1.32 M parameters, as printed in the paper. Images: as for ADCOL's."""
     encoder = _resnet50()
-    predictor = nn.Sequential(
-        *bn_linear(POOLED_50, HIDDEN), *bn_linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, classes)
-    )
+    predictor = nn.Sequential(*bn_linear(POOLED_50, HIDDEN, HIDDEN), nn.Linear(HIDDEN, classes))
     return FLModel(encoder, nn.Identity(), predictor, POOLED_50, FASTEST)
 
 
@@ -182,25 +162,18 @@ class Residual(nn.Module):
 
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
-        self.fc = nn.Sequential(
-            nn.Linear(size, hidden, bias=False),
-            nn.ReLU(),
-            nn.Linear(hidden, size, bias=False),
-            nn.ReLU(),
-        )
+        down, up = nn.Linear(size, hidden, bias=False), nn.Linear(hidden, size, bias=False)
+        self.fc = nn.Sequential(down, nn.ReLU(), up, nn.ReLU())
 
     def forward(self, z: Tensor) -> Tensor:
         return z + self.fc(z)  # type: ignore[no-any-return]
 
 
 def adapter(classes: int, size: int, reduction: int = 4) -> FLModel:
-    """MPFT's network on embeddings (b, size): z + A(z), then a frozen head on its direction.
-
-    A is size -> size / reduction -> size: 131,072 values at 512, the 0.5 MiB of the paper's
-    Table 3. The feature is z + A(z). The head is zero until its values are set.
-    """
-    if size < reduction:
-        raise FedReproError(f"adapter: reduction = {reduction} leaves none of {size} values")
+    """MPFT's network on embeddings (b, size): the feature z + A(z), then a frozen head on its
+    direction. A is size -> size / reduction -> size: 131,072 values at 512, the 0.5 MiB of the
+    paper's Table 3. The head is zero until its values are set."""
+    need(size >= reduction, f"adapter: reduction = {reduction} leaves none of {size} values")
     encoder = Residual(size, size // reduction)
     return FLModel(encoder, nn.Identity(), FrozenHead(size, classes), size)
 
@@ -217,31 +190,25 @@ def discriminator(
 ) -> nn.Sequential:
     """ADCOL's discriminator: features (b, inputs) -> logits (b, outputs) of the client they come
     from. 2048-512-512-N by default (Section 3 and Table 19 of the paper).
-
     hidden: widths of the hidden layers; ``()`` is a single linear layer. batch_norm: BatchNorm
     after each hidden layer and no biases at all, as in third-party code; the paper has neither.
-    activation: ReLU after each hidden layer; not in Table 19. FedReproError: a width below 1.
-    """
+    activation: ReLU after each hidden layer; not in Table 19. FedReproError: a width below 1."""
     widths = [inputs, *hidden, outputs]
-    if min(widths) < 1:
-        raise FedReproError(f"discriminator widths {widths}: give every layer at least 1 value")
+    need(min(widths) >= 1, f"discriminator widths {widths}: give every layer at least 1 value")
     layers: OrderedDict[str, nn.Module] = OrderedDict()
-    last = len(widths) - 2
-    for i, (a, b) in enumerate(pairwise(widths)):
-        layers[f"linear{i + 1}"] = nn.Linear(a, b, bias=not batch_norm)
-        if i < last and batch_norm:
-            layers[f"bn{i + 1}"] = nn.BatchNorm1d(b)
-        if i < last and activation:
-            layers[f"relu{i + 1}"] = nn.ReLU()
+    for i, (a, b) in enumerate(pairwise(widths), start=1):
+        layers[f"linear{i}"] = nn.Linear(a, b, bias=not batch_norm)
+        if i <= len(hidden) and batch_norm:
+            layers[f"bn{i}"] = nn.BatchNorm1d(b)
+        if i <= len(hidden) and activation:
+            layers[f"relu{i}"] = nn.ReLU()
     return nn.Sequential(layers)
 
 
 class ResNetDiscriminator(nn.Module):
     """A ResNet-50 that reads features (b, d) as a picture of one channel: logits (b, outputs).
-
     The picture is as near to a square as d allows, 32x64 for 2048 values, row by row. How the
-    paper's ResNet-50 reads a vector is not stated (App. B.6).
-    """
+    paper's ResNet-50 reads a vector is not stated (App. B.6)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -255,8 +222,8 @@ class ResNetDiscriminator(nn.Module):
 
 
 class Panel(nn.Module):
-    """Discriminators that are evaluated together, such as the last states of one, the newest first:
-    features (b, d) -> logits (members * b, outputs)."""
+    """Discriminators that are evaluated together, such as the last states of one, the newest
+    first: features (b, d) -> logits (members * b, outputs)."""
 
     def __init__(self, members: Iterable[nn.Module]) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ def collection(
     domain: str, reader: str, files: dict[str, tuple[str, bytes]], **source: Any
 ) -> Collection:
     entries = [
-        {"role": role, "names": [name], "sha256": hashlib.sha256(content).hexdigest()}
+        {"role": role, "names": [name], "hash": f"sha256:{hashlib.sha256(content).hexdigest()}"}
         for role, (name, content) in files.items()
     ]
     told = {"licence": "free", "citation": "none", "manual": "By hand.", "places": ["mnist", ""]}

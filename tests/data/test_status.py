@@ -1,7 +1,6 @@
 """The manifest, finding files, hashes, status, and fetching from a server of the test's own."""
 
 import hashlib
-import importlib
 import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,10 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fedrepro import cli
-from fedrepro.data import DATASETS, ENCODERS, fetch, load_domain, prepare, status
+from fedrepro.data import DATASETS, ENCODERS, SIZES, fetch, load_domain, prepare, status
 from fedrepro.data.manifest import COLLECTIONS, Collection, file_hash, locate
 from fedrepro.data.readers import READERS
-from fedrepro.data.status import SIZES
 from tests.data.made import one_line, put
 
 IMAGES = "train-images-idx3-ubyte.gz"
@@ -27,7 +25,7 @@ def test_the_manifest_knows_every_domain_and_every_entry_is_complete():
         for source in collection.sources:
             assert source.reader in READERS or set(collection.domains) <= set(ENCODERS)
             # what can be downloaded must be recognisable
-            assert all(entry.known() for entry in source.files if entry.mirrors)
+            assert all(entry.hash for entry in source.files if entry.mirrors)
     assert set(SIZES) == set(DATASETS)
 
 
@@ -186,7 +184,7 @@ def test_fetch_makes_the_root_tries_again_and_keeps_no_wrong_bytes(server, tmp_p
 
 def test_a_download_that_broke_off_goes_on(server, tmp_path, monkeypatch):
     # what is less than a block is lost
-    monkeypatch.setattr(importlib.import_module("fedrepro.data.status"), "BLOCK", 1)
+    monkeypatch.setattr("fedrepro.data.BLOCK", 1)
     whole, cut = server.files[IMAGES], len(server.files[IMAGES]) // 3
     server.cut = {IMAGES: cut}
     with one_line("the downloaded part is kept"):

@@ -21,8 +21,7 @@ from fedrepro.methods.fedproto_variants import NearestPrototype
 from fedrepro.methods.prototypes import PrototypeMessages, class_means
 from fedrepro.methods.rucr import TwoEntrances
 from fedrepro.methods.server import Message
-from fedrepro.models import FLModel, Output
-from fedrepro.models.base import ShiftedModel
+from fedrepro.models import FLModel, Output, ShiftedModel
 
 from . import (
     Case,

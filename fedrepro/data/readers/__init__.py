@@ -1,8 +1,6 @@
 """Readers of the official files: ReadSpec -> Decoded (images, labels, parts), or one FedReproError
-that names the file. They check the content and do not trust a file's own header.
-
-Each module in this folder registers its readers by name. A new data set needs a new module. Here is
-what readers share: input, output and registry; files of a folder or an archive; pictures."""
+that names the file. They check the content and do not trust a file's own header. Each module in
+this folder registers its readers by name; here is what they share."""
 
 import re
 import stat
@@ -21,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.base.files import modules_of
 
 READER_VERSION = 1  # raised whenever the arrays read from the same files change
@@ -39,6 +37,7 @@ MAX_PIXELS = 50_000_000  # a larger picture is not from a data set, but an attac
 MAX_FILE_BYTES = 64 * 2**20
 MAX_ARCHIVE_BYTES = 16 * 2**30
 MAX_MEMBERS = 200_000
+MEND = "put the official file in its place"
 
 
 @dataclass(frozen=True)
@@ -52,9 +51,8 @@ class Decoded:
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """A reader's input: files by role, the domain's folder names, classes (and their other
-    spellings), the image size, and, if the data set keeps only some of the release's classes,
-    all of them in the release's order."""
+    """A reader's input: files by role, the image size, the domain's folder names, its classes and
+    their other spellings, and all classes of the release, in its order."""
 
     domain: str
     files: Mapping[str, Path]
@@ -65,13 +63,15 @@ class ReadSpec:
     all_classes: tuple[str, ...] = ()
 
 
+LabelOf = Callable[[tuple[str, ...]], int | None]  # from the parts of a path
+Pictures = tuple[Images, Labels, list[str]]
 Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
 READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
 
 
 def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
     """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
-    The names are part of the data's hash, so they stay even after readers were merged."""
+    The names are part of the data's hash, so they stay."""
 
     def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
         READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
@@ -96,8 +96,7 @@ def reading(path: Path | str) -> Iterator[None]:
 
 def check(condition: bool, path: Path | str, problem: str) -> None:
     """Raise a FedReproError that names the file unless the condition is true."""
-    if not condition:
-        raise FedReproError(f"{path}: {problem}; put the official file in its place")
+    need(condition, f"{path}: {problem}; {MEND}")
 
 
 def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:
@@ -116,7 +115,17 @@ class TreeFile(NamedTuple):
 
     parts: tuple[str, ...]
     name: str
-    read: Callable[[], bytes]
+    where: Path
+    size: int
+    opened: Opened
+
+    def read(self) -> bytes:
+        """All its bytes; no library reads more than the stated size."""
+        with reading(self.where), self.opened() or BytesIO() as file:
+            content: bytes = file.read()
+        cut = f"a member is cut to {len(content)} of {self.size} bytes"
+        check(len(content) == self.size, self.where, cut)
+        return content
 
 
 def list_pictures(folder: Path) -> list[Path]:
@@ -132,14 +141,12 @@ def is_picture(name: str) -> bool:
 
 
 def files_in(
-    where: Path, wanted: Callable[[str], bool] = is_picture, limit: int | None = None
+    where: Path, wanted: Callable[[str], bool] = is_picture, limit: int = MAX_FILE_BYTES
 ) -> Iterator[TreeFile]:
     """The files with a wanted name in a zip, a tar or a folder (its pictures; paths start with its
-    own name), in the archive's order. limit: of a file's bytes, else 64 MiB.
-    Nothing is extracted, and every member is checked before anything of it is read. (tarfile's
-    data filter protects extraction only, and allows some members that are refused here.)"""
-    limit, total = limit or MAX_FILE_BYTES, 0
-    above = where.parent if where.is_dir() else where
+    own name), in the archive's order. limit: of a file's bytes. Nothing is extracted, and every
+    member is checked before it is read. (tarfile's data filter protects extraction only.)"""
+    total, above = 0, where.parent if where.is_dir() else where
     with reading(where):
         for count, (name, size, ordinary, opened) in enumerate(_members(where)):
             path, total = PurePosixPath(name), total + size
@@ -150,16 +157,7 @@ def files_in(
             much = count >= MAX_MEMBERS or total > MAX_ARCHIVE_BYTES
             check(not much, where, f"holds over {MAX_MEMBERS} members or over 16 GiB")
             if wanted(path.name):
-                read = partial(_content, where, size, opened)
-                yield TreeFile(path.parts, f"{above}/{name}", read)
-
-
-def _content(where: Path, size: int, opened: Opened) -> bytes:
-    """All bytes of one member; neither library reads more than the member's stated size."""
-    with reading(where), opened() or BytesIO() as file:
-        content = file.read()
-    check(len(content) == size, where, f"a member is cut to {len(content)} of {size} bytes")
-    return content
+                yield TreeFile(path.parts, f"{above}/{name}", where, size, opened)
 
 
 def _members(where: Path) -> Iterator[tuple[str, int, bool, Opened]]:
@@ -192,7 +190,7 @@ def resized(image: Image.Image, size: int) -> Images:
 
 def decode_image(content: bytes, name: str, size: int, upright: bool = False) -> Images:
     """One picture file's bytes -> (C, size, size) uint8; grey files keep C = 1. upright: turned as
-    its EXIF data say, which the readers of official files never did."""
+    its EXIF data say, never for official files."""
     large = f"is too large a picture, over {MAX_PIXELS // 10**6} megapixels"
     try:
         with warnings.catch_warnings():
@@ -205,25 +203,20 @@ def decode_image(content: bytes, name: str, size: int, upright: bool = False) ->
     except FedReproError:
         raise
     except Image.DecompressionBombError:
-        check(False, name, large)
+        problem = large
     except Exception:  # Pillow has many kinds, and words that name no file
-        check(False, name, f"cannot be read: it is cut, damaged or none of {', '.join(FORMATS)}")
-    raise AssertionError
+        problem = f"cannot be read: it is cut, damaged or none of {', '.join(FORMATS)}"
+    raise FedReproError(f"{name}: {problem}; {MEND}")
 
 
 def decode_pictures(
-    where: Path,
-    label_of: Callable[[tuple[str, ...]], int | None],
-    size: int,
-    domain: str,
-    upright: bool = False,
-) -> tuple[Images, Labels, list[str]]:
+    where: Path, label_of: LabelOf, size: int, domain: str, upright: bool = False
+) -> Pictures:
     """The pictures whose path has a label, sorted by label, then file name.
     Returns images (n, C, size, size), labels (n,), and ``<label>/<file>`` keys."""
     found: list[tuple[int, str, Images]] = []
     for file in files_in(where):
-        label = label_of(file.parts)
-        if label is not None:
+        if (label := label_of(file.parts)) is not None:
             image = decode_image(file.read(), file.name, size, upright)
             found.append((label, file.parts[-1], image))
     check(len(found) > 0, where, f"holds no pictures of {domain}")
@@ -251,11 +244,8 @@ def join(blocks: Iterable[Block]) -> Decoded:
     channels = max(block.shape[1] for block in images)
     whole = [np.broadcast_to(block, (len(block), channels, *block.shape[2:])) for block in images]
     sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
-    return Decoded(
-        np.concatenate(whole),
-        np.concatenate(labels),
-        np.concatenate(sized).astype(np.int8),
-    )
+    part = np.concatenate(sized).astype(np.int8)
+    return Decoded(np.concatenate(whole), np.concatenate(labels), part)
 
 
 modules_of(__name__)

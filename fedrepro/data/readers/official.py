@@ -21,9 +21,8 @@ from fedrepro.data.readers import (
     TRAIN,
     VALIDATION,
     Block,
-    Images,
-    Labels,
     Parts,
+    Pictures,
     ReadSpec,
     check,
     check_labels,
@@ -38,12 +37,7 @@ from fedrepro.data.readers import (
 )
 
 # Released as arrays. torchvision reads some of them too, but trusts the files' headers.
-
-USPS_PIXELS = 16 * 16
-NPZ_NAMES = {"train_x.npy", "train_y.npy", "test_x.npy", "test_y.npy"}
 MAX_NPZ = 2**28  # 60,000 images of 32 x 32 in colour are 184 MB
-CIFAR_PIXELS = 3 * 32 * 32
-FINE = "fine_label_names.txt"
 MAX_CIFAR = 160_000_000  # the longest member: 50,000 records of CIFAR-100
 
 
@@ -86,7 +80,7 @@ def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
                 text = file.read(MAX_FILE_BYTES + 1)
             check(len(text) <= MAX_FILE_BYTES, path, "unpacks to more than 64 MiB")
             check(text.endswith(b"\n"), path, "ends in the middle of a line")
-            matrix, target = load_svmlight_file(BytesIO(text), n_features=USPS_PIXELS)
+            matrix, target = load_svmlight_file(BytesIO(text), n_features=16 * 16)
         labels = check_labels(target - 1, 10, path)
         values = matrix.toarray().astype(np.float32).reshape(-1, 16, 16)
         low, high = values.min(), values.max()
@@ -121,7 +115,8 @@ def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
     """train_x, train_y, test_x, test_y; 32x32 colour, labels 0..9."""
     path = spec.files["npz"]
     with reading(path):
-        files = files_in(path, NPZ_NAMES.__contains__, MAX_NPZ)
+        names = {f"{name}_{kind}.npy" for name, _ in PARTS for kind in "xy"}
+        files = files_in(path, names.__contains__, MAX_NPZ)
         arrays = {f.parts[-1]: np.load(BytesIO(f.read()), allow_pickle=False) for f in files}
         for name, part in PARTS:
             images, raw = arrays[f"{name}_x.npy"], arrays[f"{name}_y.npy"]
@@ -134,12 +129,13 @@ def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
 @reader("cifar10-binary", "cifar100-binary")
 def cifar(spec: ReadSpec) -> Iterator[Block]:
     """Records: a label (CIFAR-100 has a coarse one before it), then red, green and blue planes, row
-    by row. These are the official archives that cannot run code."""
+    by row. These official archives cannot run code."""
     archive, ten = spec.files["archive"], len(spec.classes) == 10
     train = [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"]
-    test, names = ("test_batch.bin", "batches.meta.txt") if ten else ("test.bin", FINE)
+    test = "test_batch.bin" if ten else "test.bin"
+    names = "batches.meta.txt" if ten else "fine_label_names.txt"
     start = 1 if ten else 2  # of the planes
-    wanted, length = {*train, test, names}, start + CIFAR_PIXELS
+    wanted, length = {*train, test, names}, start + 3 * 32 * 32
     files = files_in(archive, wanted.__contains__, MAX_CIFAR)
     members = {file.parts[-1]: file.read() for file in files}
     missing = sorted(wanted - set(members))
@@ -199,9 +195,7 @@ def locate(parts: Sequence[str], folders: set[str], classes: dict[str, int]) -> 
     return label if above and plain(above[-1]) in folders else None
 
 
-def collect(
-    spec: ReadSpec, where: Path, folders: Iterable[str]
-) -> tuple[Images, Labels, list[str]]:
+def collect(spec: ReadSpec, where: Path, folders: Iterable[str]) -> Pictures:
     """The pictures of one domain, as from `decode_pictures`; none twice."""
     names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
     if where.is_dir():
@@ -244,9 +238,8 @@ def _parts(keys: list[str], lists: dict[int, set[str]]) -> Parts:
 
 @reader("class-folders", "class-tar")
 def class_folders(spec: ReadSpec) -> Iterator[Block]:
-    """Office-Caltech-10 and PACS, with parts from the official lists if they are present.
-    The test list of PACS names the whole domain. So train and crossval decide the part, and the
-    test list is only compared with them."""
+    """Office-Caltech-10 and PACS, with parts from the official lists if they are present. PACS's
+    test list names the whole domain, so it is only compared with train and crossval."""
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, held, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
     if both:
@@ -259,8 +252,8 @@ def class_folders(spec: ReadSpec) -> Iterator[Block]:
 
 @reader("domainnet-folders", "domainnet-zip")
 def domainnet(spec: ReadSpec) -> Iterator[Block]:
-    """DomainNet; a data set keeps some of its classes. Its archives have pictures that are in
-    neither list, mostly duplicates; those have no part."""
+    """DomainNet; a data set keeps some of its classes. Pictures in neither list, mostly duplicates,
+    have no part."""
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
     where = spec.files.get("test-list", spec.files["images"])
