@@ -260,7 +260,7 @@ class Lead:
         ours += "; still rising" * bool(self.part.rising)
         ours += "; earlier settings" * bool(self.part.past)
         if larger is not None and (one := self.larger) is not None:
-            ours += f"; scale {larger.scale}, {larger.runs}: {value(one.mean)}{over}{one.other}"
+            ours += f"; scale {larger.scale}, {one.runs}: {value(one.mean)}{over}{one.other}"
         return "" if least.printed is None else value(least.printed) + self.unit, ours
 
 

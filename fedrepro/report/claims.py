@@ -102,8 +102,7 @@ class Part:
         said, one = self.place, self.weakest
         if one is None:
             return f"{said}: not run"
-        said += f", {self.scale}, {'counted' if one.exact else self.runs}: "
-        said += self._lead(one) + _between(one)
+        said += f", {self.scale}, {'counted' if one.exact else one.runs}: {self._lead(one)}"
         said += f", has to be above {one.margin:+.3g}" * bool(one.margin)
         if one.exact:
             return said
@@ -118,8 +117,8 @@ class Part:
             said += "; one seed is no answer" if one.interval else "; one seed has no interval"
         if self.larger is not None and (more := self.larger.weakest) is not None:
             without = " without " * bool(self.larger.lacking) + ", ".join(self.larger.lacking)
-            said += f"; at scale {self.larger.scale}, {self.larger.runs}{without}: "
-            said += f"{self.larger._lead(more)}{_between(more)} with the spread of these runs"
+            said += f"; at scale {self.larger.scale}, {more.runs}{without}: "
+            said += f"{self._lead(more)} with the spread of these runs"
         return said
 
     @property
@@ -136,14 +135,10 @@ class Part:
         seen = f"these runs can detect a lead of {one.least_seen:.3g} or more (80 % power)"
         return "; ".join(filter(None, (seen, self._cost(one))))
 
-    @property
-    def runs(self) -> str:
-        count = len(self.weakest.gaps) if self.weakest is not None else 0
-        return f"{count} seed{'s' * (count > 1)}"
-
     def _lead(self, one: Difference) -> str:
         more, less = (self.test.better, one.other)[:: -1 if self.test.lower else 1]
-        return f"{more} minus {less} ({one.column}) {one.mean:+.3g}"
+        said = f"{more} minus {less} ({one.column}) {one.mean:+.3g}"
+        return said if one.interval is None else said + " [{:.3g}, {:.3g}]".format(*one.interval)
 
     @property
     def outside(self) -> bool | None:
@@ -170,10 +165,6 @@ class Part:
             return f"these runs would likely have shown {words}"
         more = hours((seeds - self.seeds) * self.hours)
         return f"{words} needs {seeds} seeds: another {more} of one core"
-
-
-def _between(one: Difference) -> str:
-    return " [{:.3g}, {:.3g}]".format(*one.interval) if one.interval is not None else ""
 
 
 @dataclass(frozen=True)
@@ -288,7 +279,7 @@ def answers(
     found = []
     for claim in paper.claims:
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
-        _estimate(paper, parts, images)
+        _estimate(parts, images)
         for part in parts:
             others = dict.fromkeys(one.other for one in part.differences)
             rows = part.rows(*others) if others else []
@@ -318,10 +309,9 @@ def _judge(parts: Sequence[Part]) -> None:
             part.verdict = "holds"
 
 
-def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
+def _estimate(parts: Sequence[Part], images: Images) -> None:
     """Give the differences of a claim their errors. The spread over seeds is that of all its
-    differences of a unit on a data set at a scale, also for one seed of a larger scale; what is
-    counted has no error."""
+    differences of a unit on a data set at a scale, also for one seed of a larger scale."""
     pools: dict[tuple[str, str, str], list[pd.Series]] = defaultdict(list)
     for part in parts:
         for one in part.differences:
@@ -330,9 +320,7 @@ def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
     def known(part: Part, one: Difference, scale: str) -> Difference:
         pool = pools[part.dataset, scale, one.unit]
         freedom = pooled_freedom([len(gaps) for gaps in pool])
-        if get(paper.experiment(part.test.experiment).kind).counted:
-            return replace(one, freedom=math.inf, exact=True)
-        if not freedom:
+        if one.exact or not freedom:
             return one
         squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
         spread = squares / sum(len(gaps) - 1 for gaps in pool)
@@ -350,7 +338,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
     """A test on each data set of the paper that holds its rows, at the largest scale that does with
     two seeds or more, else at the largest that does. A larger one stands beside it."""
     rows = cells[cells.table.isin([test.experiment, test.against])]
-    found, counted = [], get(paper.experiment(test.experiment).kind).counted
+    found, others = [], others_of(paper, test)
     for dataset in rows.dataset.unique():
         spec = paper.dataset(dataset)
         if not spec.in_paper or test.dataset not in ("", spec.protocol):
@@ -360,10 +348,10 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
             if differences := tuple(differences_of(paper, test, own)):
                 seen = {one.other for one in differences}
-                lacking = tuple(name for name in others_of(paper, test) if name not in seen)
+                lacking = tuple(name for name in others if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
         if whole := [one for one in ran if not one.lacking]:
-            part = next((one for one in whole if one.seeds > 1 or counted), whole[0])
+            part = next((one for one in whole if one.answers), whole[0])
             part.larger = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]
