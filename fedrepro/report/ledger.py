@@ -47,9 +47,10 @@ def ledger(found: Results) -> Html:
 
 def _data(found: Results) -> Iterator[Sequence[str]]:
     paper = found.paper
+    reasons: dict[str, str] = {name: spec.reason for name, spec in paper.scales.items()}
     for scale in dict.fromkeys(study.scale for study, _ in found.studies):
-        if spec := {str(name): spec for name, spec in paper.scales.items()}.get(scale):
-            yield f"scale {scale}", "–", "–", spec.reason, "decided"
+        if scale in reasons:
+            yield f"scale {scale}", "–", "–", reasons[scale], "decided"
     for dataset in dict.fromkeys(study.dataset for study, _ in found.studies):
         if caveat := paper.dataset(dataset).caveat:
             yield f"data set {dataset}", "–", "–", caveat, "decided"
@@ -86,23 +87,22 @@ def _settings(found: Results) -> list[Sequence[str]]:
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
     """Every setting with its source; then the fields of each method, where the paper's own setting
     goes before the field's default. sources: from `Paper.sources`."""
-    wanted = ["setting", "value", "status", "source", "alternatives"]
-    given = {row[0]: row[1:] for row in sources[wanted].astype(str).itertuples(index=False)}
-    known = tuple(f"{name}." for name in registry.names())
+    wanted = ["value", "status", "source", "alternatives"]
+    given: dict[str, list[str]] = sources.set_index("setting")[wanted].T.to_dict("list")
     names = {"data": "data", "report": "reporting"}
-    rows: dict[tuple[str, str], tuple[str, ...]] = {}
+    rows: dict[tuple[str, str], Sequence[str]] = {}
     for setting, rest in given.items():
         head, _, tail = setting.partition(".")
-        if not setting.startswith(known):
+        if head not in registry.names():
             rows[names.get(head, "training"), tail if head in names else setting] = rest
     groups = ("data", "training", "reporting")
     rows = dict(sorted(rows.items(), key=lambda row: groups.index(row[0][0])))
     for key, own in fields(methods).items():
         name, _, field = key.rpartition(".")
-        rows[name, field] = given.get(key) or tuple(own[column] for column in wanted[1:])
+        rows[name, field] = given.get(key) or [own[column] for column in wanted]
     frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
     frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
-    frame.columns = pd.Index(wanted[1:], name="setting")
+    frame.columns = pd.Index(wanted, name="setting")
     title = (
         "Every setting, where its value comes from (stated: in the paper; code: in public code; "
         "inferred: from other facts; decided: by us), and what else it could have been."
@@ -132,18 +132,15 @@ def scales(paper: str, dataset: str) -> pd.DataFrame:
 
 def own_training(paper: str, dataset: str) -> pd.DataFrame:
     """The rows that train in another way at scale reduced than `scales` says."""
-    one, own = papers.load(paper), defaultdict(list)
-    tables = [e for e in one.experiments if e.arms and e.can_run]
-    for table in (e for e in tables if dataset in one.datasets_for(e.id)):
-        usual = _training(one.protocol(dataset, "reduced", table.id))
-        for arm in one.arms(table.id, dataset, "reduced"):
-            if (training := _training(arm.protocol)) != usual:
-                own[table.id, *training].append(arm.label)
-    every = {e.id: len(e.arms) for e in tables}
-    rows = [
-        (*key, "all" if len(labels) == every[key[0]] else ", ".join(labels))
-        for key, labels in own.items()
-    ]
+    one, rows = papers.load(paper), []
+    tables = [e.id for e in one.experiments if e.arms and e.can_run]
+    for table in (name for name in tables if dataset in one.datasets_for(name)):
+        arms, labels = one.arms(table, dataset, "reduced"), defaultdict(list)
+        for arm in arms:
+            labels[_training(arm.protocol)].append(arm.label)
+        labels.pop(_training(one.protocol(dataset, "reduced", table)), None)
+        for training, own in labels.items():
+            rows.append((table, *training, "all" if len(own) == len(arms) else ", ".join(own)))
     return pd.DataFrame(rows, columns=["table", *TRAINING, "rows"]).set_index("table")
 
 

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from statistics import fmean, stdev, variance
 from typing import Any
 
@@ -26,10 +27,6 @@ BESIDE_STANDIN = "trained beside a stand-in client"
 ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0
 FOREIGN = "an average over other domains than the printed one"
 COLUMNS = (*CELL_KEYS, "valid", "unit", "caveats", "standin", "authors", "contradicted")
-ORDER_COLUMNS = (
-    *("paper", "table", "dataset", "scale", "column", "method"),
-    *("rank_ours", "rank_published", "methods", "tau"),
-)
 
 RULES: tuple[tuple[Word, str], ...] = (
     ("not run", "no run of ours; the printed cell is still listed"),
@@ -115,19 +112,18 @@ def build_table(
     numbers. standin: the column is a stand-in, or an average that contains one. earlier: the word
     of the rules before today's.
     """
-    cells = _collect(paper, table, rows)
+    printed, cells = paper.table(table), _collect(paper, table, rows)
     shown = [cell for cell in cells if scales is None or cell.scale in scales]
     covered = {(cell.method, cell.column) for cell in shown}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     missing = [
-        _Cell(paper, table, (dataset, None, method, column), ())
-        for method in paper.table(table).rows
-        for column in paper.table(table).columns
-        if (method, column) not in covered
+        _Cell(paper, table, (dataset, None, *place), ())
+        for place in product(printed.rows, printed.columns)
+        if place not in covered
     ]
     _judge(paper, table, cells + missing)
-    columns = list(COLUMNS)
-    return pd.DataFrame([vars(cell) | cell.printed for cell in shown + missing], columns=columns)
+    lines = [vars(cell) | cell.printed for cell in shown + missing]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
 def beside(found: Results, experiment: str) -> pd.DataFrame:
@@ -162,21 +158,19 @@ class _Cell:
         last: Mapping[str, Any] = rows[-1] if rows else {}
         self.name = last.get("of", last.get("column", ""))
         self.one_image = last.get("one_image", 0.0)
-        self.counted = bool(last.get("counted") or last.get("given"))
-        self.standin = any(row.get("standin") for row in rows)
-        self.alone = any(row.get("alone") for row in rows)
+        some = {key for row in rows for key, value in row.items() if value}
+        self.counted = bool(some & {"counted", "given"})
+        self.standin, self.alone = "standin" in some, "alone" in some
         self.caveats = tuple(dict.fromkeys(c for row in rows for c in row.get("caveats", ())))
         parts: list[list[tuple[float, Record]]] = [row["parts"] for row in rows if "parts" in row]
         self.parts = [*zip(*parts, strict=True)]
-        self.foreign, self.refused = False, ""
-        if last.get("given"):
-            self.refused = "it is the protocol's own input"
-        elif self.dataset.startswith("folder:"):
-            self.refused = "the images are your own"
-        elif any(row.get("past") for row in rows):
-            self.refused = "it was trained with earlier settings"
-        elif any(row.get("subset") for row in rows):
-            self.refused = "the column is a subset"
+        reasons = {
+            "it is the protocol's own input": "given" in some,
+            "the images are your own": self.dataset.startswith("folder:"),
+            "it was trained with earlier settings": "past" in some,
+            "the column is a subset": "subset" in some,
+        }
+        self.foreign, self.refused = False, next(filter(reasons.get, reasons), "")
         self.verdict, self.why, self.earlier = "open", "", ""
         self.difference: float | None = None
         self.low: float | None = None
@@ -249,9 +243,9 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
         elif lost := cell.seeds - cell.valid:
-            cell.verdict, cell.why = "open", f"{lost} of {cell.seeds} seeds have no value"
+            cell.why = f"{lost} of {cell.seeds} seeds have no value"
         elif both is None:
-            cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
+            cell.why = "one run, and no spread of others to compare with"
         else:
             tests[cell.dataset, cell.scale].append((cell, both))
     for group in tests.values():
@@ -269,9 +263,7 @@ def _compared(
     if printed["published"] is None or not cell.valid or cell.scale == "smoke" or cell.counted:
         return None
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
-    images, theirs = 0.0, 0.0
-    if known and cell.parts:
-        images, theirs = _drawn(paper, table, cell, noise)
+    images, theirs = _drawn(paper, table, cell, noise) if known and cell.parts else (0.0, 0.0)
     return compared(
         printed["published"],
         printed["published_std"] if usable else None,
@@ -369,18 +361,16 @@ def _trials(paper: Paper) -> int | None:
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
-    """The order of the methods, ours and the paper's, per column of a ``build_table`` frame.
-
-    Ranks start at 1 for the best (ties share the mean rank); only methods with both numbers count.
-    tau: Kendall's tau-b over them, NaN below two methods or if all tie. Any scale except smoke.
-    """
+    """The cells of a ``build_table`` frame that have both numbers, at any scale except smoke, with
+    their rank in their column, ours and the paper's, from 1 for the best (ties share the mean
+    rank); the number of methods, and Kendall's tau-b of them (NaN for one, or if all tie)."""
     both = table[table.ours.notna() & table.published.notna() & (table.scale != "smoke")]
-    shown = [pd.DataFrame(columns=list(ORDER_COLUMNS))]
+    shown = [both.assign(**dict.fromkeys(("rank_ours", "rank_published", "methods", "tau")))]
     for _, group in both.groupby(["table", "dataset", "scale", "column"], sort=False):
         lower = bool(group.unit.isin(LOWER_IS_BETTER).all())
         ours = group.ours.astype(float).round(9).rank(ascending=lower)
         theirs = group.published.astype(float).rank(ascending=lower)
         tau = ours.corr(theirs, method="kendall") if len(group) > 1 else math.nan
-        ranked = group.assign(rank_ours=ours, rank_published=theirs, methods=len(group), tau=tau)
-        shown.append(ranked[list(ORDER_COLUMNS)])
+        ranks = {"rank_ours": ours, "rank_published": theirs, "methods": len(group), "tau": tau}
+        shown.append(group.assign(**ranks))
     return pd.concat(shown[1:] or shown, ignore_index=True)
