@@ -66,14 +66,13 @@ def compared(
     *,
     pooled: tuple[float, float] | None = None,
     images: float = 0.0,
-    theirs: float = 0.0,
     tolerance: float = 0.0,
 ) -> Compared | None:
     """Our seeds compared with a printed number; None if no spread is known.
 
     published_std: over so many trials; None where it is not printed or not usable. pooled: variance
-    of one run and its degrees of freedom, for fewer than three seeds. images, theirs: variance of
-    our number and of the printed one over draws of test images.
+    of one run and its degrees of freedom, for fewer than three seeds. images: variance over draws
+    of test images, of our number and of the printed one together.
     """
     known = pooled if len(ours) < FEWEST else None
     if known is None and len(ours) < 2:
@@ -83,7 +82,7 @@ def compared(
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
     else:
         parts = [(spread / len(ours), freedom), (published_std**2 / trials, trials - 1)]
-    error, freedom = combined(*parts, (images + theirs, math.inf))
+    error, freedom = combined(*parts, (images, math.inf))
     return Compared(fmean(ours) - published, error, freedom, tolerance, len(ours) == 1)
 
 
@@ -92,13 +91,13 @@ def compared(
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """A test's better row minus another, in one column: the mean over seeds. gaps: by seed; unit:
-    differences of one unit have one spread; margin: the least that counts; printed: the same
-    difference of printed numbers. rest: of an average with a stand-in, the mean without it."""
+    """A test's better row minus another, in one column: the mean over seeds. whole: as in
+    `Quantity`; gaps: by seed; margin: the least that counts; printed: the same difference of
+    printed numbers. rest: of an average with a stand-in, the mean without it."""
 
     other: str
     column: str
-    unit: str
+    whole: float
     gaps: pd.Series = field(compare=False)
     margin: float
     printed: float | None
@@ -148,8 +147,8 @@ class Difference(Estimate):
         there is neither."""
         if self.printed is not None:
             return self.printed, "the printed one"
-        whole = {"100": 100.0, "1": 1.0}.get(self.unit, math.nan)
-        return self.margin + whole / 50, f"a lead of {whole / 50:g}"
+        points = self.whole / 50 or math.nan
+        return self.margin + points, f"a lead of {points:g}"
 
     def seeds_for(self, lead: float) -> int | None:
         """How many seeds detect a lead with 80 % power. None if no number does, because of too few
@@ -207,11 +206,10 @@ def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterat
         own = _sign(test) * (better[column] - other.get(column, math.nan)).dropna()
         if own.empty:
             continue
-        unit, rest = f"{kind.whole:g}" if kind.whole else column, None
-        printed = printed_lead(paper, test, name, column)
+        printed, rest = printed_lead(paper, test, name, column), None
         if column == "avg" and standins and test.above is None:
             rest = _sign(test) * float((better - other)[real].mean(axis=1).mean())
-        facts = name, column, unit, own, test.margin, printed, rest
+        facts = name, column, kind.whole, own, test.margin, printed, rest
         freedom = math.inf if kind.counted else 0.0
         yield Difference(float(own.mean()), 0.0, freedom, *facts, exact=kind.counted)
 

@@ -85,8 +85,8 @@ def _settings(found: Results) -> list[Sequence[str]]:
 
 
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
-    """Every setting with its source; then the fields of each method, where the paper's own setting
-    goes before the field's default. sources: from `Paper.sources`."""
+    """Every setting of `Paper.sources`; then the fields of each method, where the paper's own
+    setting goes before the field's default."""
     wanted = ["value", "status", "source", "alternatives"]
     given: dict[str, list[str]] = sources.set_index("setting")[wanted].T.to_dict("list")
     names = {"data": "data", "report": "reporting"}
@@ -239,18 +239,17 @@ def this_build() -> pd.DataFrame:
     """Date, versions and commit of the machine that builds the pages."""
     facts = environment(torch.device("cpu"))
     packages = facts.pop("packages")
-    shown = {key: value for key, value in facts.items() if value is not None} | packages
-    texts = {key: str(value) for key, value in shown.items()}
-    return pd.Series(texts, name="").to_frame().rename_axis("fact")
+    shown = pd.Series(facts | packages, name="", dtype=object).dropna().astype(str)
+    return shown.to_frame().rename_axis("fact")
 
 
 # The same runs under each score rule.
 
 
 def each_rule(found: Results, experiment: str) -> str:
-    """A printed table under each score rule, from the same curves: does the order of the methods
-    depend on the round in which a number is read? Folded HTML, for each data set and scale with
-    runs of a table in `READ`. Second readings, and methods with a diverged seed, are left out."""
+    """A table in `READ` under each score rule, from the same curves: does the order of the methods
+    depend on the round that is read? Folded HTML, for each data set and scale with runs, without
+    second readings and methods with a diverged seed."""
     read = READ.get(found.paper.experiment(experiment).kind, {})
     cells, shown = found.cells(experiment) if read else [], ""
     for dataset, scale in dict.fromkeys((row["dataset"], row["scale"]) for row in cells):
@@ -268,7 +267,7 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
     rows = [
         (result.label, rule, value)
         for *_, result in found.runs(experiment)
-        for rule, value in _read(result.record, column)
+        for rule, value in _read(result.record, column).items()
     ]
     frame = pd.DataFrame(rows, columns=["method", "rule", "value"])
     seeds = frame.groupby(["method", "rule"]).value
@@ -288,14 +287,14 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
     return f"<p>{escape(_moved(ranks))}</p>\n{table}"
 
 
-def _read(record: Record, column: str) -> Iterator[tuple[str, float]]:
+def _read(record: Record, column: str) -> dict[str, float]:
     """One column of a run, under each score rule."""
     table = None
     if column != "avg":
         weights = record.data.get("weights") or tested_images(record)
         table = metrics.in_and_out(record.curve, record.data["clients"], weights) / 100
-    for rule, score in metrics.all_scores(record.curve, table).items():
-        yield rule, score[column]
+    scores = metrics.all_scores(record.curve, table)
+    return {rule: score[column] for rule, score in scores.items()}
 
 
 def _moved(ranks: pd.DataFrame) -> str:

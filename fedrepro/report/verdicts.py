@@ -46,8 +46,8 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("open", "the rest: these runs cannot tell"),
 )
 NOTES: tuple[str, ...] = (
-    "d is the mean of our seeds minus the printed number, under the score rule the paper used; "
-    "if the paper does not name its rule, under the rule on the protocol page.",
+    "d is the mean of our seeds minus the printed number, under the score rule the paper used; if "
+    "the paper does not name its rule, under the rule on the protocol page.",
     f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Of a relative gain "
     f"it is {TOLERANCE:g} % of the accuracy that is gained on, for that is its unit. Other units "
     "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
@@ -56,10 +56,9 @@ NOTES: tuple[str, ...] = (
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
     "One seed has no spread, and that of two is poor: they take the pooled one of all rows with "
-    "two seeds or more in the same column of the table. If these have fewer than "
-    f"{ENOUGH} degrees of freedom, those at scale reduced are added, if the number is an accuracy: "
-    "traffic follows from the network's size, and rounds from how fast it learns. A cell of one "
-    "seed shows n=1.",
+    f"two seeds or more in the same column of the table. If these have fewer than {ENOUGH} degrees "
+    "of freedom, those at scale reduced are added, if the number is an accuracy: traffic follows "
+    "from the network's size, and rounds from how fast it learns. A cell of one seed shows n=1.",
     "The test images' part of ours is the variance over images of the share of our seeds that got "
     "each right, divided by the number of images N: with several seeds less than p(1-p)/N, which "
     "stands for it without stored predictions. The paper's is p(1-p)/N with p from the printed "
@@ -82,9 +81,9 @@ NOTES: tuple[str, ...] = (
     f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more. Changed on "
     "2026-11-26, when ADCOL's Table 6 had its first run: before, one seed of rounds or traffic "
     "took the spread of scale reduced, whose small network sends less. Changed on 2026-11-27, and "
-    "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated "
-    "cells without a gap were higher or lower, now 6 %), and a gain in points has a tolerance of "
-    "two points and the test images' part.",
+    "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated cells "
+    "without a gap were higher or lower, now 6 %), and a gain in points has a tolerance of two "
+    "points and the test images' part.",
 )
 
 
@@ -101,16 +100,14 @@ def build_table(
     rows: Iterable[Mapping[str, Any]],
     scales: Collection[str | None] | None = None,
 ) -> pd.DataFrame:
-    """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
+    """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs, with
+    or without a printed number; then the printed cells without runs.
 
     rows: from `Study.cells` of the table's experiments, one per (method, column, seed), the value
     in the column's unit, None or NaN if there is none. For an experiment with ``relative_to``
     values are ratios to that row, and so are the published ones. scales: those to show; a verdict
-    may need the spread of another one.
-
-    Published cells without a run of ours come last; our rows without a printed cell keep their
-    numbers. standin: the column is a stand-in, or an average that contains one. earlier: the word
-    of the rules before today's.
+    may need the spread of another one. standin: the column is a stand-in, or an average that
+    contains one. earlier: the word of the rules before today's.
     """
     printed, cells = paper.table(table), _collect(paper, table, rows)
     shown = [cell for cell in cells if scales is None or cell.scale in scales]
@@ -135,9 +132,9 @@ def beside(found: Results, experiment: str) -> pd.DataFrame:
 
 class _Cell:
     """A printed cell and ours: the attributes named in `COLUMNS`, and what they follow from. rows:
-    one per seed. reached: the values of the seeds that have one. name: our column's. parts: the
-    rows it follows from, as `cells` gives them, by seed. refused: why it has no verdict. foreign:
-    because it averages other domains. one_image: what one image moves it by."""
+    one per seed. reached: the values of the seeds that have one. name: our column's. parts: as
+    `cells` gives them, by row. refused: why it has no verdict. foreign: it averages other domains
+    than the printed one. one_image: what one image moves it by."""
 
     def __init__(
         self,
@@ -239,7 +236,7 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
             cell.low, cell.high = both.between()
         if cell.ours is not None and published is not None and cell.scale != "smoke":
             cell.difference = cell.ours - published
-        cell.earlier = _earlier(cell, _trials(paper))
+        cell.earlier = _earlier(cell, paper)
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
         elif lost := cell.seeds - cell.valid:
@@ -263,37 +260,35 @@ def _compared(
     if printed["published"] is None or not cell.valid or cell.scale == "smoke" or cell.counted:
         return None
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
-    images, theirs = _drawn(paper, table, cell, noise) if known and cell.parts else (0.0, 0.0)
     return compared(
         printed["published"],
         printed["published_std"] if usable else None,
-        paper.table(table).trials or _trials(paper) or 1,
+        paper.table(table).trials or paper.reporting["trials"].value,
         cell.reached,
         pooled=_pooled(cells, cell),
-        images=images,
-        theirs=theirs,
+        images=_drawn(paper, table, cell, noise) if known and cell.parts else 0.0,
         tolerance=max(known, cell.one_image) if known else 0.0,
     )
 
 
-def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> tuple[float, float]:
-    """Variance over draws of test images, of our runs' mean and of the printed number, in its unit;
-    none where both test the same images. Of a gain by the delta method; how the paper's two
-    accuracies are paired is not printed, and ours stands for it."""
+def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> float:
+    """Variance over draws of test images, of our runs' mean and of the printed number together, in
+    its unit; none where both test the same images. Of a gain by the delta method; how the paper's
+    two accuracies are paired is not printed, and ours stands for it."""
     rows = [[run for _, run in part] for part in cell.parts]
     weights = [fmean(weight for weight, _ in part) for part in cell.parts]
     if rows[0][0].protocol.data.same_tests:
-        return 0.0, 0.0
+        return 0.0
     ours = noise.variance(rows, cell.name, weights)
     if len(rows) > 1:
-        return ours, ours
+        return 2 * ours
     images, whole = tested_images(rows[0][0]), weights[0]
     domains = [cell.name] if cell.name in images else list(images)
     columns = [paper.table(table).values(paper.column(table, name) or name) for name in domains]
     shares = [column.get(cell.method, cell.printed["published"]) / whole for column in columns]
     sizes = [images[domain] for domain in domains]
     theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
-    return ours, whole**2 * theirs
+    return ours + whole**2 * theirs
 
 
 def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
@@ -313,18 +308,17 @@ def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
 
 def _settled(cell: _Cell) -> tuple[Word, str] | None:
     """The verdict if no test is needed, else None."""
-    printed, scale = cell.printed, cell.scale
     if not cell.seeds:
         return "not run", "no run of ours"
-    if printed["published"] is None:
-        return "no verdict", "the paper prints no number here"
-    if scale != "paper":
-        said = "only tests the code" if scale == "smoke" else "only the order of methods is read"
-        return "no verdict", f"scale {scale}: {said}"
-    if cell.standin:
-        return "no verdict", "the column is a stand-in, or an average that contains one"
-    if cell.refused:
-        return "no verdict", cell.refused
+    said = "only tests the code" if cell.scale == "smoke" else "only the order of methods is read"
+    reasons = {
+        "the paper prints no number here": cell.printed["published"] is None,
+        f"scale {cell.scale}: {said}": cell.scale != "paper",
+        "the column is a stand-in, or an average that contains one": cell.standin,
+        cell.refused: bool(cell.refused),
+    }
+    if refused := next(filter(reasons.get, reasons), ""):
+        return "no verdict", refused
     if cell.counted and cell.valid:
         if cell.equal:
             return "counted equal", "the printed number to its last digit"
@@ -332,7 +326,7 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
     return None
 
 
-def _earlier(cell: _Cell, trials: int | None) -> str:
+def _earlier(cell: _Cell, paper: Paper) -> str:
     """The word of the rules until 2026-11-23, kept for one release."""
     if not cell.seeds:
         return "not run"
@@ -344,20 +338,15 @@ def _earlier(cell: _Cell, trials: int | None) -> str:
     if d is None or (not cell.counted and cell.valid < max(cell.seeds, 3)):
         return "inconclusive"
     beyond, known = "higher" if d > 0 else "lower", TOLERANCES.get(cell.printed["unit"], -math.inf)
-    if cell.counted:
-        return "reproduced" if cell.equal else beyond
-    if abs(d) <= known + ROUNDING:
+    if cell.equal if cell.counted else abs(d) <= known + ROUNDING:
         return "reproduced"
+    if cell.counted:
+        return beyond
     # Without a printed spread the paper's number is one more run.
-    trials = (trials or 1) if std is not None else 1
+    trials = paper.reporting["trials"].value if std is not None else 1
     both = compared(cell.printed["published"], std, trials, cell.reached)
     within = both is not None and abs(d) <= both.between()[1] - d + ROUNDING
     return "within noise" if within else beyond
-
-
-def _trials(paper: Paper) -> int | None:
-    trials = paper.reporting.get("trials")
-    return int(trials.value) if trials is not None else None
 
 
 def order(table: pd.DataFrame) -> pd.DataFrame:
