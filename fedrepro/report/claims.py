@@ -288,13 +288,10 @@ def _judge(parts: Sequence[Part]) -> None:
     that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly. One
     seed answers nothing, even where the spread of other rows gives it an interval."""
     settled = [part for part in parts if part.answers]
-    every = sorted(
-        (d for part in settled for d in part.differences if d.freedom), key=lambda d: d.reverse
-    )
-    shares = np.array([d.reverse for d in every]) * np.arange(len(every), 0, -1)
-    below = {id(d) for d, p in zip(every, np.maximum.accumulate(shares), strict=True) if p < LEVEL}
+    every = np.sort([d.reverse for part in settled for d in part.differences if d.freedom])
+    below = every[np.maximum.accumulate(every * np.arange(len(every), 0, -1)) < LEVEL]
     for part in settled:
-        if any(id(d) in below for d in part.differences):
+        if any(d.reverse in below for d in part.differences):
             part.verdict = "contradicted"
         elif all(d.p < LEVEL for d in part.differences):
             part.verdict = "holds"

@@ -174,18 +174,15 @@ def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> flo
     """The printed difference of the same two rows, or from the number to be above, if there is."""
     if test.printed is not None:
         return test.printed
-
     values = []
     for name, row in ((test.experiment, test.better), (test.against or test.experiment, other)):
         table = paper.experiment(name).table
         known = paper.table(table).values(paper.column(table, column) or column) if table else {}
         values.append(known.get(row))
     ours, theirs = values[0], values[1] if test.above is None else test.above
-    return None if ours is None or theirs is None else _sign(test) * (ours - theirs)
-
-
-def _sign(test: Comparison) -> int:
-    return -1 if test.lower else 1
+    if ours is None or theirs is None:
+        return None
+    return (-1 if test.lower else 1) * (ours - theirs)
 
 
 def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator[Difference]:
@@ -195,7 +192,7 @@ def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterat
     others = {name: _by_seed(rows, theirs, name) for name in others_of(paper, test)}
     if test.above is not None:
         others = {f"{test.above:g}": 0 * better + test.above}
-    kind = get(paper.experiment(test.experiment).kind)
+    kind, sign = get(paper.experiment(test.experiment).kind), -1 if test.lower else 1
     columns = [str(column) for column in better if column != "avg"]
     standins = set(rows.column[rows.standin.eq(True)])
     real = [column for column in columns if column not in standins]
@@ -203,12 +200,12 @@ def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterat
         names = (test.by,) if isinstance(test.by, str) else test.by
         columns = [name for name in names if name in better][:1]
     for column, (name, other) in product(columns, others.items()):
-        own = _sign(test) * (better[column] - other.get(column, math.nan)).dropna()
+        own = sign * (better[column] - other.get(column, math.nan)).dropna()
         if own.empty:
             continue
         printed, rest = printed_lead(paper, test, name, column), None
         if column == "avg" and standins and test.above is None:
-            rest = _sign(test) * float((better - other)[real].mean(axis=1).mean())
+            rest = sign * float((better - other)[real].mean(axis=1).mean())
         facts = name, column, kind.whole, own, test.margin, printed, rest
         freedom = math.inf if kind.counted else 0.0
         yield Difference(float(own.mean()), 0.0, freedom, *facts, exact=kind.counted)

@@ -5,13 +5,13 @@ the score rule, changes. All only from its file, the methods' fields and the rec
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from operator import attrgetter
 
 import pandas as pd
 import torch
 
 from fedrepro import methods as registry
 from fedrepro import papers
-from fedrepro.base.protocol import Protocol
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
 from fedrepro.quantities.noise import tested_images
@@ -26,6 +26,7 @@ from fedrepro.report.verdicts import beside
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
 TRAINING = ("rounds", "local epochs", "learning rate")
+_training = attrgetter("rounds", "local_epochs", "optimizer.lr")  # of a protocol
 RULES = {
     "last": "last round",
     "last5": "mean of the last five",
@@ -140,13 +141,9 @@ def own_training(paper: str, dataset: str) -> pd.DataFrame:
             labels[_training(arm.protocol)].append(arm.label)
         labels.pop(_training(one.protocol(dataset, "reduced", table)), None)
         for training, own in labels.items():
-            rows.append((table, *training, "all" if len(own) == len(arms) else ", ".join(own)))
+            names = "all" if len(own) == len(arms) else ", ".join(own)
+            rows.append((table, *map(as_text, training), names))
     return pd.DataFrame(rows, columns=["table", *TRAINING, "rows"]).set_index("table")
-
-
-def _training(protocol: Protocol) -> tuple[str, ...]:
-    settings = protocol.rounds, protocol.local_epochs, protocol.optimizer.lr
-    return tuple(map(as_text, settings))
 
 
 # What was run.

@@ -75,11 +75,9 @@ def checked(paper: Paper) -> pd.DataFrame:
 def averages(paper: Paper) -> pd.DataFrame:
     """One row per printed average accuracy that is not the mean of its row's other numbers."""
     rows = []
-    for table in paper.tables:
+    for table in (t for t in paper.tables if "avg" in t.columns and len(t.columns) > 2):
         columns = [column for column in table.columns if column != "avg"]
-        if table.unit not in ("percent", "fraction") or len(columns) in (1, len(table.columns)):
-            continue
-        for method in table.rows:
+        for method in table.rows if table.unit in ("percent", "fraction") else ():
             average, *others = (_cell(table, method, column)[0] for column in ("avg", *columns))
             if "-" not in (average, *others) and not average_fits(others, average):
                 mean = round(float(np.mean([float(other) for other in others])), 3)
@@ -136,14 +134,12 @@ def _stds(total: int, images: int, evaluations: int, ddof: int, most: float) -> 
     """Deviations, up to a size, of all sets of accuracies with a given total of right answers."""
     if evaluations == 1:
         return ()
-    reach = ceil(most * images / 100 * sqrt(evaluations))
-    middle = total / evaluations
-    steps = np.arange(floor(middle) - reach, ceil(middle) + reach + 1)
-    steps = steps[(steps >= 0) & (steps <= images)]
+    reach, middle = ceil(most * images / 100 * sqrt(evaluations)), total / evaluations
+    steps = range(max(0, floor(middle) - reach), min(images, ceil(middle) + reach) + 1)
     # All except the last are free: their sum and sum of squares, as sets of whole numbers.
     sums = {(0, 0)}
     for _ in range(evaluations - 1):
-        sums = {(s + int(k), q + int(k) ** 2) for s, q in sums for k in steps}
+        sums = {(s + k, q + k**2) for s, q in sums for k in steps}
     squares = {q + (total - s) ** 2 for s, q in sums if 0 <= total - s <= images}
     spread = (np.array(sorted(squares)) - total**2 / evaluations) / (evaluations - ddof)
     found = 100 / images * np.sqrt(np.maximum(spread, 0))

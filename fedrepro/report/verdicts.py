@@ -18,14 +18,13 @@ from fedrepro.report.results import Results
 from fedrepro.report.text import CELL_KEYS, markdown
 
 TOLERANCE = 2.0  # percentage points
-TOLERANCES = {  # by unit; other units have none
-    **dict.fromkeys(("percent", "percentage points"), TOLERANCE),
-    "fraction": TOLERANCE / 100,
-}
+TOLERANCES = {"percent": TOLERANCE, "percentage points": TOLERANCE, "fraction": TOLERANCE / 100}
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
 ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0
 FOREIGN = "an average over other domains than the printed one"
+Row = Mapping[str, Any]  # as from `Study.cells`
+Place = tuple[str, str | None, str, str]  # data set, scale, method, column
 COLUMNS = (*CELL_KEYS, "valid", "unit", "caveats", "standin", "authors", "contradicted")
 
 RULES: tuple[tuple[Word, str], ...] = (
@@ -97,7 +96,7 @@ def rules_markdown() -> str:
 def build_table(
     paper: Paper,
     table: str,
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Row],
     scales: Collection[str | None] | None = None,
 ) -> pd.DataFrame:
     """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs, with
@@ -114,7 +113,7 @@ def build_table(
     covered = {(cell.method, cell.column) for cell in shown}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     missing = [
-        _Cell(paper, table, (dataset, None, *place), ())
+        _Cell(_printed(paper, table, *place), (dataset, None, *place), ())
         for place in product(printed.rows, printed.columns)
         if place not in covered
     ]
@@ -136,23 +135,15 @@ class _Cell:
     `cells` gives them, by row. refused: why it has no verdict. foreign: it averages other domains
     than the printed one. one_image: what one image moves it by."""
 
-    def __init__(
-        self,
-        paper: Paper,
-        table: str,
-        place: tuple[str, str | None, str, str],
-        rows: Sequence[Mapping[str, Any]],
-    ) -> None:
-        self.paper, self.table = paper.name, table
+    def __init__(self, printed: dict[str, Any], place: Place, rows: Sequence[Row]) -> None:
+        self.printed, self.row = printed, place[:3]
         self.dataset, self.scale, self.method, self.column = place
-        self.row = place[:3]
-        self.printed = _printed(paper, table, self.method, self.column)
         values = [row["value"] for row in rows if row["value"] is not None]
         self.reached = [value for value in values if not math.isnan(value)]
         self.seeds, self.valid = len(rows), len(self.reached)
         self.ours = fmean(self.reached) if self.reached else None
         self.ours_std = stdev(self.reached) if len(self.reached) > 1 else None
-        last: Mapping[str, Any] = rows[-1] if rows else {}
+        last: Row = rows[-1] if rows else {}
         self.name = last.get("of", last.get("column", ""))
         self.one_image = last.get("one_image", 0.0)
         some = {key for row in rows for key, value in row.items() if value}
@@ -180,15 +171,18 @@ class _Cell:
         return self.difference is not None and abs(self.difference) <= room
 
 
-def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
+def _collect(paper: Paper, table: str, rows: Iterable[Row]) -> list[_Cell]:
     """Our cells. With a stand-in column, the row's average is a stand-in too, and the others are
     marked; with a subset or a column that the paper does not print, the average has no verdict."""
-    given: dict[tuple[str, str, str, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    given: dict[Place, dict[int, Row]] = defaultdict(dict)
     for one in rows:
         column = paper.column(table, one["column"]) or one["column"]
         place = one["dataset"], one["scale"], one["method"], column
         given[place][one["seed"]] = one  # the last one, where a run was repeated
-    found = [_Cell(paper, table, place, [*seeds.values()]) for place, seeds in given.items()]
+    found = [
+        _Cell(_printed(paper, table, *place[2:]), place, [*seeds.values()])
+        for place, seeds in given.items()
+    ]
     for row in {cell.row for cell in found}:
         cells = [cell for cell in found if cell.row == row]
         beside = any(cell.standin for cell in cells)
@@ -209,7 +203,8 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
     authors' files, and whether it contradicts the printed one. Where it is asked for, ratios."""
     printed, filed = paper.table(table), paper.filed
     found: dict[str, Any] = dict.fromkeys(("published", "published_std", "authors"))
-    found |= {"unit": printed.unit_of(column), "decimals": 0, "contradicted": False}
+    found |= {"paper": paper.name, "table": table, "unit": printed.unit_of(column)}
+    found |= {"decimals": 0, "contradicted": False}
     if (cell := printed.cell(method, column)) is not None:
         found["published"] = cell.value
         found["published_std"] = cell.std if printed.std_over == "trials" else None
@@ -217,8 +212,7 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
         if filed is not None:
             found["authors"] = filed.value(table, method, column)
             found["contradicted"] = contradicts(found["authors"], cell.printed)
-    own = (e.relative_to for e in paper.experiments if e.table == table)
-    if reference := next(own, None):
+    if reference := next((e.relative_to for e in paper.experiments if e.table == table), None):
         bases = {"published": printed.values(column).get(reference)}
         bases["authors"] = filed.value(table, reference, column) if filed is not None else None
         for key, base in bases.items():
