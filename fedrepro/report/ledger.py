@@ -261,15 +261,11 @@ def each_rule(found: Results, experiment: str) -> str:
 
 
 def _by_rule(found: Results, experiment: str, methods: list[str], title: str, column: str) -> str:
-    rows = [
-        (result.label, rule, value)
-        for *_, result in found.runs(experiment)
-        for rule, value in _read(result.record, column).items()
-    ]
-    frame = pd.DataFrame(rows, columns=["method", "rule", "value"])
-    seeds = frame.groupby(["method", "rule"]).value
-    means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
-    means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs its images for every method
+    runs = [result for *_, result in found.runs(experiment)]
+    frame = pd.DataFrame({"method": one.label, **_read(one.record, column)} for one in runs)
+    seeds = frame.groupby("method")
+    means, stds = seeds.mean().loc[methods], seeds.std().loc[methods]
+    means = means.dropna(axis=1)  # a rule needs its images for every method
     ranks, columns = means.round(9).rank(ascending=False), {}
     head, unit = READ[found.paper.experiment(experiment).kind][column]
     for rule in means:
