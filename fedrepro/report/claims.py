@@ -258,12 +258,10 @@ def answers(
     spent: Callable[[Row], float] = lambda _: 0.0,
     missing: Callable[[Part], str] = lambda _: "runs",
 ) -> list[Answer]:
-    """The answers to every claim of a paper, from the numbers of recorded runs.
-
-    cells: the columns `CELL`; table is the experiment, method the row.
-    gains: `Results.late_gains`. images: variance of a difference over test images. spent: hours of
-    one seed of a row. missing: what a part without runs, or with runs of earlier settings, needs.
-    """
+    """The answers to every claim of a paper, from our numbers. cells: the columns `CELL`; table is
+    the experiment, method the row. gains: `Results.late_gains`. images: variance of a difference
+    over test images. spent: hours of one seed of a row. missing: what a part needs that has no
+    runs, or some of earlier settings."""
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
     cells = cells.reindex(columns=CELL)
     old = set(cells.loc[cells.past.eq(True), CELL[:4]].itertuples(index=False, name=None))
@@ -298,9 +296,8 @@ def _judge(parts: Sequence[Part]) -> None:
 
 
 def _estimate(parts: Sequence[Part], images: Images) -> None:
-    """Give the differences of a claim their errors. The spread over seeds is that of all its
-    accuracies, or of all of a column, on a data set at a scale, also for one seed of a larger
-    scale."""
+    """Give a claim's differences their errors. The spread over seeds is that of all its accuracies,
+    or of one column, on a data set at a scale, also for one seed of a larger scale."""
     pools: dict[tuple[object, ...], list[pd.Series]] = defaultdict(list)
     for part in parts:
         for one in part.differences:

@@ -103,11 +103,9 @@ def build_table(
     or without a printed number; then the printed cells without runs.
 
     rows: from `Study.cells` of the table's experiments, one per (method, column, seed), the value
-    in the column's unit, None or NaN if there is none. For an experiment with ``relative_to``
-    values are ratios to that row, and so are the published ones. scales: those to show; a verdict
-    may need the spread of another one. standin: the column is a stand-in, or an average that
-    contains one. earlier: the word of the rules before today's.
-    """
+    in the column's unit, None or NaN if there is none; ratios, also the published ones, for an
+    experiment with ``relative_to``. scales: those to show; a verdict may need the spread of another
+    one. standin: of a stand-in, or an average with one. earlier: the word of the rules before."""
     printed, cells = paper.table(table), _collect(paper, table, rows)
     shown = [cell for cell in cells if scales is None or cell.scale in scales]
     covered = {(cell.method, cell.column) for cell in shown}
