@@ -53,7 +53,7 @@ def word(
     others, freedom = rng.normal(0, spread, (given.rows, 3)), 2.0 * given.rows + seeds - 1
     squares = others.var(axis=1).sum() * 3 + ours.var() * seeds
     pooled = squares / freedom, freedom  # its own row is one of the pool
-    facts = {"pooled": pooled, "images": drawn, "theirs": drawn, "tolerance": 2.0}
+    facts = {"pooled": pooled, "images": 2 * drawn, "tolerance": 2.0}
     std = float(theirs.std(ddof=1)) if given.usable else None
     found = compared(float(theirs.mean()), std, given.trials, ours.tolist(), **facts)
     assert found is not None

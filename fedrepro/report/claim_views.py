@@ -4,7 +4,7 @@ import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from html import escape
 
@@ -15,10 +15,9 @@ from matplotlib.transforms import blended_transform_factory
 from fedrepro import papers
 from fedrepro.base.files import CHECKOUT
 from fedrepro.papers import Paper
-from fedrepro.quantities.base import get
 from fedrepro.report import views
 from fedrepro.report.claims import Answer, Part, Word, of_recorded
-from fedrepro.report.comparison import LEVEL, Difference
+from fedrepro.report.comparison import LEVEL
 from fedrepro.report.leaderboard import in_short
 from fedrepro.report.picture import OURS, PAPER, SMALL, Picture, label_axes, single
 from fedrepro.report.results import FLAT, Results, recorded
@@ -27,6 +26,7 @@ from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 PICTURE = "main-claims.png"
+HEAD = ["where", "answer", "what was compared"]
 RULES: tuple[tuple[Word, str], ...] = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
@@ -65,8 +65,8 @@ NOTES = (
     "is no answer to a claim: at scale reduced a lead may have another size.",
     "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
     "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
-    "Where some seeds of a row have the settings of the paper's file today, its seeds of "
-    "earlier settings are left out, here and in the tables (since 2026-11-26).",
+    "Where some seeds of a row have the settings of the paper's file today, its seeds of earlier "
+    "settings are left out, here and in the tables (since 2026-11-26).",
     "A test without runs, or with runs of earlier settings, names the command that trains three "
     "seeds of its rows, and the hours: the operations that `fedrepro campaign --list` estimates, "
     "with a tuned setting's trials, at the mean speed of the paper's recorded runs of that scale, "
@@ -102,10 +102,8 @@ def answers(found: Results) -> Html:
     rows = {}
     for one in of_recorded(found.paper.name):
         answer = badge(one.verdict, shown=one.answer)
-        rows[escape(one.claim.claim)] = {
-            "where": escape(one.claim.where),
-            "answer": f'<a href="{CLAIMS}#{one.paper}-{one.claim.id}">{answer}</a>',
-        }
+        link = f'<a href="{CLAIMS}#{one.paper}-{one.claim.id}">{answer}</a>'
+        rows[escape(one.claim.claim)] = escape(one.claim.where), link
     return _table(found.paper, rows)
 
 
@@ -117,12 +115,12 @@ def shown(name: str) -> Html:
         lines = [f"{badge(p.verdict)} " * bool(one.parts[1:]) + escape(p.result) for p in one.parts]
         left = [escape(f"{p.place}: {p.missing}") for p in one.parts if p.missing]
         ends = [folded("What would decide it", _lines(dict.fromkeys(left)))] if left else []
-        rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = {
-            "where": escape(one.claim.where),
-            "answer": badge(one.verdict, shown=one.answer),
-            "what was compared": _lines(lines or [escape(one.claim.untested)])
+        rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = (
+            escape(one.claim.where),
+            badge(one.verdict, shown=one.answer),
+            _lines(lines or [escape(one.claim.untested)])
             + "".join([*ends, links(one), _commands(one)]),
-        }
+        )
     return _table(papers.load(name), rows)
 
 
@@ -130,25 +128,22 @@ def _lines(texts: Iterable[str]) -> str:
     return "".join(f"<p>{text}</p>" for text in texts)
 
 
-def _table(paper: Paper, rows: Mapping[str, Mapping[str, str]]) -> Html:
+def _table(paper: Paper, rows: Mapping[str, Sequence[str]]) -> Html:
     """A table of HTML texts, one row per claim."""
-    frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="claim")
+    frame = pd.DataFrame(rows, HEAD[: max(map(len, rows.values()), default=0)]).T
     label = f"claims of {paper.short} and answers"
-    return Html(styled(frame, "protocol prose claims", label), label)
+    return Html(styled(frame.rename_axis(columns="claim"), "protocol prose claims", label), label)
 
 
 def _commands(one: Answer) -> str:
     lines = [
-        f"fedrepro sweep {one.paper} --experiment {name} --dataset {part.dataset} "
-        f"--scale {part.scale} --seeds 0-{part.seeds - 1}"
+        f"<code>fedrepro sweep {one.paper} --experiment {escape(name)} --dataset {part.dataset} "
+        f"--scale {part.scale} --seeds 0-{part.seeds - 1}</code>"
         for part in one.parts
         for name in (part.test.experiment, part.test.against)
         if part.seeds and name
     ]
-    if not lines:
-        return ""
-    again = "<br>".join(f"<code>{escape(line)}</code>" for line in dict.fromkeys(lines))
-    return folded("Run it again", again)
+    return folded("Run it again", "<br>".join(dict.fromkeys(lines))) if lines else ""
 
 
 # From a claim to what is behind it: the printed table beside ours, the figures, and the runs.
@@ -164,16 +159,16 @@ def links(one: Answer) -> str:
 
 
 def _part(name: str, part: Part) -> Iterator[str]:
-    least, paper = part.weakest, papers.load(name)
-    rows = [(used, row) for used, *_, row in part.rows(least.other if least is not None else "")]
+    paper, other = papers.load(name), part.weakest.other if part.differences else ""
+    rows = [(used, row) for used, *_, row in part.rows(other)]
     for experiment in dict.fromkeys(used for used, _ in rows):
         yield from _linked(name, experiment, part.dataset)
-    if least is None:
+    if not part.differences:
         return
     for experiment, row in dict.fromkeys([(part.test.experiment, part.test.better), *rows]):
-        table = paper.experiment(experiment).table
-        shown = paper.column(table, least.column) if table else None
-        cell = part.dataset, part.scale, row, shown or least.column
+        table, column = paper.experiment(experiment).table, part.weakest.column
+        shown = paper.column(table, column) if table else None
+        cell = part.dataset, part.scale, row, shown or column
         if runs := _runs(name, experiment).get(cell):
             yield f'<a href="{runs}">runs of {escape(row)}{_on(part.dataset)}</a>'
 
@@ -199,17 +194,12 @@ def _runs(paper: str, experiment: str) -> dict[tuple[str, str, str, str], str]:
 
 def _figures(one: Answer) -> Iterator[str]:
     """Links to the headings that name the figures of a claim."""
-    headings = [
-        (page, line.lstrip("# "))
-        for page, text in _sources(one.paper).items()
-        for line in text.splitlines()
-        if line.startswith("##")
-    ]
-    names = [*one.claim.experiments, *(part.test.experiment for part in one.parts)]
-    for number in dict.fromkeys(re.findall(r"^figure-(\d+[a-z]?)", "\n".join(names), re.MULTILINE)):
-        for page, title in headings:
-            if re.search(rf"\(Figures? [^)]*\b{number}\b", title):
-                slug = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")  # as Sphinx makes it
+    names = "\n".join([*one.claim.experiments, *(part.test.experiment for part in one.parts)])
+    for number in dict.fromkeys(re.findall(r"^figure-(\d+[a-z]?)", names, re.MULTILINE)):
+        heading = re.compile(rf"^##+ *(.*\(Figures? [^)\n]*\b{number}\b.*)", re.MULTILINE)
+        for page, text in _sources(one.paper).items():
+            if title := heading.search(text):
+                slug = re.sub("[^a-z0-9]+", "-", title[1].lower()).strip("-")  # as Sphinx makes it
                 yield f'<a href="{page}#{slug}">Figure {number}</a>'
                 break
 
@@ -224,66 +214,55 @@ def _sources(paper: str) -> dict[str, str]:
     }
 
 
-# The main claims: of each data set, the lead that supports the claim least.
+# The main claims.
 
 
-@dataclass(frozen=True)
-class Lead:
-    """Of a claim's row over another or a number, on one data set. least, larger (`Part.larger`): in
-    points, if they are accuracies."""
+def leads(parts: Sequence[Part]) -> list[Part]:
+    """Of each data set that a claim was run on, the part with the lead that supports it least; its
+    accuracies in points."""
+    ran = [part for part in parts if part.differences]
+    of = {part.dataset: [p for p in ran if p.dataset == part.dataset] for part in ran}
+    return [_in_points(max(own, key=lambda part: part.weakest.p)) for own in of.values()]
 
-    part: Part
-    least: Difference
-    unit: str
-    larger: Difference | None
 
-    @property
-    def shown(self) -> tuple[str, str]:
-        """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
-        test, least, larger = self.part.test, self.least, self.part.larger
-        over, form = f"{self.unit} over ", "+.1f"
-        if test.lower:
-            over, form = f"{self.unit} less than ", ".1f"
+def _in_points(part: Part) -> Part:
+    differences, names = [], ("mean", "error", "margin", "printed")
+    for one in part.differences:
+        known = {name: getattr(one, name) for name in names}
+        by = 100 / one.whole if one.whole else 1
+        scaled = {name: by * value for name, value in known.items() if value is not None}
+        differences.append(replace(one, **scaled))
+    larger = part.larger and _in_points(part.larger)
+    return replace(part, differences=tuple(differences), larger=larger)
+
+
+def _words(paper: Paper, part: Part) -> tuple[str, str]:
+    """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
+    test, least, larger, unit = part.test, part.weakest, part.larger, ""
+    if not least.whole and (table := paper.experiment(test.experiment).table):
+        unit = f" {paper.table(table).unit}".replace(" factor", " times")
+    over, form = f"{unit} over ", "+.1f"
+    if test.lower:
+        over, form = f"{unit} less than ", ".1f"
+    if test.above is not None:
+        over, form = f"{unit}; claimed: {'below' if test.lower else 'above'} ", ".4g"
+
+    def value(lead: float) -> str:
         if test.above is not None:
-            over, form = f"{self.unit}; claimed: {'below' if test.lower else 'above'} ", ".4g"
+            lead = test.above + (-lead if test.lower else lead)
+        return f"{lead:{form}}".replace("-", MINUS)
 
-        def value(lead: float) -> str:
-            if test.above is not None:
-                lead = test.above + (-lead if test.lower else lead)
-            return f"{lead:{form}}".replace("-", MINUS)
-
-        ours = value(least.mean)
-        if least.interval is not None:
-            ours += " [{}, {}]".format(*map(value, least.interval))
-        ours += over + least.other
-        ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
-        ours += "; still rising" * bool(self.part.rising)
-        ours += "; earlier settings" * bool(self.part.past)
-        if larger is not None and (one := self.larger) is not None:
-            ours += f"; scale {larger.scale}, {larger.runs}: {value(one.mean)}{over}{one.other}"
-        return "" if least.printed is None else value(least.printed) + self.unit, ours
-
-
-def leads(paper: Paper, parts: Sequence[Part]) -> list[Lead]:
-    """One for each data set that a claim was run on."""
-    found: dict[str, Lead] = {}
-    for part in parts:
-        least = part.weakest
-        if least is None or (part.dataset in found and found[part.dataset].least.p >= least.p):
-            continue
-        spec = paper.experiment(part.test.experiment)
-        whole, larger = get(spec.kind).whole, part.larger.weakest if part.larger else None
-        if whole:
-            least, larger = _in_points(least, whole), larger and _in_points(larger, whole)
-        unit = f" {paper.table(spec.table).unit}" if spec.table and not whole else ""
-        unit = unit.replace(" factor", " times")
-        found[part.dataset] = Lead(part, least, unit, larger)
-    return list(found.values())
-
-
-def _in_points(one: Difference, whole: float) -> Difference:
-    names = ("mean", "error", "margin") + ("printed",) * (one.printed is not None)
-    return replace(one, **{name: 100 / whole * getattr(one, name) for name in names})
+    ours = value(least.mean)
+    if least.interval is not None:
+        ours += " [{}, {}]".format(*map(value, least.interval))
+    ours += over + least.other
+    ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
+    ours += "; still rising" * bool(part.rising)
+    ours += "; earlier settings" * bool(part.past)
+    if larger is not None:
+        ours += f"; scale {larger.scale}, {larger.weakest.runs}: {value(larger.weakest.mean)}"
+        ours += over + larger.weakest.other
+    return "" if least.printed is None else value(least.printed) + unit, ours
 
 
 def main() -> list[tuple[Paper, Answer]]:
@@ -292,13 +271,13 @@ def main() -> list[tuple[Paper, Answer]]:
     return [(paper, one) for paper, one in found if one.claim.main]
 
 
-def _rows() -> list[tuple[str, Lead | None]]:
+def _rows() -> list[tuple[str, Part | None]]:
     """Every claim, and under it its data sets with their leads that have an interval."""
-    rows: list[tuple[str, Lead | None]] = []
+    rows: list[tuple[str, Part | None]] = []
     for paper, one in main():
-        if own := [lead for lead in leads(paper, one.parts) if lead.least.interval]:
+        if own := [part for part in leads(one.parts) if part.weakest.interval]:
             rows.append((f"{paper.short}: {one.claim.main}", None))
-            rows += [(dataset_name(lead.part.dataset), lead) for lead in own]
+            rows += [(dataset_name(part.dataset), part) for part in own]
     return rows
 
 
@@ -306,23 +285,23 @@ def drawn() -> Picture:
     """The leads. Hollow: rising curves, or rows of earlier settings."""
     rows = _rows()
     figure, ax = single(1.1 + 0.23 * len(rows))
-    for place, (name, lead) in enumerate(rows):
-        if lead is None:
+    for place, (name, part) in enumerate(rows):
+        if part is None:
             at = blended_transform_factory(figure.transFigure, ax.transData)
             text = ax.text(0.015, place, name, transform=at, va="center", size=SMALL, zorder=3)
             text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
             text.set_in_layout(False)
             continue
-        least = lead.least
+        least = part.weakest
         if least.printed is not None:
             ax.plot(least.printed, place, "D", color=PAPER, markersize=8)
         ax.hlines(place, *least.between(), color=OURS, linewidth=2)
-        ax.plot(least.mean, place, "o", color=OURS, mfc=OURS if lead.part.settled else "white")
+        ax.plot(least.mean, place, "o", color=OURS, mfc=OURS if part.settled else "white")
     ax.plot([], [], "o-", color=OURS, label="ours, 95 %")
     ax.plot([], [], "o", color=OURS, mfc="white", label="still rising, or earlier settings")
     ax.plot([], [], "D", color=PAPER, markersize=8, label="printed")
     ax.axvline(0, color=PAPER, linewidth=1)
-    places = [place for place, (_, lead) in enumerate(rows) if lead]
+    places = [place for place, (_, part) in enumerate(rows) if part]
     ax.set_yticks(places, [rows[place][0] for place in places])
     ax.tick_params(axis="y", length=0)
     ax.set_ylim(len(rows) - 0.5, -0.7)
@@ -335,14 +314,14 @@ def drawn() -> Picture:
 
 def caption() -> str:
     """The picture in words."""
-    found = [lead for _, lead in _rows() if lead is not None]
-    intervals = [lead.least.between() for lead in found]
+    found = [part for _, part in _rows() if part is not None]
+    intervals = [part.weakest.between() for part in found]
     above, below = sum(low > 0 for low, _ in intervals), sum(high < 0 for _, high in intervals)
     return (
         f"Main claims on their data sets, {len(found)} rows: our lead over the rival that supports "
         f"the claim least, with its 95 % interval, beside the printed lead, in points. Ours is "
         f"above 0 in {above}, below 0 in {below}, not told from 0 in "
-        f"{len(found) - above - below}; in {sum(bool(lead.part.rising) for lead in found)} the "
+        f"{len(found) - above - below}; in {sum(bool(part.rising) for part in found)} the "
         "curves still rise"
     )
 
@@ -355,13 +334,11 @@ def main_claims(page: str, pictures: str) -> str:
     rows = []
     for paper, one in main():
         answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
-        every = leads(paper, one.parts)
-        lead = max(every, key=lambda lead: lead.least.weakness, default=None)
         found = ("", "", "", "not run")
-        if lead is not None:
-            counted = ", counted" * all(d.exact for d in lead.part.differences)
-            where = dataset_name(lead.part.dataset)
-            found = (lead.part.scale + counted, where, *lead.shown)
+        if every := leads(one.parts):
+            part = max(every, key=lambda part: part.weakest.weakness)
+            scale = part.scale + ", counted" * all(d.exact for d in part.differences)
+            found = (scale, dataset_name(part.dataset), *_words(paper, part))
         rows.append((paper.short, one.claim.main, answer, *found))
     order = in_short(recorded("common"), "methods", page.replace("claims", "common"))
     picture = f"![{caption()}]({pictures}/{PICTURE})\n"

@@ -17,7 +17,6 @@ from joblib import Memory
 from fedrepro.base.files import ANSWERS
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.accuracy import Noise, combined
-from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours
 from fedrepro.records import Record
 from fedrepro.report.comparison import (
@@ -39,12 +38,10 @@ CELL = ["table", "dataset", "scale", "method", "column", "seed", "value", "stand
 
 @dataclass
 class Part:
-    """One test of a claim on one data set. differences: none where nothing was run. rising, past:
-    rows that are not flat yet, and rows trained with earlier settings; both leave it open. needed:
-    the runs that are missing, and their cost. hours: of one core, that one seed of its rows took.
-    larger: the same test at a larger scale with one seed or without some rows, which is no answer.
-    lacking: these rows.
-    """
+    """One test of a claim on one data set. differences: none where nothing was run. lacking: rows
+    that were not. rising, past: rows that are not flat yet, or have earlier settings; both leave it
+    open. hours: of one core, for one seed of its rows. needed: the missing runs, and their cost.
+    larger: the same test at a larger scale with one seed or lacking rows, which is no answer."""
 
     test: Comparison
     dataset: str = ""
@@ -85,28 +82,25 @@ class Part:
         return self.settled and (self.seeds > 1 or all(one.exact for one in self.differences))
 
     @property
-    def weakest(self) -> Difference | None:
-        return max(self.differences, key=lambda d: d.weakness, default=None)
+    def weakest(self) -> Difference:
+        return max(self.differences, key=lambda d: d.weakness)
 
     @property
     def place(self) -> str:
-        """Where it was or is to be made."""
         dataset = self.dataset or self.test.dataset
         return self.test.experiment + (f" on {dataset}" if dataset else "")
 
     @property
     def why(self) -> str:
-        """One line: the comparison, and what is missing."""
         return "; ".join(filter(None, (self.result, self.missing)))
 
     @property
     def result(self) -> str:
         """The comparison, and what stands against an answer."""
-        said, one = self.place, self.weakest
-        if one is None:
-            return f"{said}: not run"
-        said += f", {self.scale}, {'counted' if one.exact else self.runs}: "
-        said += self._lead(one) + _between(one)
+        if not self.differences:
+            return f"{self.place}: not run"
+        said, one = f"{self.place}, {self.scale}, ", self.weakest
+        said += f"{'counted' if one.exact else one.runs}: {self._lead(one)}"
         said += f", has to be above {one.margin:+.3g}" * bool(one.margin)
         if one.exact:
             return said
@@ -119,64 +113,53 @@ class Part:
         said += "".join(f"; {why}: {', '.join(rows)}" for why, rows in lists.items() if rows)
         if self.seeds == 1:
             said += "; one seed is no answer" if one.interval else "; one seed has no interval"
-        if self.larger is not None and (more := self.larger.weakest) is not None:
+        if self.larger is not None:
             without = " without " * bool(self.larger.lacking) + ", ".join(self.larger.lacking)
-            said += f"; at scale {self.larger.scale}, {self.larger.runs}{without}: "
-            said += f"{self.larger._lead(more)}{_between(more)} with the spread of these runs"
+            said += f"; at scale {self.larger.scale}, {self.larger.weakest.runs}{without}: "
+            said += f"{self._lead(self.larger.weakest)} with the spread of these runs"
         return said
 
     @property
     def missing(self) -> str:
-        """What would answer an open test: the lead that such runs detect, and further runs."""
-        one = self.weakest
-        if one is None:
-            return f"what is missing: {self.needed}"
-        if one.exact or self.verdict != "open":
+        """What would answer an open test: the lead that such runs detect, and what it takes to show
+        one of the printed size, else of two points."""
+        said = "what is missing: "
+        if not self.differences:
+            return said + self.needed
+        if (one := self.weakest).exact or self.verdict != "open":
             return ""
         if one.interval is None:
-            said = f"what is missing: {'longer runs and ' * bool(self.rising)}more seeds"
+            said += f"{'longer runs and ' * bool(self.rising)}more seeds"
             return said + f", {hours(self.hours)} of one core each" * bool(self.hours)
         seen = f"these runs can detect a lead of {one.least_seen:.3g} or more (80 % power)"
-        return "; ".join(filter(None, (seen, self._cost(one))))
-
-    @property
-    def runs(self) -> str:
-        count = len(self.weakest.gaps) if self.weakest is not None else 0
-        return f"{count} seed{'s' * (count > 1)}"
+        if self.past:
+            return f"{seen}; {said}runs of today's settings: {self.needed}"
+        if self.rising:
+            twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
+            return f"{seen}; {said}longer runs" + twice * bool(self.hours)
+        lead, words = one.aim
+        if not lead > one.margin:
+            return seen
+        if (seeds := one.seeds_for(lead)) is None:
+            seen += f"; no number of seeds can detect {words}"
+            return f"{seen}: the part of the test images remains"
+        if seeds <= self.seeds:
+            return f"{seen}; these runs would likely have shown {words}"
+        more = hours((seeds - self.seeds) * self.hours)
+        return f"{seen}; {words} needs {seeds} seeds: another {more} of one core"
 
     def _lead(self, one: Difference) -> str:
         more, less = (self.test.better, one.other)[:: -1 if self.test.lower else 1]
-        return f"{more} minus {less} ({one.column}) {one.mean:+.3g}"
+        said = f"{more} minus {less} ({one.column}) {one.mean:+.3g}"
+        return said if one.interval is None else said + " [{:.3g}, {:.3g}]".format(*one.interval)
 
     @property
     def outside(self) -> bool | None:
         """Whether the printed lead lies outside our interval of the weakest one. None where no lead
         is printed, or the runs are not settled."""
-        one = self.weakest
-        if one is None or one.interval is None or one.printed is None or not self.answers:
+        if not self.answers or (one := self.weakest).interval is None or one.printed is None:
             return None
         return not one.interval[0] <= one.printed <= one.interval[1]
-
-    def _cost(self, one: Difference) -> str:
-        """What it takes to show a lead of the printed size, else of two points."""
-        if self.past:
-            return f"what is missing: runs of today's settings: {self.needed}"
-        if self.rising:
-            twice = f"; twice the rounds take {hours(2 * self.seeds * self.hours)} of one core"
-            return "what is missing: longer runs" + twice * bool(self.hours)
-        lead, words = one.aim
-        if not lead > one.margin:
-            return ""
-        if (seeds := one.seeds_for(lead)) is None:
-            return f"no number of seeds can detect {words}: the part of the test images remains"
-        if seeds <= self.seeds:
-            return f"these runs would likely have shown {words}"
-        more = hours((seeds - self.seeds) * self.hours)
-        return f"{words} needs {seeds} seeds: another {more} of one core"
-
-
-def _between(one: Difference) -> str:
-    return " [{:.3g}, {:.3g}]".format(*one.interval) if one.interval is not None else ""
 
 
 @dataclass(frozen=True)
@@ -214,8 +197,8 @@ class Answer:
 
     def row(self) -> dict[str, Any]:
         """As `fedrepro claims --json` prints it; effect and what follows of the weakest part."""
-        least = (part.weakest for part in self.deciding if part.weakest)
-        weakest = max(least, key=lambda d: d.weakness, default=None)
+        every = (one for part in self.deciding for one in part.differences)
+        least = max(every, key=lambda d: d.weakness, default=None)
         return {
             "paper": self.paper,
             "id": self.claim.id,
@@ -223,11 +206,11 @@ class Answer:
             "where": self.claim.where,
             "scale": self.scale,
             "verdict": self.verdict,
-            "effect": weakest and weakest.mean,
-            "interval": weakest and weakest.interval,
-            "p": weakest.p if weakest and weakest.freedom else None,
-            "printed": weakest and weakest.printed,
-            "least_seen": weakest and weakest.least_seen,
+            "effect": least and least.mean,
+            "interval": least and least.interval,
+            "p": least.p if least and least.freedom else None,
+            "printed": least and least.printed,
+            "least_seen": least and least.least_seen,
             "evidence": [part.why for part in self.parts] or [self.claim.untested],
         }
 
@@ -259,12 +242,11 @@ def _of_recorded(name: str) -> list[Answer]:
     noise = Noise(found.paper.rule)
 
     def images(part: Part, one: Difference) -> float:
-        whole = get(found.paper.experiment(part.test.experiment).kind).whole
-        if not whole:
+        if not one.whole:
             return 0.0
         others = () if part.test.above is not None else (one.other,)
         paired = [[r for s, r in rows[row] if s in one.gaps.index] for row in part.rows(*others)]
-        return whole**2 * noise.variance(paired, one.column)
+        return one.whole**2 * noise.variance(paired, one.column)
 
     def spent(row: Row) -> float:
         took = [(n, hours) for n, r in rows.get(row, ()) if (hours := core_hours(r)) is not None]
@@ -284,19 +266,17 @@ def answers(
     spent: Callable[[Row], float] = lambda _: 0.0,
     missing: Callable[[Part], str] = lambda _: "runs",
 ) -> list[Answer]:
-    """The answers to every claim of a paper, from the numbers of recorded runs.
-
-    cells: the columns `CELL`; table is the experiment, method the row.
-    gains: `Results.late_gains`. images: variance of a difference over test images. spent: hours of
-    one seed of a row. missing: what a part without runs, or with runs of earlier settings, needs.
-    """
+    """The answers to every claim of a paper, from our numbers. cells: the columns `CELL`; table is
+    the experiment, method the row. gains: `Results.late_gains`. images: variance of a difference
+    over test images. spent: hours of one seed of a row. missing: what a part needs that has no
+    runs, or some of earlier settings."""
     rising = {row for row, gain in (gains or {}).items() if gain >= FLAT and row[2] != "paper"}
     cells = cells.reindex(columns=CELL)
     old = set(cells.loc[cells.past.eq(True), CELL[:4]].itertuples(index=False, name=None))
     found = []
     for claim in paper.claims:
         parts = [part for test in claim.tests for part in _compared(paper, test, cells)]
-        _estimate(paper, parts, images)
+        _estimate(parts, images)
         for part in parts:
             others = dict.fromkeys(one.other for one in part.differences)
             rows = part.rows(*others) if others else []
@@ -314,33 +294,27 @@ def _judge(parts: Sequence[Part]) -> None:
     that cannot contradict the claim, whatever its p, is no chance to contradict it wrongly. One
     seed answers nothing, even where the spread of other rows gives it an interval."""
     settled = [part for part in parts if part.answers]
-    every = sorted(
-        (d for part in settled for d in part.differences if d.freedom), key=lambda d: d.reverse
-    )
-    shares = np.array([d.reverse for d in every]) * np.arange(len(every), 0, -1)
-    below = {id(d) for d, p in zip(every, np.maximum.accumulate(shares), strict=True) if p < LEVEL}
+    every = np.sort([d.reverse for part in settled for d in part.differences if d.freedom])
+    below = every[np.maximum.accumulate(every * np.arange(len(every), 0, -1)) < LEVEL]
     for part in settled:
-        if any(id(d) in below for d in part.differences):
+        if any(d.reverse in below for d in part.differences):
             part.verdict = "contradicted"
         elif all(d.p < LEVEL for d in part.differences):
             part.verdict = "holds"
 
 
-def _estimate(paper: Paper, parts: Sequence[Part], images: Images) -> None:
-    """Give the differences of a claim their errors. The spread over seeds is that of all its
-    differences of a unit on a data set at a scale, also for one seed of a larger scale; what is
-    counted has no error."""
-    pools: dict[tuple[str, str, str], list[pd.Series]] = defaultdict(list)
+def _estimate(parts: Sequence[Part], images: Images) -> None:
+    """Give a claim's differences their errors. The spread over seeds is that of all its accuracies,
+    or of one column, on a data set at a scale, also for one seed of a larger scale."""
+    pools: dict[tuple[object, ...], list[pd.Series]] = defaultdict(list)
     for part in parts:
         for one in part.differences:
-            pools[part.dataset, part.scale, one.unit].append(one.gaps)
+            pools[part.dataset, part.scale, one.whole or one.column].append(one.gaps)
 
     def known(part: Part, one: Difference, scale: str) -> Difference:
-        pool = pools[part.dataset, scale, one.unit]
+        pool = pools[part.dataset, scale, one.whole or one.column]
         freedom = pooled_freedom([len(gaps) for gaps in pool])
-        if get(paper.experiment(part.test.experiment).kind).counted:
-            return replace(one, freedom=math.inf, exact=True)
-        if not freedom:
+        if one.exact or not freedom:
             return one
         squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
         spread = squares / sum(len(gaps) - 1 for gaps in pool)
@@ -358,7 +332,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
     """A test on each data set of the paper that holds its rows, at the largest scale that does with
     two seeds or more, else at the largest that does. A larger one stands beside it."""
     rows = cells[cells.table.isin([test.experiment, test.against])]
-    found, counted = [], get(paper.experiment(test.experiment).kind).counted
+    found, others = [], others_of(paper, test)
     for dataset in rows.dataset.unique():
         spec = paper.dataset(dataset)
         if not spec.in_paper or test.dataset not in ("", spec.protocol):
@@ -368,10 +342,10 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
             if differences := tuple(differences_of(paper, test, own)):
                 seen = {one.other for one in differences}
-                lacking = tuple(name for name in others_of(paper, test) if name not in seen)
+                lacking = tuple(name for name in others if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))
         if whole := [one for one in ran if not one.lacking]:
-            part = next((one for one in whole if one.seeds > 1 or counted), whole[0])
+            part = next((one for one in whole if one.answers), whole[0])
             part.larger = ran[0] if part is not ran[0] else None
             found.append(part)
     return found or [Part(test)]

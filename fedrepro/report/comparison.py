@@ -2,19 +2,18 @@
 what a claim's test without runs needs."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import count
+from itertools import count, product
 from statistics import fmean, variance
 from typing import Literal
 
 import pandas as pd
 from scipy.special import stdtrit  # scipy.stats takes a second to import
 
-from fedrepro import papers
 from fedrepro.federated.metrics import CONFIDENCE, ROUNDING, Estimate
-from fedrepro.papers import Comparison, Paper
+from fedrepro.papers import Arm, Comparison, Paper
 from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import get
 from fedrepro.quantities.costs import core_hours, pflop_done, pflop_unread
@@ -67,27 +66,24 @@ def compared(
     *,
     pooled: tuple[float, float] | None = None,
     images: float = 0.0,
-    theirs: float = 0.0,
     tolerance: float = 0.0,
 ) -> Compared | None:
     """Our seeds compared with a printed number; None if no spread is known.
 
     published_std: over so many trials; None where it is not printed or not usable. pooled: variance
-    of one run and its degrees of freedom, for fewer than three seeds. images, theirs: variance of
-    our number and of the printed one over draws of test images.
+    of one run and its degrees of freedom, for fewer than three seeds. images: variance over draws
+    of test images, of our number and of the printed one together.
     """
-    own = pooled if len(ours) < FEWEST else None
-    if own is None and len(ours) > 1:
-        own = variance(ours), float(len(ours) - 1)
-    if own is None:
+    known = pooled if len(ours) < FEWEST else None
+    if known is None and len(ours) < 2:
         return None
-    spread, freedom = own
+    spread, freedom = known or (variance(ours), len(ours) - 1)
     if published_std is None or trials < 2:
         parts = [(spread * (1 / len(ours) + 1 / trials), freedom)]
     else:
         parts = [(spread / len(ours), freedom), (published_std**2 / trials, trials - 1)]
-    error, known = combined(*parts, (images + theirs, math.inf))
-    return Compared(fmean(ours) - published, error, known, tolerance, len(ours) == 1)
+    error, freedom = combined(*parts, (images, math.inf))
+    return Compared(fmean(ours) - published, error, freedom, tolerance, len(ours) == 1)
 
 
 # The claims.
@@ -95,13 +91,13 @@ def compared(
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """A test's better row minus another, in one column: the mean over seeds. gaps: by seed; unit:
-    differences of one unit have one spread; margin: the least that counts; printed: the same
-    difference of printed numbers. rest: of an average with a stand-in, the mean without it."""
+    """A test's better row minus another, in one column: the mean over seeds. whole: as in
+    `Quantity`; gaps: by seed; margin: the least that counts; printed: the same difference of
+    printed numbers. rest: of an average with a stand-in, the mean without it."""
 
     other: str
     column: str
-    unit: str
+    whole: float
     gaps: pd.Series = field(compare=False)
     margin: float
     printed: float | None
@@ -110,6 +106,10 @@ class Difference(Estimate):
     pairs: int = 1  # pooled over this many of them
     images: float = 0.0  # variance of the mean over test images
     exact: bool = False  # whether it is counted
+
+    @property
+    def runs(self) -> str:
+        return f"{len(self.gaps)} seed{'s' * (len(self.gaps) > 1)}"
 
     @property
     def p(self) -> float:
@@ -139,8 +139,7 @@ class Difference(Estimate):
     @property
     def least_seen(self) -> float | None:
         """The smallest difference that such runs tell from the margin with 80 % power."""
-        seen = None if not self.freedom or self.exact else _seen(self.error, self.freedom)
-        return seen if seen is None else self.margin + seen
+        return self.interval and self.margin + _seen(self.error, self.freedom)
 
     @property
     def aim(self) -> tuple[float, str]:
@@ -148,8 +147,8 @@ class Difference(Estimate):
         there is neither."""
         if self.printed is not None:
             return self.printed, "the printed one"
-        whole = {"100": 100.0, "1": 1.0}.get(self.unit, math.nan)
-        return self.margin + whole / 50, f"a lead of {whole / 50:g}"
+        points = self.whole / 50 or math.nan
+        return self.margin + points, f"a lead of {points:g}"
 
     def seeds_for(self, lead: float) -> int | None:
         """How many seeds detect a lead with 80 % power. None if no number does, because of too few
@@ -175,47 +174,41 @@ def printed_lead(paper: Paper, test: Comparison, other: str, column: str) -> flo
     """The printed difference of the same two rows, or from the number to be above, if there is."""
     if test.printed is not None:
         return test.printed
-
-    def value(experiment: str, row: str) -> float | None:
-        table = paper.experiment(experiment).table
+    values = []
+    for name, row in ((test.experiment, test.better), (test.against or test.experiment, other)):
+        table = paper.experiment(name).table
         known = paper.table(table).values(paper.column(table, column) or column) if table else {}
-        return known.get(row)
-
-    ours, theirs = value(test.experiment, test.better), test.above
-    if theirs is None:
-        theirs = value(test.against or test.experiment, other)
+        values.append(known.get(row))
+    ours, theirs = values[0], values[1] if test.above is None else test.above
     if ours is None or theirs is None:
         return None
     return (-1 if test.lower else 1) * (ours - theirs)
 
 
 def differences_of(paper: Paper, test: Comparison, rows: pd.DataFrame) -> Iterator[Difference]:
-    """A test's differences in the cells of one data set and scale, to the rows that are there."""
-    better = _by_seed(rows, test.experiment, test.better)
-    theirs = test.against or test.experiment
+    """A test's differences in the cells of one data set and scale, to the rows that are there; only
+    what is counted has its error."""
+    better, theirs = _by_seed(rows, test.experiment, test.better), test.against or test.experiment
     others = {name: _by_seed(rows, theirs, name) for name in others_of(paper, test)}
-    if better.empty:
-        return
-    sign, whole = -1 if test.lower else 1, get(paper.experiment(test.experiment).kind).whole
+    if test.above is not None:
+        others = {f"{test.above:g}": 0 * better + test.above}
+    kind, sign = get(paper.experiment(test.experiment).kind), -1 if test.lower else 1
     columns = [str(column) for column in better if column != "avg"]
     standins = set(rows.column[rows.standin.eq(True)])
     real = [column for column in columns if column not in standins]
     if test.by not in ("each", "only"):
         names = (test.by,) if isinstance(test.by, str) else test.by
         columns = [name for name in names if name in better][:1]
-    for column in columns:
-        gaps = {name: better[column] - o[column] for name, o in others.items() if column in o}
-        if test.above is not None:
-            gaps = {f"{test.above:g}": better[column] - test.above}
-        for name, by_seed in gaps.items():
-            own = sign * by_seed.dropna()
-            unit = f"{whole:g}" if whole else column
-            facts = name, column, unit, own, test.margin, printed_lead(paper, test, name, column)
-            rest = None
-            if column == "avg" and standins and test.above is None:
-                rest = sign * float((better - others[name])[real].mean(axis=1).mean())
-            if len(own):
-                yield Difference(float(own.mean()), 0.0, 0.0, *facts, rest)
+    for column, (name, other) in product(columns, others.items()):
+        own = sign * (better[column] - other.get(column, math.nan)).dropna()
+        if own.empty:
+            continue
+        printed, rest = printed_lead(paper, test, name, column), None
+        if column == "avg" and standins and test.above is None:
+            rest = sign * float((better - other)[real].mean(axis=1).mean())
+        facts = name, column, kind.whole, own, test.margin, printed, rest
+        freedom = math.inf if kind.counted else 0.0
+        yield Difference(float(own.mean()), 0.0, freedom, *facts, exact=kind.counted)
 
 
 def others_of(paper: Paper, test: Comparison) -> Sequence[str]:
@@ -247,9 +240,11 @@ def needed(
     rows = {name: _rows(paper, test, name) for name in (test.experiment, test.against) if name}
     dataset, costs = dataset or test.dataset or spec.datasets[0], []
     for scale in scales:
-        size, speed = _size(paper, rows, dataset, scale, known), _speed(scale, paper.name)
+        every = [(arm, rows[name]) for name in rows for arm in paper.arms(name, dataset, scale)]
+        size = _size([arm for arm, labels in every if arm.label in labels], known)
+        speed = _speed(scale, paper.name) or _speed(scale)
         cost = "hours not known before the images are read"
-        if size is not None and (speed := speed or _speed(scale, *papers.names())):
+        if size is not None and speed is not None:
             cost = f"about {hours(size / speed)} of one core at {speed:.2g} PFLOP per hour"
         costs.append(f"--scale {scale} ({cost})")
     said = " and ".join(
@@ -263,30 +258,18 @@ def needed(
 
 def _rows(paper: Paper, test: Comparison, name: str) -> list[str]:
     """The labels of an experiment's rows that a test compares: all, unless it names them."""
-    every = paper.arm_specs(name)
-    if test.than == "all" or test.above is not None:
-        return [spec.label for spec in every]
-    named = {test.better, *test.than}
-    return [spec.label for spec in every if named & {spec.label, spec.row}]
+    every, named = paper.arm_specs(name), {test.better, *test.than}
+    whole = test.than == "all" or test.above is not None
+    return [spec.label for spec in every if whole or named & {spec.label, spec.row}]
 
 
-def _size(
-    paper: Paper,
-    rows: Mapping[str, Sequence[str]],
-    dataset: str,
-    scale: str,
-    known: Sequence[Record],
-) -> float | None:
-    """PFLOP of these rows of experiments and of their trials; None if it is not known."""
-    total = 0.0
-    for name, labels in rows.items():
-        for arm in (one for one in paper.arms(name, dataset, scale) if one.label in labels):
-            todo = [(arm.protocol, SEEDS), *((run.protocol, 1) for *_, run in arm.trials())]
-            for protocol, times in todo:
-                if (size := pflop_unread(protocol, known)) is None:
-                    return None
-                total += size * times
-    return total
+def _size(arms: Sequence[Arm], known: Sequence[Record]) -> float | None:
+    """PFLOP of the seeds of some rows and of their trials; None if it is not known."""
+    todo = [(arm.protocol, SEEDS) for arm in arms]
+    todo += [(run.protocol, 1) for arm in arms for *_, run in arm.trials()]
+    sizes = [(pflop_unread(protocol, known), times) for protocol, times in todo]
+    read = [size * times for size, times in sizes if size is not None]
+    return sum(read) if len(read) == len(todo) else None
 
 
 def hours(count: float) -> str:
@@ -295,10 +278,10 @@ def hours(count: float) -> str:
 
 
 @cache
-def _speed(scale: str, *names: str) -> float | None:
-    """PFLOP per hour of one core, of the recorded runs of some papers; None if none has images."""
-    found = [recorded(name).where(scale=scale).runs() for name in names]
-    runs = {one.record.run_id: one.record for runs in found for _, _, one in runs}
+def _speed(scale: str, paper: str | None = None) -> float | None:
+    """PFLOP per hour of one core, of the recorded runs of a paper (default: of all); None if none
+    has images."""
+    runs = {one.record.run_id: one.record for *_, one in recorded(paper).where(scale=scale).runs()}
     known = [(pflop_done(run), core_hours(run)) for run in runs.values()]
     done = [(size, took) for size, took in known if size is not None and took is not None]
     spent = sum(took for _, took in done)

@@ -14,8 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
-from fedrepro.papers import Experiment, Paper
-from fedrepro.papers.schema import Tuning
+from fedrepro.papers import Experiment, Paper, Tuning
 from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
@@ -29,29 +28,28 @@ MEAN = "mean"
 
 
 def ranks(scores: pd.DataFrame) -> pd.DataFrame:
-    """Methods, best mean accuracy first: columns mean, rank, low, high, lowest, highest.
+    """Methods, best mean accuracy first: columns mean, rank (ties share the mean rank), low, high,
+    lowest, highest. scores: one row per method, seed and column (a domain), with value in percent.
 
-    scores: method, seed, column (a domain) and value in percent, one row each. Ties share the mean
-    rank. low, high: what the ranks of all methods lie in at once, with 95 % confidence, were other
-    seeds drawn on these domains; lowest, highest: were the domains drawn, too. A method's rank is
-    as low as the methods that are surely better allow, and as high as those surely worse do.
+    low, high: what the ranks of all methods lie in at once, with 95 % confidence, were other seeds
+    drawn on these domains; lowest, highest: were the domains drawn, too. A method's rank is as low
+    as the methods that are surely better allow, and as high as those surely worse do.
     FedReproError: a method has no value for a seed or a domain of another.
     """
     table = scores.pivot(index="method", columns=["seed", "column"], values="value")
     full = pd.MultiIndex.from_product([scores.seed.unique(), scores.column.unique()])
-    missing = table.reindex(columns=full).isna().any(axis=1)
-    if missing.any():
+    if len(missing := table.index[table.reindex(columns=full).isna().any(axis=1)]):
         raise FedReproError(
-            f"{', '.join(table.index[missing])} have no value for a seed or a domain of others; "
+            f"{', '.join(missing)} have no value for a seed or a domain of others; "
             "run them with the same seeds"
         )
     seeds, domains = (len(level) for level in full.levels)
     values = table[full].to_numpy(float).reshape(len(table), seeds, domains)
     means = values.mean(axis=(1, 2)).round(9)
     found = {"mean": means, "rank": pd.Series(-means).rank().to_numpy()}
-    seeded, both = [values.mean(axis=2)], [values.mean(axis=2), values.mean(axis=1)]
-    for low, high, blocks in (("low", "high", seeded), ("lowest", "highest", both)):
-        lead, sure = means[:, None] - means, apart(*blocks) + 1e-9
+    blocks, lead = [values.mean(axis=2), values.mean(axis=1)], means[:, None] - means
+    for low, high, drawn in (("low", "high", 1), ("lowest", "highest", 2)):
+        sure = apart(*blocks[:drawn]) + 1e-9
         found[low] = 1 + (lead < -sure).sum(axis=1)
         found[high] = len(means) - (lead > sure).sum(axis=1)
     return pd.DataFrame(found, index=table.index).sort_values("rank", kind="stable")
@@ -62,11 +60,10 @@ def apart(*blocks: Any) -> float:
     confidence: Tukey's range of the differences paired over blocks, their spread pooled over the
     methods. blocks: arrays (methods, seeds) or (methods, domains); of two the variances add, with
     Satterthwaite's degrees of freedom, rounded down. Infinite where a method has one block only."""
-    parts, methods = [], 1
+    parts, methods = [], len(blocks[0])
     for values in blocks:
-        methods, drawn = values.shape
-        freedom = (methods - 1) * (drawn - 1)
-        if not freedom:
+        drawn = values.shape[1]
+        if not (freedom := (methods - 1) * (drawn - 1)):
             return np.inf if methods > 1 else 0.0
         rest = values - values.mean(axis=0) - values.mean(axis=1, keepdims=True) + values.mean()
         parts.append((float((rest**2).sum()) / freedom / drawn, freedom))
@@ -130,24 +127,17 @@ def table(found: Results, experiment: str, dataset: str) -> pd.DataFrame:
     order = ranks(frame)
     domains = frame.pivot_table(index="method", columns="column", values="value", sort=False)
     seeds = frame.groupby(["method", "seed"]).value.mean().groupby("method").std()
-    shown = pd.DataFrame(
-        {
-            "rank": order["rank"],
-            "other seeds": [f"{a:g} to {b:g}" for a, b in order[["low", "high"]].values],
-            "other domains too": [
-                f"{a:g} to {b:g}" for a, b in order[["lowest", "highest"]].values
-            ],
-            MEAN: order["mean"].round(1),
-            "std over seeds": seeds.reindex(order.index).round(1),
-        }
-    )
+    shown = order[["rank"]].copy()
+    shown["other seeds"] = [f"{a:g} to {b:g}" for a, b in order[["low", "high"]].values]
+    wider = order[["lowest", "highest"]].values
+    shown["other domains too"] = [f"{a:g} to {b:g}" for a, b in wider]
+    shown[MEAN], shown["std over seeds"] = order["mean"].round(1), seeds.round(1)
     standins = frame.standin.astype(bool)
     if standins.any():
-        rest = ranks(frame[~standins]).reindex(order.index)
+        rest = ranks(frame[~standins])
         shown["mean without stand-in"], shown["its rank"] = rest["mean"].round(1), rest["rank"]
-    shown = shown.join(domains.round(1))
+    shown = shown.join(domains.round(1)).reindex([*order.index, *diverged])
     shown = shown.rename_axis(index="method", columns=dataset_name(dataset))
-    shown = shown.reindex([*shown.index, *diverged])
     shown.loc[diverged, "other seeds"] = "diverged"
     return shown
 
@@ -230,11 +220,9 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
 def budget(found: Results) -> Html:
     """What the protocol asks on each data set with runs, and how these runs differ from it."""
     rows: dict[str, dict[str, object]] = {}
-    for experiment in found.paper.experiments:
-        for dataset in datasets(found, experiment.id):
-            name = dataset_name(dataset)
-            if experiment.tuning is not None and name not in rows:
-                rows[name] = _asked(found, experiment.id, experiment.tuning, dataset)
+    for name, tuning in [(e.id, e.tuning) for e in found.paper.experiments if e.tuning]:
+        for dataset in datasets(found, name):
+            rows.setdefault(dataset_name(dataset), _asked(found, name, tuning, dataset))
     if not rows:
         return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis(columns="data set")
@@ -242,14 +230,14 @@ def budget(found: Results) -> Html:
     return Html(styled(frame.map(lambda v: escape(str(v))), "dataframe wrapped", label), label)
 
 
-def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dict[str, object]:
-    paper, here = found.paper, found.of_one_scale(dataset, experiment)
-    protocol = paper.protocol(dataset, here.studies[0][0].scale)
-    scale, arms = protocol.scale, paper.arms(experiment, dataset, protocol.scale)
-    values = [str(value) for value in tuning.values[scale]]
+def _asked(found: Results, name: str, tuning: Tuning, dataset: str) -> dict[str, object]:
+    here = found.of_one_scale(dataset, name)
+    protocol = found.paper.protocol(dataset, here.studies[0][0].scale)
+    arms = found.paper.arms(name, dataset, protocol.scale)
+    values = [str(value) for value in tuning.values[protocol.scale]]
     own = sum(any(arm.constants("")) for arm in arms)
-    tries = {name: 0.0 for one in _tried(found, experiment, dataset).values() for name in one}
-    past = here.past(experiment).get(dataset, [])
+    tries = {value: 0.0 for one in _tried(found, name, dataset).values() for value in one}
+    past = here.past(name).get(dataset, [])
     differs = [
         f"rates: only {', '.join(_rates(tries))}" * (not set(values) <= set(tries)),
         "no own constant" * (own > 0 and len(_rates(tries)) == len(tries)),
@@ -261,7 +249,7 @@ def _asked(found: Results, experiment: str, tuning: Tuning, dataset: str) -> dic
         "local epochs": protocol.local_epochs,
         "images per client": protocol.data.allocation.per_client,
         "learning rates": ", ".join(values),
-        "rounds of a trial": tuning.rounds.get(scale, protocol.rounds),
+        "rounds of a trial": tuning.rounds.get(protocol.scale, protocol.rounds),
         "rows with an own constant": f"{own} of {len(arms)}",
     }
 

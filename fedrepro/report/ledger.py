@@ -5,13 +5,13 @@ the score rule, changes. All only from its file, the methods' fields and the rec
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
+from operator import attrgetter
 
 import pandas as pd
 import torch
 
 from fedrepro import methods as registry
 from fedrepro import papers
-from fedrepro.base.protocol import Protocol
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
 from fedrepro.quantities.base import tested_images
@@ -26,6 +26,7 @@ from fedrepro.report.verdicts import beside
 HEAD = ("setting", "the paper’s text", "public code", "what we run", "where it is settled")
 STATUSES = ("decided", "inferred", "code", "stated")  # our own decisions first
 TRAINING = ("rounds", "local epochs", "learning rate")
+_training = attrgetter("rounds", "local_epochs", "optimizer.lr")  # of a protocol
 RULES = {
     "last": "last round",
     "last5": "mean of the last five",
@@ -47,9 +48,10 @@ def ledger(found: Results) -> Html:
 
 def _data(found: Results) -> Iterator[Sequence[str]]:
     paper = found.paper
+    reasons: dict[str, str] = {name: spec.reason for name, spec in paper.scales.items()}
     for scale in dict.fromkeys(study.scale for study, _ in found.studies):
-        if spec := {str(name): spec for name, spec in paper.scales.items()}.get(scale):
-            yield f"scale {scale}", "–", "–", spec.reason, "decided"
+        if scale in reasons:
+            yield f"scale {scale}", "–", "–", reasons[scale], "decided"
     for dataset in dict.fromkeys(study.dataset for study, _ in found.studies):
         if caveat := paper.dataset(dataset).caveat:
             yield f"data set {dataset}", "–", "–", caveat, "decided"
@@ -84,25 +86,24 @@ def _settings(found: Results) -> list[Sequence[str]]:
 
 
 def protocol_table(sources: pd.DataFrame, methods: Iterable[str] = ()) -> Html:
-    """Every setting with its source; then the fields of each method, where the paper's own setting
-    goes before the field's default. sources: from `Paper.sources`."""
-    wanted = ["setting", "value", "status", "source", "alternatives"]
-    given = {row[0]: row[1:] for row in sources[wanted].astype(str).itertuples(index=False)}
-    known = tuple(f"{name}." for name in registry.names())
+    """Every setting of `Paper.sources`; then the fields of each method, where the paper's own
+    setting goes before the field's default."""
+    wanted = ["value", "status", "source", "alternatives"]
+    given: dict[str, list[str]] = sources.set_index("setting")[wanted].T.to_dict("list")
     names = {"data": "data", "report": "reporting"}
-    rows: dict[tuple[str, str], tuple[str, ...]] = {}
+    rows: dict[tuple[str, str], Sequence[str]] = {}
     for setting, rest in given.items():
         head, _, tail = setting.partition(".")
-        if not setting.startswith(known):
+        if head not in registry.names():
             rows[names.get(head, "training"), tail if head in names else setting] = rest
     groups = ("data", "training", "reporting")
     rows = dict(sorted(rows.items(), key=lambda row: groups.index(row[0][0])))
     for key, own in fields(methods).items():
         name, _, field = key.rpartition(".")
-        rows[name, field] = given.get(key) or tuple(own[column] for column in wanted[1:])
+        rows[name, field] = given.get(key) or [own[column] for column in wanted]
     frame = pd.DataFrame([[escape(text) for text in row] for row in rows.values()])
     frame.index = pd.MultiIndex.from_tuples([(g, f"<code>{escape(s)}</code>") for g, s in rows])
-    frame.columns = pd.Index(wanted[1:], name="setting")
+    frame.columns = pd.Index(wanted, name="setting")
     title = (
         "Every setting, where its value comes from (stated: in the paper; code: in public code; "
         "inferred: from other facts; decided: by us), and what else it could have been."
@@ -132,24 +133,17 @@ def scales(paper: str, dataset: str) -> pd.DataFrame:
 
 def own_training(paper: str, dataset: str) -> pd.DataFrame:
     """The rows that train in another way at scale reduced than `scales` says."""
-    one, own = papers.load(paper), defaultdict(list)
-    tables = [e for e in one.experiments if e.arms and e.can_run]
-    for table in (e for e in tables if dataset in one.datasets_for(e.id)):
-        usual = _training(one.protocol(dataset, "reduced", table.id))
-        for arm in one.arms(table.id, dataset, "reduced"):
-            if (training := _training(arm.protocol)) != usual:
-                own[table.id, *training].append(arm.label)
-    every = {e.id: len(e.arms) for e in tables}
-    rows = [
-        (*key, "all" if len(labels) == every[key[0]] else ", ".join(labels))
-        for key, labels in own.items()
-    ]
+    one, rows = papers.load(paper), []
+    tables = [e.id for e in one.experiments if e.arms and e.can_run]
+    for table in (name for name in tables if dataset in one.datasets_for(name)):
+        arms, labels = one.arms(table, dataset, "reduced"), defaultdict(list)
+        for arm in arms:
+            labels[_training(arm.protocol)].append(arm.label)
+        labels.pop(_training(one.protocol(dataset, "reduced", table)), None)
+        for training, own in labels.items():
+            names = "all" if len(own) == len(arms) else ", ".join(own)
+            rows.append((table, *map(as_text, training), names))
     return pd.DataFrame(rows, columns=["table", *TRAINING, "rows"]).set_index("table")
-
-
-def _training(protocol: Protocol) -> tuple[str, ...]:
-    settings = protocol.rounds, protocol.local_epochs, protocol.optimizer.lr
-    return tuple(map(as_text, settings))
 
 
 # What was run.
@@ -242,18 +236,17 @@ def this_build() -> pd.DataFrame:
     """Date, versions and commit of the machine that builds the pages."""
     facts = environment(torch.device("cpu"))
     packages = facts.pop("packages")
-    shown = {key: value for key, value in facts.items() if value is not None} | packages
-    texts = {key: str(value) for key, value in shown.items()}
-    return pd.Series(texts, name="").to_frame().rename_axis("fact")
+    shown = pd.Series(facts | packages, name="", dtype=object).dropna().astype(str)
+    return shown.to_frame().rename_axis("fact")
 
 
 # The same runs under each score rule.
 
 
 def each_rule(found: Results, experiment: str) -> str:
-    """A printed table under each score rule, from the same curves: does the order of the methods
-    depend on the round in which a number is read? Folded HTML, for each data set and scale with
-    runs of a table in `READ`. Second readings, and methods with a diverged seed, are left out."""
+    """A table in `READ` under each score rule, from the same curves: does the order of the methods
+    depend on the round that is read? Folded HTML, for each data set and scale with runs, without
+    second readings and methods with a diverged seed."""
     read = READ.get(found.paper.experiment(experiment).kind, {})
     cells, shown = found.cells(experiment) if read else [], ""
     for dataset, scale in dict.fromkeys((row["dataset"], row["scale"]) for row in cells):
@@ -268,15 +261,11 @@ def each_rule(found: Results, experiment: str) -> str:
 
 
 def _by_rule(found: Results, experiment: str, methods: list[str], title: str, column: str) -> str:
-    rows = [
-        (result.label, rule, value)
-        for *_, result in found.runs(experiment)
-        for rule, value in _read(result.record, column)
-    ]
-    frame = pd.DataFrame(rows, columns=["method", "rule", "value"])
-    seeds = frame.groupby(["method", "rule"]).value
-    means, stds = (wide.unstack("rule").loc[methods] for wide in (seeds.mean(), seeds.std()))
-    means = means[frame.rule.unique()].dropna(axis=1)  # a rule needs its images for every method
+    runs = [result for *_, result in found.runs(experiment)]
+    frame = pd.DataFrame({"method": one.label, **_read(one.record, column)} for one in runs)
+    seeds = frame.groupby("method")
+    means, stds = seeds.mean().loc[methods], seeds.std().loc[methods]
+    means = means.dropna(axis=1)  # a rule needs its images for every method
     ranks, columns = means.round(9).rank(ascending=False), {}
     head, unit = READ[found.paper.experiment(experiment).kind][column]
     for rule in means:
@@ -291,14 +280,14 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
     return f"<p>{escape(_moved(ranks))}</p>\n{table}"
 
 
-def _read(record: Record, column: str) -> Iterator[tuple[str, float]]:
+def _read(record: Record, column: str) -> dict[str, float]:
     """One column of a run, under each score rule."""
     table = None
     if column != "avg":
         weights = record.data.get("weights") or tested_images(record)
         table = metrics.in_and_out(record.curve, record.data["clients"], weights) / 100
-    for rule, score in metrics.all_scores(record.curve, table).items():
-        yield rule, score[column]
+    scores = metrics.all_scores(record.curve, table)
+    return {rule: score[column] for rule, score in scores.items()}
 
 
 def _moved(ranks: pd.DataFrame) -> str:

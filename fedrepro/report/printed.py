@@ -4,13 +4,14 @@ another number of trials, or an intermediate rounding."""
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import product
 from math import ceil, floor, sqrt
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from fedrepro.papers import Paper
+from fedrepro.papers import Paper, Table
 from fedrepro.report.tables import Html, nothing, whole
 
 CLOSE = 1e-9
@@ -24,16 +25,10 @@ def mean_fits(printed: str, images: int, evaluations: int) -> bool:
 
 def stds_fit(mean: str, stds: Sequence[str], images: int, evaluations: int, ddof: int) -> float:
     """The share of some deviations, with as many digits each, that fit with the printed mean."""
-    half = _half(stds[0])
-    printed = np.array([float(std) for std in stds])
-    found = np.array(
-        [
-            std
-            for total in _counts(mean, images * evaluations)
-            for std in _stds(total, images, evaluations, ddof, float(printed.max()) + half)
-        ]
-    )
-    near = abs(found[:, None] - printed) <= half + CLOSE
+    half, printed = _half(stds[0]), np.array(stds, dtype=float)
+    how = images, evaluations, ddof, float(printed.max()) + half
+    found = [std for total in _counts(mean, images * evaluations) for std in _stds(total, *how)]
+    near = abs(np.array(found)[:, None] - printed) <= half + CLOSE
     return float(near.any(axis=0).mean())
 
 
@@ -60,37 +55,31 @@ def checked(paper: Paper) -> pd.DataFrame:
     deviations fit, in two ways each, and the share of each that fits by chance."""
     rows = []
     for known in paper.tested:
-        for name in known.tables:
-            for column, images in known.images.items():
-                cells, trials = _cells(paper, name, column), known.evaluations
-                means, pairs = [mean for mean, _ in cells], [cell for cell in cells if cell[1]]
-                row: dict[str, Any] = {"table": name, "column": column, "images": images}
-                row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
-                for what, n in zip(FITS["means"], (1, trials), strict=True):
-                    row[f"fit {what}"] = sum(mean_fits(mean, images, n) for mean in means)
-                    shares = [by_chance(mean, images, n) for mean in means]
-                    row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
-                for what, d in zip(FITS["deviations"], (1, 0), strict=True):
-                    row[f"fit {what}"] = sum(
-                        stds_fit(m, [s], images, trials, d) == 1 for m, s in pairs
-                    )
-                    shares = [stds_fit(m, _near(s, 10), images, trials, d) for m, s in pairs]
-                    row[f"by chance, {what}"] = round(float(np.mean(shares)), 2) if pairs else 0.0
-                rows.append(row)
+        for name, (column, images) in product(known.tables, known.images.items()):
+            cells, trials = _cells(paper, name, column), known.evaluations
+            means, pairs = [mean for mean, _ in cells], [cell for cell in cells if cell[1]]
+            row: dict[str, Any] = {"table": name, "column": column, "images": images}
+            row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
+            for what, n in zip(FITS["means"], (1, trials), strict=True):
+                row[f"fit {what}"] = sum(mean_fits(mean, images, n) for mean in means)
+                shares = [by_chance(mean, images, n) for mean in means]
+                row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
+            for what, d in zip(FITS["deviations"], (1, 0), strict=True):
+                row[f"fit {what}"] = sum(stds_fit(m, [s], images, trials, d) == 1 for m, s in pairs)
+                shares = [stds_fit(m, _near(s, 10), images, trials, d) for m, s in pairs]
+                row[f"by chance, {what}"] = round(float(np.mean(shares)), 2) if pairs else 0.0
+            rows.append(row)
     return pd.DataFrame(rows)
 
 
 def averages(paper: Paper) -> pd.DataFrame:
     """One row per printed average accuracy that is not the mean of its row's other numbers."""
     rows = []
-    for table in paper.tables:
-        if table.unit not in ("percent", "fraction") or len({*table.columns, "avg"}) < 3:
-            continue
-        for method, printed in table.rows.items() if "avg" in table.columns else ():
-            split = [cell.printed.partition("±")[0].strip() for cell in printed]
-            cells = dict(zip(table.columns, split, strict=True))
-            average, others = cells.pop("avg"), list(cells.values())
-            if "-" not in split and not average_fits(others, average):
+    for table in (t for t in paper.tables if "avg" in t.columns and len(t.columns) > 2):
+        columns = [column for column in table.columns if column != "avg"]
+        for method in table.rows if table.unit in ("percent", "fraction") else ():
+            average, *others = (_cell(table, method, column)[0] for column in ("avg", *columns))
+            if "-" not in (average, *others) and not average_fits(others, average):
                 mean = round(float(np.mean([float(other) for other in others])), 3)
                 rows.append((table.id, method, average, mean))
     return pd.DataFrame(rows, columns=["table", "method", "printed", "mean of the row"])
@@ -117,12 +106,16 @@ def shown(paper: Paper) -> Html:
     return Html(f"{html}<p>{label[0].upper()}{label[1:]}:</p>{more}", label)
 
 
-def _cells(paper: Paper, table: str, column: str) -> list[tuple[str, str]]:
-    """(mean, deviation) as printed, the second empty if there is none."""
-    printed = paper.table(table)
-    cells = [printed.cell(method, column) for method in printed.rows]
-    texts = [cell.printed.partition("±") for cell in cells if cell and cell.value is not None]
-    return [(mean.strip(), std.strip()) for mean, _, std in texts]
+def _cells(paper: Paper, name: str, column: str) -> list[tuple[str, str]]:
+    cells = [_cell(paper.table(name), method, column) for method in paper.table(name).rows]
+    return [cell for cell in cells if cell[0] != "-"]
+
+
+def _cell(table: Table, method: str, column: str) -> tuple[str, str]:
+    """Mean and deviation as printed, the second empty if there is none."""
+    cell = table.cell(method, column)
+    mean, _, std = (cell.printed if cell else "-").partition("±")
+    return mean.strip(), std.strip()
 
 
 def _half(printed: str) -> float:
@@ -141,14 +134,12 @@ def _stds(total: int, images: int, evaluations: int, ddof: int, most: float) -> 
     """Deviations, up to a size, of all sets of accuracies with a given total of right answers."""
     if evaluations == 1:
         return ()
-    reach = ceil(most * images / 100 * sqrt(evaluations))
-    middle = total / evaluations
-    steps = np.arange(floor(middle) - reach, ceil(middle) + reach + 1)
-    steps = steps[(steps >= 0) & (steps <= images)]
+    reach, middle = ceil(most * images / 100 * sqrt(evaluations)), total / evaluations
+    steps = range(max(0, floor(middle) - reach), min(images, ceil(middle) + reach) + 1)
     # All except the last are free: their sum and sum of squares, as sets of whole numbers.
     sums = {(0, 0)}
     for _ in range(evaluations - 1):
-        sums = {(s + int(k), q + int(k) ** 2) for s, q in sums for k in steps}
+        sums = {(s + k, q + k**2) for s, q in sums for k in steps}
     squares = {q + (total - s) ** 2 for s, q in sums if 0 <= total - s <= images}
     spread = (np.array(sorted(squares)) - total**2 / evaluations) / (evaluations - ddof)
     found = 100 / images * np.sqrt(np.maximum(spread, 0))

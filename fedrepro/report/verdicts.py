@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import product
 from statistics import fmean, stdev, variance
 from typing import Any
 
@@ -18,19 +19,14 @@ from fedrepro.report.results import Results
 from fedrepro.report.text import CELL_KEYS, markdown
 
 TOLERANCE = 2.0  # percentage points
-TOLERANCES = {  # by unit; other units have none
-    **dict.fromkeys(("percent", "percentage points"), TOLERANCE),
-    "fraction": TOLERANCE / 100,
-}
+TOLERANCES = {"percent": TOLERANCE, "percentage points": TOLERANCE, "fraction": TOLERANCE / 100}
 LOWER_IS_BETTER = ("rounds", "GB", "MB", "hours", "seconds", "ratio", "MI score")
 BESIDE_STANDIN = "trained beside a stand-in client"
 ENOUGH = 4  # degrees of freedom of a pooled spread: two equal seeds alone would give a spread of 0
 FOREIGN = "an average over other domains than the printed one"
+Row = Mapping[str, Any]  # as from `Study.cells`
+Place = tuple[str, str | None, str, str]  # data set, scale, method, column
 COLUMNS = (*CELL_KEYS, "valid", "unit", "caveats", "standin", "authors", "contradicted")
-ORDER_COLUMNS = (
-    *("paper", "table", "dataset", "scale", "column", "method"),
-    *("rank_ours", "rank_published", "methods", "tau"),
-)
 
 RULES: tuple[tuple[Word, str], ...] = (
     ("not run", "no run of ours; the printed cell is still listed"),
@@ -50,8 +46,8 @@ RULES: tuple[tuple[Word, str], ...] = (
     ("open", "the rest: these runs cannot tell"),
 )
 NOTES: tuple[str, ...] = (
-    "d is the mean of our seeds minus the printed number, under the score rule the paper used; "
-    "if the paper does not name its rule, under the rule on the protocol page.",
+    "d is the mean of our seeds minus the printed number, under the score rule the paper used; if "
+    "the paper does not name its rule, under the rule on the protocol page.",
     f"Δ is {TOLERANCE:g} percentage points, or one test image if that is more. Of a relative gain "
     f"it is {TOLERANCE:g} % of the accuracy that is gained on, for that is its unit. Other units "
     "(rounds, traffic, time) have no Δ: there is no *agrees* and no *close*.",
@@ -60,10 +56,9 @@ NOTES: tuple[str, ...] = (
     "The paper's spread is its printed standard deviation over trials, where that is usable; else "
     "ours stands for it, over the paper's number of trials. FedPall's ablations are one trial.",
     "One seed has no spread, and that of two is poor: they take the pooled one of all rows with "
-    "two seeds or more in the same column of the table. If these have fewer than "
-    f"{ENOUGH} degrees of freedom, those at scale reduced are added, if the number is an accuracy: "
-    "traffic follows from the network's size, and rounds from how fast it learns. A cell of one "
-    "seed shows n=1.",
+    f"two seeds or more in the same column of the table. If these have fewer than {ENOUGH} degrees "
+    "of freedom, those at scale reduced are added, if the number is an accuracy: traffic follows "
+    "from the network's size, and rounds from how fast it learns. A cell of one seed shows n=1.",
     "The test images' part of ours is the variance over images of the share of our seeds that got "
     "each right, divided by the number of images N: with several seeds less than p(1-p)/N, which "
     "stands for it without stored predictions. The paper's is p(1-p)/N with p from the printed "
@@ -86,9 +81,9 @@ NOTES: tuple[str, ...] = (
     f"its own, and the pool of one seed has {ENOUGH} degrees of freedom or more. Changed on "
     "2026-11-26, when ADCOL's Table 6 had its first run: before, one seed of rounds or traffic "
     "took the spread of scale reduced, whose small network sends less. Changed on 2026-11-27, and "
-    "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated "
-    "cells without a gap were higher or lower, now 6 %), and a gain in points has a tolerance of "
-    "two points and the test images' part.",
+    "no word with it: two seeds are pooled (with a spread of their own 9 % of some simulated cells "
+    "without a gap were higher or lower, now 6 %), and a gain in points has a tolerance of two "
+    "points and the test images' part.",
 )
 
 
@@ -102,33 +97,28 @@ def rules_markdown() -> str:
 def build_table(
     paper: Paper,
     table: str,
-    rows: Iterable[Mapping[str, Any]],
+    rows: Iterable[Row],
     scales: Collection[str | None] | None = None,
 ) -> pd.DataFrame:
-    """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs.
+    """One printed table with our runs, tidy: one row per cell and (data set, scale) with runs, with
+    or without a printed number; then the printed cells without runs.
 
     rows: from `Study.cells` of the table's experiments, one per (method, column, seed), the value
-    in the column's unit, None or NaN if there is none. For an experiment with ``relative_to``
-    values are ratios to that row, and so are the published ones. scales: those to show; a verdict
-    may need the spread of another one.
-
-    Published cells without a run of ours come last; our rows without a printed cell keep their
-    numbers. standin: the column is a stand-in, or an average that contains one. earlier: the word
-    of the rules before today's.
-    """
-    cells = _collect(paper, table, rows)
+    in the column's unit, None or NaN if there is none; ratios, also the published ones, for an
+    experiment with ``relative_to``. scales: those to show; a verdict may need the spread of another
+    one. standin: of a stand-in, or an average with one. earlier: the word of the rules before."""
+    printed, cells = paper.table(table), _collect(paper, table, rows)
     shown = [cell for cell in cells if scales is None or cell.scale in scales]
     covered = {(cell.method, cell.column) for cell in shown}
     dataset = next((e.dataset for e in paper.experiments if e.table == table), "")
     missing = [
-        _Cell(paper, table, (dataset, None, method, column), ())
-        for method in paper.table(table).rows
-        for column in paper.table(table).columns
-        if (method, column) not in covered
+        _Cell(_printed(paper, table, *place), (dataset, None, *place), ())
+        for place in product(printed.rows, printed.columns)
+        if place not in covered
     ]
     _judge(paper, table, cells + missing)
-    columns = list(COLUMNS)
-    return pd.DataFrame([vars(cell) | cell.printed for cell in shown + missing], columns=columns)
+    lines = [vars(cell) | cell.printed for cell in shown + missing]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
 
 
 def beside(found: Results, experiment: str) -> pd.DataFrame:
@@ -140,44 +130,34 @@ def beside(found: Results, experiment: str) -> pd.DataFrame:
 
 class _Cell:
     """A printed cell and ours: the attributes named in `COLUMNS`, and what they follow from. rows:
-    one per seed. reached: the values of the seeds that have one. name: our column's. parts: the
-    rows it follows from, as `cells` gives them, by seed. refused: why it has no verdict. foreign:
-    because it averages other domains. one_image: what one image moves it by."""
+    one per seed. reached: the values of the seeds that have one. name: our column's. parts: as
+    `cells` gives them, by row. refused: why it has no verdict. foreign: it averages other domains
+    than the printed one. one_image: what one image moves it by."""
 
-    def __init__(
-        self,
-        paper: Paper,
-        table: str,
-        place: tuple[str, str | None, str, str],
-        rows: Sequence[Mapping[str, Any]],
-    ) -> None:
-        self.paper, self.table = paper.name, table
+    def __init__(self, printed: dict[str, Any], place: Place, rows: Sequence[Row]) -> None:
+        self.printed, self.row = printed, place[:3]
         self.dataset, self.scale, self.method, self.column = place
-        self.row = place[:3]
-        self.printed = _printed(paper, table, self.method, self.column)
         values = [row["value"] for row in rows if row["value"] is not None]
         self.reached = [value for value in values if not math.isnan(value)]
         self.seeds, self.valid = len(rows), len(self.reached)
         self.ours = fmean(self.reached) if self.reached else None
         self.ours_std = stdev(self.reached) if len(self.reached) > 1 else None
-        last: Mapping[str, Any] = rows[-1] if rows else {}
+        last: Row = rows[-1] if rows else {}
         self.name = last.get("of", last.get("column", ""))
         self.one_image = last.get("one_image", 0.0)
-        self.counted = bool(last.get("counted") or last.get("given"))
-        self.standin = any(row.get("standin") for row in rows)
-        self.alone = any(row.get("alone") for row in rows)
+        some = {key for row in rows for key, value in row.items() if value}
+        self.counted = bool(some & {"counted", "given"})
+        self.standin, self.alone = "standin" in some, "alone" in some
         self.caveats = tuple(dict.fromkeys(c for row in rows for c in row.get("caveats", ())))
         parts: list[list[tuple[float, Record]]] = [row["parts"] for row in rows if "parts" in row]
         self.parts = [*zip(*parts, strict=True)]
-        self.foreign, self.refused = False, ""
-        if last.get("given"):
-            self.refused = "it is the protocol's own input"
-        elif self.dataset.startswith("folder:"):
-            self.refused = "the images are your own"
-        elif any(row.get("past") for row in rows):
-            self.refused = "it was trained with earlier settings"
-        elif any(row.get("subset") for row in rows):
-            self.refused = "the column is a subset"
+        reasons = {
+            "it is the protocol's own input": "given" in some,
+            "the images are your own": self.dataset.startswith("folder:"),
+            "it was trained with earlier settings": "past" in some,
+            "the column is a subset": "subset" in some,
+        }
+        self.foreign, self.refused = False, next(filter(reasons.get, reasons), "")
         self.verdict, self.why, self.earlier = "open", "", ""
         self.difference: float | None = None
         self.low: float | None = None
@@ -190,15 +170,18 @@ class _Cell:
         return self.difference is not None and abs(self.difference) <= room
 
 
-def _collect(paper: Paper, table: str, rows: Iterable[Mapping[str, Any]]) -> list[_Cell]:
+def _collect(paper: Paper, table: str, rows: Iterable[Row]) -> list[_Cell]:
     """Our cells. With a stand-in column, the row's average is a stand-in too, and the others are
     marked; with a subset or a column that the paper does not print, the average has no verdict."""
-    given: dict[tuple[str, str, str, str], dict[int, Mapping[str, Any]]] = defaultdict(dict)
+    given: dict[Place, dict[int, Row]] = defaultdict(dict)
     for one in rows:
         column = paper.column(table, one["column"]) or one["column"]
         place = one["dataset"], one["scale"], one["method"], column
         given[place][one["seed"]] = one  # the last one, where a run was repeated
-    found = [_Cell(paper, table, place, [*seeds.values()]) for place, seeds in given.items()]
+    found = [
+        _Cell(_printed(paper, table, *place[2:]), place, [*seeds.values()])
+        for place, seeds in given.items()
+    ]
     for row in {cell.row for cell in found}:
         cells = [cell for cell in found if cell.row == row]
         beside = any(cell.standin for cell in cells)
@@ -219,7 +202,8 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
     authors' files, and whether it contradicts the printed one. Where it is asked for, ratios."""
     printed, filed = paper.table(table), paper.filed
     found: dict[str, Any] = dict.fromkeys(("published", "published_std", "authors"))
-    found |= {"unit": printed.unit_of(column), "decimals": 0, "contradicted": False}
+    found |= {"paper": paper.name, "table": table, "unit": printed.unit_of(column)}
+    found |= {"decimals": 0, "contradicted": False}
     if (cell := printed.cell(method, column)) is not None:
         found["published"] = cell.value
         found["published_std"] = cell.std if printed.std_over == "trials" else None
@@ -227,8 +211,7 @@ def _printed(paper: Paper, table: str, method: str, column: str) -> dict[str, An
         if filed is not None:
             found["authors"] = filed.value(table, method, column)
             found["contradicted"] = contradicts(found["authors"], cell.printed)
-    own = (e.relative_to for e in paper.experiments if e.table == table)
-    if reference := next(own, None):
+    if reference := next((e.relative_to for e in paper.experiments if e.table == table), None):
         bases = {"published": printed.values(column).get(reference)}
         bases["authors"] = filed.value(table, reference, column) if filed is not None else None
         for key, base in bases.items():
@@ -246,13 +229,13 @@ def _judge(paper: Paper, table: str, cells: Sequence[_Cell]) -> None:
             cell.low, cell.high = both.between()
         if cell.ours is not None and published is not None and cell.scale != "smoke":
             cell.difference = cell.ours - published
-        cell.earlier = _earlier(cell, _trials(paper))
+        cell.earlier = _earlier(cell, paper)
         if settled := _settled(cell):
             cell.verdict, cell.why = settled
         elif lost := cell.seeds - cell.valid:
-            cell.verdict, cell.why = "open", f"{lost} of {cell.seeds} seeds have no value"
+            cell.why = f"{lost} of {cell.seeds} seeds have no value"
         elif both is None:
-            cell.verdict, cell.why = "open", "one run, and no spread of others to compare with"
+            cell.why = "one run, and no spread of others to compare with"
         else:
             tests[cell.dataset, cell.scale].append((cell, both))
     for group in tests.values():
@@ -270,39 +253,35 @@ def _compared(
     if printed["published"] is None or not cell.valid or cell.scale == "smoke" or cell.counted:
         return None
     usable = "std_usable" not in paper.reporting or paper.reporting["std_usable"].value
-    images, theirs = 0.0, 0.0
-    if known and cell.parts:
-        images, theirs = _drawn(paper, table, cell, noise)
     return compared(
         printed["published"],
         printed["published_std"] if usable else None,
-        paper.table(table).trials or _trials(paper) or 1,
+        paper.table(table).trials or paper.reporting["trials"].value,
         cell.reached,
         pooled=_pooled(cells, cell),
-        images=images,
-        theirs=theirs,
+        images=_drawn(paper, table, cell, noise) if known and cell.parts else 0.0,
         tolerance=max(known, cell.one_image) if known else 0.0,
     )
 
 
-def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> tuple[float, float]:
-    """Variance over draws of test images, of our runs' mean and of the printed number, in its unit;
-    none where both test the same images. Of a gain by the delta method; how the paper's two
-    accuracies are paired is not printed, and ours stands for it."""
+def _drawn(paper: Paper, table: str, cell: _Cell, noise: Noise) -> float:
+    """Variance over draws of test images, of our runs' mean and of the printed number together, in
+    its unit; none where both test the same images. Of a gain by the delta method; how the paper's
+    two accuracies are paired is not printed, and ours stands for it."""
     rows = [[run for _, run in part] for part in cell.parts]
     weights = [fmean(weight for weight, _ in part) for part in cell.parts]
     if rows[0][0].protocol.data.same_tests:
-        return 0.0, 0.0
+        return 0.0
     ours = noise.variance(rows, cell.name, weights)
     if len(rows) > 1:
-        return ours, ours
+        return 2 * ours
     images, whole = tested_images(rows[0][0]), weights[0]
     domains = [cell.name] if cell.name in images else list(images)
     columns = [paper.table(table).values(paper.column(table, name) or name) for name in domains]
     shares = [column.get(cell.method, cell.printed["published"]) / whole for column in columns]
     sizes = [images[domain] for domain in domains]
     theirs = sum(map(binomial, shares, sizes)) / len(sizes) ** 2
-    return ours, whole**2 * theirs
+    return ours + whole**2 * theirs
 
 
 def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
@@ -322,18 +301,17 @@ def _pooled(cells: Sequence[_Cell], cell: _Cell) -> tuple[float, float] | None:
 
 def _settled(cell: _Cell) -> tuple[Word, str] | None:
     """The verdict if no test is needed, else None."""
-    printed, scale = cell.printed, cell.scale
     if not cell.seeds:
         return "not run", "no run of ours"
-    if printed["published"] is None:
-        return "no verdict", "the paper prints no number here"
-    if scale != "paper":
-        said = "only tests the code" if scale == "smoke" else "only the order of methods is read"
-        return "no verdict", f"scale {scale}: {said}"
-    if cell.standin:
-        return "no verdict", "the column is a stand-in, or an average that contains one"
-    if cell.refused:
-        return "no verdict", cell.refused
+    said = "only tests the code" if cell.scale == "smoke" else "only the order of methods is read"
+    reasons = {
+        "the paper prints no number here": cell.printed["published"] is None,
+        f"scale {cell.scale}: {said}": cell.scale != "paper",
+        "the column is a stand-in, or an average that contains one": cell.standin,
+        cell.refused: bool(cell.refused),
+    }
+    if refused := next(filter(reasons.get, reasons), ""):
+        return "no verdict", refused
     if cell.counted and cell.valid:
         if cell.equal:
             return "counted equal", "the printed number to its last digit"
@@ -341,7 +319,7 @@ def _settled(cell: _Cell) -> tuple[Word, str] | None:
     return None
 
 
-def _earlier(cell: _Cell, trials: int | None) -> str:
+def _earlier(cell: _Cell, paper: Paper) -> str:
     """The word of the rules until 2026-11-23, kept for one release."""
     if not cell.seeds:
         return "not run"
@@ -353,35 +331,28 @@ def _earlier(cell: _Cell, trials: int | None) -> str:
     if d is None or (not cell.counted and cell.valid < max(cell.seeds, 3)):
         return "inconclusive"
     beyond, known = "higher" if d > 0 else "lower", TOLERANCES.get(cell.printed["unit"], -math.inf)
-    if cell.counted:
-        return "reproduced" if cell.equal else beyond
-    if abs(d) <= known + ROUNDING:
+    if cell.equal if cell.counted else abs(d) <= known + ROUNDING:
         return "reproduced"
+    if cell.counted:
+        return beyond
     # Without a printed spread the paper's number is one more run.
-    trials = (trials or 1) if std is not None else 1
+    trials = paper.reporting["trials"].value if std is not None else 1
     both = compared(cell.printed["published"], std, trials, cell.reached)
     within = both is not None and abs(d) <= both.between()[1] - d + ROUNDING
     return "within noise" if within else beyond
 
 
-def _trials(paper: Paper) -> int | None:
-    trials = paper.reporting.get("trials")
-    return int(trials.value) if trials is not None else None
-
-
 def order(table: pd.DataFrame) -> pd.DataFrame:
-    """The order of the methods, ours and the paper's, per column of a ``build_table`` frame.
-
-    Ranks start at 1 for the best (ties share the mean rank); only methods with both numbers count.
-    tau: Kendall's tau-b over them, NaN below two methods or if all tie. Any scale except smoke.
-    """
+    """The cells of a ``build_table`` frame that have both numbers, at any scale except smoke, with
+    their rank in their column, ours and the paper's, from 1 for the best (ties share the mean
+    rank); the number of methods, and Kendall's tau-b of them (NaN for one, or if all tie)."""
     both = table[table.ours.notna() & table.published.notna() & (table.scale != "smoke")]
-    shown = [pd.DataFrame(columns=list(ORDER_COLUMNS))]
+    shown = [both.assign(**dict.fromkeys(("rank_ours", "rank_published", "methods", "tau")))]
     for _, group in both.groupby(["table", "dataset", "scale", "column"], sort=False):
         lower = bool(group.unit.isin(LOWER_IS_BETTER).all())
         ours = group.ours.astype(float).round(9).rank(ascending=lower)
         theirs = group.published.astype(float).rank(ascending=lower)
         tau = ours.corr(theirs, method="kendall") if len(group) > 1 else math.nan
-        ranked = group.assign(rank_ours=ours, rank_published=theirs, methods=len(group), tau=tau)
-        shown.append(ranked[list(ORDER_COLUMNS)])
+        ranks = {"rank_ours": ours, "rank_published": theirs, "methods": len(group), "tau": tau}
+        shown.append(group.assign(**ranks))
     return pd.concat(shown[1:] or shown, ignore_index=True)

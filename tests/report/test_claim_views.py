@@ -32,7 +32,8 @@ def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -
     test = next(test for test in claim.tests if "subset" not in test.experiment)
     freedom = 4.0 if error else math.inf
     gaps = pd.Series([lead] * 3)
-    least = Difference(lead, error, freedom, "FedAvg", "x", "", gaps, 0.0, None, exact=not error)
+    whole = float(claim is ROUND)  # an accuracy from 0 to 1
+    least = Difference(lead, error, freedom, "FedAvg", "x", whole, gaps, 0.0, None, exact=not error)
     return Part(test, dataset, "reduced", (least,))
 
 
