@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.transforms import slices
-from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, terms_of
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, gradients
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.messages import Message
 from fedrepro.models import FLModel, Output
@@ -69,7 +69,7 @@ class _Stack:
     def __init__(self, engine: StackedEngine, method: Method, jobs: Sequence[Job]) -> None:
         self._engine, self._method, self._jobs = engine, method, jobs
         self._received = stacked([job.received for job in jobs], engine.device)
-        self._readers = [(job, Streams.of(job)) for job in jobs]
+        self._readers = [(job, Streams(job)) for job in jobs]
         self._tensors = {
             name: torch.stack([job.state[name] for job in jobs]) for name in jobs[0].state
         }
@@ -169,25 +169,16 @@ class _Stack:
                 tensors = {**leaves, **fixed}
                 return cast(Output, functional_call(engine.skeleton, tensors, (images,)))
 
-            with engine._autocast():
-                model = LocalModel(network, leaves, engine._run_other)
-                terms = terms_of(work, model, Batch(*batch), received)
-                return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
+            model = LocalModel(network, leaves, engine._run_other)
+            return engine._loss(work, model, Batch(*batch), received, late)
 
         received = tree_map(lambda value: value[rows], self._received)
         losses, terms = vmap(one)(leaves, fixed, batch, received)
 
         # The clients are independent, so the sum's gradient is each client's own.
-        def gradients(total: Tensor, again: bool = False) -> dict[str, Tensor]:
-            values = list(leaves.values())
-            if not values:
-                return {}
-            found = torch.autograd.grad(total, values, retain_graph=again, allow_unused=True)
-            pairs = zip(leaves, found, strict=True)
-            return {name: g.contiguous() for name, g in pairs if g is not None}
-
-        now = gradients(losses.sum(), bool(late))
-        rest = gradients(torch.stack([terms[n].sum() for n in late]).sum()) if late else {}
+        now = gradients(losses.sum(), leaves, bool(late))
+        rest = gradients(torch.stack([terms[n].sum() for n in late]).sum(), leaves) if late else {}
+        now, rest = ({n: g.contiguous() for n, g in found.items()} for found in (now, rest))
         return now, rest, terms
 
 

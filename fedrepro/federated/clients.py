@@ -26,9 +26,9 @@ GROUPS = ("kept", "optimizer", "memory", "trained", "twin")  # a client's fields
 @dataclass
 class Client:
     """One client, and the tensors it keeps by name.
-    kept: tensors of its network that the server's do not replace. optimizer: momenta. memory: its
-    method's memory. twin: its second network, if a method trains one. trained: the rest of its
-    network after training, if that is tested."""
+    kept: those of its network that the server's do not replace. optimizer: momenta. memory: its
+    method's. twin: its second network, if a method trains one. trained: its network after training,
+    if that is tested."""
 
     index: int
     data: ClientData
@@ -88,16 +88,16 @@ class Checkpoint(Interface):
     """Storage for a run's unfinished state."""
 
     def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None: ...
-
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None: ...
-
     def due(self) -> bool: ...
 
 
 SCALE = 100.0  # CLIP's own, the upper limit in its training
 
 
-def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[str, Tensor]]:
+def give_head(
+    module: FLModel, federation: Federation, own: bool, device: torch.device
+) -> list[dict[str, Tensor]]:
     """Fill the network's frozen head with the mean of the clients' heads: of each the text head of
     its domain if the encoder has a text part, else the directions of its class means. Returns, by
     client, the tensors in which its network differs from the common one: none, or its own head."""
@@ -111,7 +111,7 @@ def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[s
     for name in names:
         place[name].copy_(common)
     type_of = place[names[0]].dtype
-    return [{name: head.to(type_of) for name in names} if own else {} for head in heads]
+    return [{name: head.to(device, type_of) for name in names} if own else {} for head in heads]
 
 
 def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:

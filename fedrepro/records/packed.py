@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Pack:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._tables: dict[str, dict[str, pd.DataFrame]] = {}
+        self._tables: dict[Path, dict[str, pd.DataFrame]] = {}
 
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -50,7 +51,6 @@ class Pack:
         return {line["key"]: line["content"] for line in files.read_lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
-        """A run's config."""
         config: dict[str, Any] = self.runs[run]["config"]
         return config | {part: self._shared(run, config[part]) for part in PARTS}
 
@@ -61,33 +61,31 @@ class Pack:
         return own | self._shared(run, line[kind])
 
     def _shared(self, run: str, key: str) -> dict[str, Any]:
-        """Shared content that a run needs."""
-        if key not in self.shared:
+        found: dict[str, Any] | None = self.shared.get(key)
+        if found is None:
             raise FedReproError(
                 f"{self.root / SHARED} has no {key}, which run {run} needs; restore the file"
             )
-        found: dict[str, Any] = self.shared[key]
         return found
 
     def rows(self, run: str, kind: str = "") -> pd.DataFrame:
         """A run's curve, ``-points`` or ``-predictions``; empty if none are kept."""
-        name = f"{self.runs[run]['file']}{kind}.parquet"
-        if name not in self._tables:
-            self._tables[name] = self._table(self.root / name)
-        return self._tables[name].get(run, pd.DataFrame())
+        path = self.root / f"{self.runs[run]['file']}{kind}.parquet"
+        if path not in self._tables:
+            self._tables[path] = _rows_by_run(path)
+        return self._tables[path].get(run, pd.DataFrame())
 
-    def _table(self, path: Path) -> dict[str, pd.DataFrame]:
-        """A file's rows by run."""
-        if not path.exists():
-            return {}
-        try:
-            frame = pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise FedReproError(
-                f"{path} cannot be read ({one_line(error)}); restore the file"
-            ) from None
-        parts = frame.groupby(frame.pop("run"), sort=False)
-        return {str(run): rows.reset_index(drop=True) for run, rows in parts}
+
+def _rows_by_run(path: Path) -> dict[str, pd.DataFrame]:
+    if not path.exists():
+        return {}
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        why = one_line(error)
+        raise FedReproError(f"{path} cannot be read ({why}); restore the file") from None
+    parts = frame.groupby(frame.pop("run"), sort=False)
+    return {str(run): rows.reset_index(drop=True) for run, rows in parts}
 
 
 def holds(root: Path, config: Mapping[str, Any]) -> bool:
@@ -159,7 +157,7 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
             scale = record.config["protocol"]["scale"]
             groups.setdefault(f"{data['dataset']}{encoder}-{scale}", []).append(record)
     for name, records in groups.items():
-        places = (f"{name}{end}" for end in ["", *(f"-{n}" for n in range(2, 1000))])
+        places = chain([name], (f"{name}-{n}" for n in count(2)))
         free = next(one for one in places if not (root / f"{one}.parquet").exists())
         _add(root, free, records, drawn)
     after, packed = Pack(root), [record for records in groups.values() for record in records]
