@@ -204,12 +204,7 @@ class Engine(ABC):
         return run_with(self._others[training], tensors, x)  # type: ignore[no-any-return]
 
     def _loss(
-        self,
-        loss: Loss,
-        model: LocalModel,
-        batch: Batch,
-        received: Message,
-        late: Sequence[str],
+        self, loss: Loss, model: LocalModel, batch: Batch, received: Message, late: Sequence[str]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The sum of a loss's terms without the late ones, and all terms. FedReproError: the loss
         does not return scalars by name."""
@@ -218,9 +213,8 @@ class Engine(ABC):
             values = list(terms.values()) if isinstance(terms, Mapping) else []
             if not values or not all(isinstance(v, Tensor) and v.numel() == 1 for v in values):
                 name = getattr(loss, "__qualname__", "the loss")
-                raise FedReproError(
-                    f'{name} must return scalar tensors by name, such as {{"ce": loss}}'
-                )
+                wanted = 'scalar tensors by name, such as {"ce": loss}'
+                raise FedReproError(f"{name} must return {wanted}")
             return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
     # The batches of a job.
@@ -251,9 +245,8 @@ class Engine(ABC):
             own[name].copy_(value)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The network's tensors by name, without batch counters."""
-        # Contiguous for any format of the network, as in a checkpoint: the order in which a norm is
-        # summed must be the same after a resume.
+        """The network's tensors by name, without batch counters. Contiguous for any format of the
+        network, as in a checkpoint: a norm must be summed in the same order after a resume."""
         return {
             name: value.detach().clone(memory_format=torch.contiguous_format)
             for name, value in self.module.state_dict().items()

@@ -1,8 +1,8 @@
 """Trains all clients of a round together, if their shapes agree.
-The clients' networks are stacked along a leading axis. `vmap` turns a method's loss of one client
-into the losses of all, and each layer into one grouped or batched product. Every client reads the
-same batches in the same order as in the plain loop, and has its own BatchNorm statistics, optimiser
-and messages. So the numbers are the plain loop's, except for the order of summation in a kernel."""
+Their networks are stacked along a leading axis. `vmap` turns a method's loss of one client into the
+losses of all, and each layer into one grouped or batched product. Batches, BatchNorm statistics,
+optimiser and messages are each client's own, as in the plain loop. So the numbers are the plain
+loop's, except for the order of summation in a kernel."""
 
 import copy
 from collections import defaultdict
@@ -45,9 +45,7 @@ class StackedEngine(Engine):
         """Positions of jobs that can be stacked, each group in stacking order."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
-            course = tuple(
-                (replace(phase, trains=None), self.moving(phase)) for phase in job.phases
-            )
+            course = tuple((replace(one, trains=None), self.moving(one)) for one in job.phases)
             image = tuple(job.samples.images.shape[1:])
             groups[image, course, job.batch_size, job.round, form(job.received)].append(i)
 

@@ -59,9 +59,9 @@ class Client:
 
 
 def participants(protocol: Protocol, seed: int, number: int, clients: int) -> list[int]:
-    """Indices, in order, of the clients that participate in a round, counted from 1: all, or a
-    share drawn for it. If clients take turns, every `clients // count` draws use one shuffled
-    order of them (clients left over do not participate in that pass)."""
+    """Indices, in order, of the clients in a round, counted from 1: all, or a share drawn for it.
+    If clients take turns, every `clients // count` draws use one shuffled order of them; those left
+    over do not participate in that pass."""
     count = max(1, round(protocol.participation * clients))
     if count == clients:
         return list(range(clients))
@@ -75,8 +75,8 @@ def participants(protocol: Protocol, seed: int, number: int, clients: int) -> li
 
 
 def turns_of(protocol: Protocol, clients: int) -> int:
-    """The largest number of rounds in which one client can participate: its turns if clients take
-    turns, else all rounds, because each draw may choose it."""
+    """The largest number of rounds in which one client can participate; all, unless clients take
+    turns, because each draw may choose it."""
     count = max(1, round(protocol.participation * clients))
     if not protocol.turns or count == clients:
         return protocol.rounds

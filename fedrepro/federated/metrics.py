@@ -3,7 +3,7 @@ bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,7 @@ from fedrepro.engine.base import Engine
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 Row = tuple[int, str, str, str, str, float]
-ScoreRule = Literal["last", "last5", "validation", "best-test"]
-SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+SCORE_RULES = "last", "last5", "validation", "best-test"
 LAST = 5  # rounds at a run's end that the rule `last5` reads
 CONFIDENCE = 0.95
 ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
@@ -42,9 +41,8 @@ def accuracies(curve: pd.DataFrame, split: str = "test", measure: str = "accurac
 
 
 def late_gain(curve: pd.DataFrame) -> float:
-    """Points of mean accuracy that the last quarter of the rounds adds. Below one, a curve counts
-    as flat. Computed from a straight line through the last half, so that a few rounds cannot
-    decide it. 0 for fewer than four rounds."""
+    """Points of mean accuracy that the last quarter of the rounds adds, by a straight line through
+    the last half. Below one, a curve counts as flat. 0 for fewer than four rounds."""
     means = accuracies(curve)["avg"]
     late = means[len(means) // 2 :]
     if len(means) < 4:
@@ -147,11 +145,11 @@ def best_round(curve: pd.DataFrame) -> int:
 def in_and_out(
     curve: pd.DataFrame, clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]
 ) -> pd.DataFrame:
-    """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
-    clients: name and domain of each; tested: test images of a domain, or another weight. A client's
-    network is tested on its own domain (ind) and, as a plain mean, on the others (ood). Both are
-    averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
-    form is missing in the available text; the authors' own result files confirm this one."""
+    """Accuracy of the clients' networks on their own domain (ind) and, as a plain mean, on the
+    others (ood), by round, in percent. Both are averaged over clients by their share of their
+    domain's test images. clients: name and domain of each; tested: test images of a domain, or
+    another weight. MPFT, Eq. 3, of which the text lacks the exact form; the authors' own result
+    files confirm this one."""
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve).drop(columns="avg")
     crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]

@@ -27,8 +27,6 @@ from fedrepro.methods.messages import Message, count_bytes
 from fedrepro.methods.server import Server, flat, under
 from fedrepro.models import build_model
 
-Tested = tuple[list[Row], dict[str, Tensor]]  # rows of the curve, and predicted classes
-
 
 class Training:
     """A federated run: its clients, server and curve. `run` goes through the rounds."""
@@ -271,8 +269,9 @@ class Training:
 
     # Evaluation.
 
-    def _evaluate(self, number: int) -> Tested:
-        """Test every evaluated network, and the watched one, whose validation loss counts."""
+    def _evaluate(self, number: int) -> tuple[list[Row], dict[str, Tensor]]:
+        """Test every evaluated network, and the watched one, whose validation loss counts. Returns
+        rows of the curve, and predicted classes."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
         first, last = self.evaluated[0], number > self.protocol.rounds - LAST

@@ -1,12 +1,8 @@
-"""Many records in few files, for a repository. New runs add files and lines; existing files and
-lines are not changed.
-
+"""Many records in few files, for a repository. New runs add files and lines, and change none.
 ``runs.jsonl.gz`` has one line per run: its config, and hashes of what many runs share (method,
 protocol, environment, data), which is once in ``shared.jsonl.gz``. ``<data set>-<scale>.parquet``
 has curves, ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs
-whose features are drawn. Features are left out. Runs are not sorted by paper: two papers may share
-one.
-"""
+whose features are drawn. Features are left out. Runs are not sorted by paper: two may share one."""
 
 import hashlib
 import shutil
@@ -142,10 +138,9 @@ class PackedRecord(Record):
 
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:
-    """Move the finished runs of a folder into its packed files. Returns their number.
-    drawn: ids of the runs for which t-SNE points of test features are kept. A folder is deleted
-    only after its packed data were read back. A packed run that was trained again for another
-    measurement is packed again."""
+    """Move the finished runs of a folder into its packed files; also packed ones that were trained
+    again for another measurement. Returns their number. drawn: ids of the runs whose t-SNE points
+    are kept. A folder is deleted only after its packed data were read back."""
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
     for done in sorted(root.glob("*/done")):
@@ -202,9 +197,8 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(record: Record) -> pd.DataFrame:
-    """A run's curve without digits that say nothing: losses and the server's log to three
-    significant digits, seconds to two. Exact: accuracies, bytes, validation losses where they
-    choose a round."""
+    """A run's curve with losses and the server's log to three significant digits, seconds to two.
+    Exact: accuracies, bytes, validation losses where they choose a round."""
     curve, digits = record.curve, record.curve.measure.map(DIGITS)
     if record.config["protocol"]["early_stop"] is not None:
         digits = digits.mask((curve.measure == "loss") & (curve.split == "validation"))

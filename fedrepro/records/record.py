@@ -1,5 +1,4 @@
-"""The identity of a run, its environment, the files of a finished run, and the points of its
-features."""
+"""A run's identity, its environment, its files when it is finished, its features' points."""
 
 import hashlib
 import json
@@ -36,7 +35,7 @@ AGAIN = "delete its folder and run again"
 DIMENSIONS = 50  # of a record's features
 PERPLEXITY = 30.0  # t-SNE's usual value; fewer points take a third of their number
 LEAST = 5  # points
-PACKAGES = "fedrepro torch torchvision numpy scipy scikit-learn pandas pillow"
+PACKAGES = "fedrepro", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "pillow"
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def short_hash(content: Any) -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Facts of this process and machine, as in a record."""
-    versions = {name: _version(name) for name in PACKAGES.split()}
+    versions = {name: _version(name) for name in PACKAGES}
     driver = "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -229,8 +228,8 @@ class Record:
 
 
 def compact(features: Array) -> Array:
-    """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
-    before t-SNE, keep a record small. Values beyond float16 are limited to its largest number."""
+    """The first principal components of features (m, d), as before t-SNE, as float16 (m, <=50).
+    Values beyond float16 are limited to its largest number."""
     dimensions = min(DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         from sklearn.decomposition import PCA  # takes a second
@@ -244,9 +243,8 @@ def compact(features: Array) -> Array:
 def tsne(
     features: Mapping[str, Array], domains: Sequence[str], classes: Sequence[str], seed: int = 0
 ) -> pd.DataFrame:
-    """t-SNE of a record's test features: columns x, y, domain, cls, one row per image.
-    features: as in `Record.features`; ``domain`` is an index into ``domains``. Equal input and seed
-    give equal points on one machine. FedReproError: fewer than 5 points."""
+    """t-SNE of features as in `Record.features`: columns x, y, domain, cls, one row per image.
+    Equal input and seed give equal points on one machine. FedReproError: fewer than 5 points."""
     from sklearn.manifold import TSNE
 
     points = np.asarray(features["features"], dtype=np.float32)
