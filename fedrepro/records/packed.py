@@ -147,10 +147,9 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
         record = Record(done.parent)
         known = before.runs.get(record.run_id)
         if known is None or set(record.probes) - known["measured"].keys():
-            data = record.config["protocol"]["data"]
-            encoder = f"-{data['encoder']}" if data.get("encoder") else ""
-            scale = record.config["protocol"]["scale"]
-            groups.setdefault(f"{data['dataset']}{encoder}-{scale}", []).append(record)
+            protocol = record.protocol
+            parts = protocol.data.dataset, protocol.data.encoder, protocol.scale
+            groups.setdefault("-".join(filter(None, parts)), []).append(record)
     for name, records in groups.items():
         places = chain([name], (f"{name}-{n}" for n in count(2)))
         free = next(one for one in places if not (root / f"{one}.parquet").exists())
@@ -202,10 +201,8 @@ def light(record: Record) -> pd.DataFrame:
     curve, digits = record.curve, record.curve.measure.map(DIGITS)
     if record.config["protocol"]["early_stop"] is not None:
         digits = digits.mask((curve.measure == "loss") & (curve.split == "validation"))
-    lead = np.floor(np.log10(curve.value.abs().where(curve.value != 0, 1.0)))
-    scale = 10 ** (digits - 1 - lead)
-    rounded = (curve.value * scale).round() / scale
-    return curve.assign(value=curve.value.mask(digits.notna(), rounded))
+    pairs = zip(curve.value, digits, strict=True)
+    return curve.assign(value=[v if np.isnan(n) else float(f"{v:.{n:.0f}g}") for v, n in pairs])
 
 
 def unpack(root: Path, out: Path) -> int:
