@@ -63,7 +63,7 @@ class Logits(nn.Module):
 def batches(run: Training, client: int, number: int) -> Iterator[list[tuple[Tensor, Tensor]]]:
     """What a client of ours reads in a round: a list of batches per local epoch."""
     job = run._job(run.clients[client], {}, number)
-    streams, (phase,) = Streams.of(job), job.phases
+    streams, (phase,) = Streams(job), job.phases
     for _ in range(phase.epochs):
         read = [
             run.engine._batch(run.method, job, streams, i)

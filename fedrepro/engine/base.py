@@ -6,14 +6,14 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
@@ -22,7 +22,7 @@ from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, epoch_batches, normalise, slices
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase, Shots
 from fedrepro.methods.server import Message
-from fedrepro.models import FLModel, Output, TensorInfo, architecture, layout, norms, run_with
+from fedrepro.models import FLModel, Output, architecture, layout, run_with
 
 EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fills a GPU
 
@@ -31,8 +31,8 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fi
 class Job:
     """Local training of one client in one round.
     state: every tensor of the network at the start (read, never written). optimizer: its state, if
-    it is kept between rounds (`slots`). stream: the purpose of the random streams that order the
-    batches. batch_size: None for the protocol's."""
+    it is kept between rounds. stream: the purpose of the random stream that orders the batches.
+    batch_size: None for the protocol's."""
 
     client: int
     round: int
@@ -56,17 +56,14 @@ class Job:
         return replace(self, samples=samples, batch_size=shots.batch_size)
 
 
-class Streams(NamedTuple):
+class Streams:
     """A job's random streams: batch order, augmentation, and the draws of the method's loss."""
 
-    order: torch.Generator
-    augmentation: torch.Generator
-    draws: torch.Generator
-
-    @classmethod
-    def of(cls, job: Job) -> "Streams":
-        keys: tuple[Purpose, ...] = (job.stream, "augmentation", "draws")
-        return cls(*(torch_stream(job.seed, key, job.client, job.round) for key in keys))
+    def __init__(self, job: Job) -> None:
+        key = job.client, job.round
+        self.order = torch_stream(job.seed, job.stream, *key)
+        self.augmentation = torch_stream(job.seed, "augmentation", *key)
+        self.draws = torch_stream(job.seed, "draws", *key)
 
 
 @dataclass(frozen=True)
@@ -78,14 +75,14 @@ class Trained:
     terms: dict[str, float]
 
 
-# (position of the job, its result), in any order, as they become ready, so the caller need not hold
-# all of them. A caller that stops early closes the iterator, which ends the running jobs.
+# (position of the job, its result), in any order, as they become ready. A caller that stops early
+# closes the iterator, which ends the running jobs.
 Results = Generator[tuple[int, Trained], None, None]
 Loss = Callable[[LocalModel, Batch, Message], dict[str, Tensor]]  # a method's, such as client_loss
 
 
 def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None:
-    """Raise Diverged if a loss term is not finite: all later rounds would be useless."""
+    """Raise Diverged if a loss term is not finite: later rounds would be useless."""
     broken = [f"{term} = {value}" for term, value in terms.items() if not math.isfinite(value)]
     if broken:
         raise Diverged(
@@ -97,14 +94,15 @@ def must_be_finite(method: Method, job: Job, terms: Mapping[str, float]) -> None
         )
 
 
-def terms_of(loss: Loss, model: LocalModel, batch: Batch, received: Message) -> dict[str, Tensor]:
-    """A method's loss on a batch. FedReproError: it does not return scalars by name."""
-    terms: Any = loss(model, batch, received)  # a user's method may return anything
-    values = list(terms.values()) if isinstance(terms, Mapping) else []
-    if not values or not all(isinstance(v, Tensor) and v.numel() == 1 for v in values):
-        name = getattr(loss, "__qualname__", "the loss")
-        raise FedReproError(f'{name} must return scalar tensors by name, such as {{"ce": loss}}')
-    return terms  # type: ignore[no-any-return]
+def gradients(
+    total: Tensor, params: Mapping[str, Tensor], again: bool = False
+) -> dict[str, Tensor]:
+    """Of the parameters on which a loss depends. again: its graph is needed afterwards."""
+    if not params:
+        return {}
+    values = list(params.values())
+    found = torch.autograd.grad(total, values, retain_graph=again, allow_unused=True)
+    return {name: g for name, g in zip(params, found, strict=True) if g is not None}
 
 
 class Engine(ABC):
@@ -120,7 +118,7 @@ class Engine(ABC):
         self.protocol = protocol
         self.device = device
         self.dtype = next(module.parameters()).dtype
-        self.layout: dict[str, TensorInfo] = layout(module)
+        self.layout = layout(module)
         # Only the architecture, to run it with other tensors than the module's own.
         self._others = {mode: architecture(module, mode).to("meta") for mode in (False, True)}
         self.evaluation_batch = EVALUATION_BATCH.get(device.type, 256)
@@ -148,8 +146,8 @@ class Engine(ABC):
         if shuffled:
             order = torch.randperm(len(samples), generator=generator).to(self.device)
             samples = Samples(samples.images[order], samples.labels[order])
-        parts = self._outputs(samples, size, augmentation, generator)
-        found = torch.cat([out.features for out, _ in parts]).to(self.dtype)
+        inputs = self._inputs(samples, size, augmentation, generator)
+        found = torch.cat([self._output(x).features for x, _ in inputs]).to(self.dtype)
         return torch.empty_like(found).index_copy_(0, order, found) if shuffled else found
 
     @torch.no_grad()
@@ -161,53 +159,62 @@ class Engine(ABC):
         self._load(state)
         self.module.eval()
         loss = torch.zeros((), device=self.device)
-        found, classes = [], 0
-        for out, labels in self._outputs(samples, self.evaluation_batch):
+        found = []
+        for x, labels in self._inputs(samples, self.evaluation_batch):
+            out = self._output(x)
             found.append(self.module.scores(out).argmax(1))
             loss = loss + F.cross_entropy(out.logits.float(), labels, reduction="sum")
-            classes = out.logits.shape[1]
         predicted = torch.cat(found)
         accuracy = 100 * int((predicted == samples.labels).sum()) / len(samples)
-        small = predicted.to(torch.uint8 if classes <= 256 else torch.int16)
+        small = predicted.to(torch.uint8 if out.logits.shape[1] <= 256 else torch.int16)
         return accuracy, float(loss.double()) / len(samples), small.cpu()
 
     @torch.no_grad()
     def bn_statistics(self, state: Mapping[str, Tensor], samples: Samples) -> dict[str, Tensor]:
         """BatchNorm running statistics re-estimated as plain averages over one pass."""
         self._load(state)
-        usual = {norm: norm.momentum for norm in norms(self.module)}
-        for norm in usual:
-            norm.reset_running_stats()
-            norm.momentum = None  # torch's value for a plain average over batches
-        self.module.train()
-        for _ in self._outputs(samples, self.protocol.batch_size):
-            pass
-        for norm, momentum in usual.items():
-            norm.momentum = momentum
+        with self._multiplying(), self._autocast():
+            update_bn(self._inputs(samples, self.protocol.batch_size), self.module)
         after = self.snapshot()
         return {n: v for n, v in after.items() if self.layout[n].is_bn and self.layout[n].is_buffer}
 
-    def _outputs(
+    def _inputs(
         self,
         samples: Samples,
         size: int,
         augmentation: Augmentation | None = None,
         generator: torch.Generator | None = None,
-    ) -> Iterator[tuple[Output, Tensor]]:
-        """The network's outputs and the labels, batch after batch."""
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """What the network reads and the labels, batch after batch."""
         for part in slices(len(samples), size):
             images = samples.images[part]
             if augmentation is not None and generator is not None:
                 images = augment(images, augmentation, generator)
             x = normalise(images, self.protocol.data.normalise, self.dtype)
-            with self._multiplying(), self._autocast():
-                out = self.module(x.contiguous(memory_format=self.format))
-            yield out, samples.labels[part]
+            yield x.contiguous(memory_format=self.format), samples.labels[part]
+
+    def _output(self, x: Tensor) -> Output:
+        with self._multiplying(), self._autocast():
+            return self.module(x)  # type: ignore[no-any-return]
 
     def _run_other(
         self, tensors: Mapping[str, Tensor], x: Tensor, training: bool = False
     ) -> Output:
         return run_with(self._others[training], tensors, x)  # type: ignore[no-any-return]
+
+    def _loss(
+        self, loss: Loss, model: LocalModel, batch: Batch, received: Message, late: Sequence[str]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The sum of a loss's terms without the late ones, and all terms. FedReproError: the loss
+        does not return scalars by name."""
+        with self._autocast():
+            terms: Any = loss(model, batch, received)  # a user's method may return anything
+            values = list(terms.values()) if isinstance(terms, Mapping) else []
+            if not values or not all(isinstance(v, Tensor) and v.numel() == 1 for v in values):
+                name = getattr(loss, "__qualname__", "the loss")
+                wanted = 'scalar tensors by name, such as {"ce": loss}'
+                raise FedReproError(f"{name} must return {wanted}")
+            return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
 
     # The batches of a job.
 
@@ -237,9 +244,8 @@ class Engine(ABC):
             own[name].copy_(value)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The network's tensors by name, without batch counters."""
-        # Contiguous for any format of the network, as in a checkpoint: the order in which a norm is
-        # summed must be the same after a resume.
+        """The network's tensors by name, without batch counters. Contiguous for any format of the
+        network, as in a checkpoint: a norm must be summed in the same order after a resume."""
         return {
             name: value.detach().clone(memory_format=torch.contiguous_format)
             for name, value in self.module.state_dict().items()
@@ -248,11 +254,10 @@ class Engine(ABC):
 
     # The protocol's precision.
 
-    def _autocast(self) -> AbstractContextManager[object]:
+    def _autocast(self) -> torch.autocast:
         """Autocast without torch's cache of cast weights, which is shared between threads."""
-        if self.protocol.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=False)
-        return contextlib.nullcontext()
+        low = self.protocol.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
     @contextlib.contextmanager
     def _multiplying(self) -> Iterator[None]:
@@ -270,33 +275,24 @@ class Engine(ABC):
 
 
 @cache
-def keep_freed_memory() -> bool:
-    """Let this process keep freed memory for the next step. Returns whether it does.
+def keep_freed_memory() -> None:
+    """Let this process keep freed memory for the next step.
     By default, glibc returns each large tensor to the system, which fills it with zeros before the
     next step gets it: a fifth of FedAvg's round of a digit CNN. The price: a process holds its peak
     memory until it ends. Nothing is done without glibc, or if the environment sets its malloc."""
     own = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES")
     if any(name in os.environ for name in own):
-        return False
-    try:
+        return
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # no glibc; Windows
         mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another C library; cannot be queried (Windows)
-        return False
-    mmap_threshold, trim_threshold = -3, -1  # from malloc.h
-    large = any(mallopt(mmap_threshold, size) for size in (1 << 30, 1 << 25))  # old glibc: second
-    return large and bool(mallopt(trim_threshold, -1))
-
-
-def slots(spec: OptimizerSpec, name: str) -> dict[str, str]:
-    """An optimiser's state of a parameter: stored name -> torch's name."""
-    if spec.kind == "adamw":
-        return {f"{slot}/{name}": slot for slot in ("exp_avg", "exp_avg_sq", "step")}
-    return {name: "momentum_buffer"} if spec.momentum else {}
+        mmap_threshold, trim_threshold = -3, -1  # from malloc.h
+        if any(mallopt(mmap_threshold, size) for size in (1 << 30, 1 << 25)):  # old glibc: second
+            mallopt(trim_threshold, -1)
 
 
 class Updates:
     """The optimisers of one phase of clients that are trained together. moving: each client's
-    trained parameters; memory: each one's optimiser state by stored name, replaced by `keep`."""
+    trained parameters; memory: its optimiser state by stored name, replaced by `keep`."""
 
     def __init__(
         self,
@@ -338,8 +334,11 @@ class Updates:
         """Each parameter, stored and torch's name of its states, and its client's memory."""
         for own, memory in zip(self._moving, self._memory, strict=True):
             for name in names:
-                for key, slot in slots(spec, name).items():
-                    yield own[name], key, slot, memory
+                if spec.kind == "adamw":
+                    for slot in ("exp_avg", "exp_avg_sq", "step"):
+                        yield own[name], f"{slot}/{name}", slot, memory
+                elif spec.momentum:
+                    yield own[name], name, "momentum_buffer", memory
 
     def step(self, late: Sequence[Mapping[str, Tensor]], clients: slice = slice(None)) -> None:
         """Take the step of some clients, whose gradients are in their parameters. late: by client,

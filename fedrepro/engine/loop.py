@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.threads import lanes, side_by_side
-from fedrepro.engine.base import Engine, Job, Loss, Results, Streams, Trained, Updates, terms_of
+from fedrepro.engine.base import Engine, Job, Loss, Results, Streams, Trained, Updates, gradients
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.server import Message
 from fedrepro.models import FLModel
@@ -54,7 +54,7 @@ class LoopEngine(Engine):
         self._load(job.state)
         params = dict(self.module.train().named_parameters())
         received = tree_map(lambda value: value.to(self.device), job.received)
-        streams = Streams.of(job)
+        streams = Streams(job)
         keeps = method.keeps_optimizer or self.protocol.optimizer.kept
         memory: dict[str, Tensor] = dict(job.optimizer)
         sums: dict[str, Tensor] = {}
@@ -97,17 +97,11 @@ class LoopEngine(Engine):
         gradients of the late terms, which are left out."""
         for value in model.params.values():
             value.grad = None
-        with self._autocast():
-            terms = terms_of(loss, model, batch, received)
-            total = torch.stack([v for name, v in terms.items() if name not in late]).sum()
+        total, terms = self._loss(loss, model, batch, received, late)
         if model.params:
             total.backward(retain_graph=bool(late))
-        if not (model.params and late):
-            return terms, {}
-        rest = torch.stack([terms[name] for name in late]).sum()
-        found = torch.autograd.grad(rest, list(model.params.values()), allow_unused=True)
-        pairs = zip(model.params, found, strict=True)
-        return terms, {name: gradient for name, gradient in pairs if gradient is not None}
+        rest = gradients(torch.stack([terms[n] for n in late]).sum(), model.params) if late else {}
+        return terms, rest
 
     def _batches(
         self, method: Method, phase: Phase, job: Job, streams: Streams
@@ -123,13 +117,11 @@ class LoopEngine(Engine):
 
 @contextlib.contextmanager
 def _one_step_ahead(model: LocalModel, size: float) -> Iterator[None]:
-    """Inside, the parameters are one plain gradient step ahead; afterwards they are restored."""
-    before = {name: value.detach().clone() for name, value in model.params.items()}
-    with torch.no_grad():
-        for value in model.params.values():
-            if value.grad is not None:
-                value -= size * value.grad
+    """Inside, the parameters are one plain gradient step ahead."""
+    before = {name: value.data for name, value in model.params.items()}
+    for value in model.params.values():
+        if value.grad is not None:
+            value.data = value.data.clone().sub_(size * value.grad)
     yield
-    with torch.no_grad():
-        for name, value in model.params.items():
-            value.copy_(before[name])
+    for name, value in model.params.items():
+        value.data = before[name]

@@ -1,8 +1,8 @@
 """Trains all clients of a round together, if their shapes agree.
-The clients' networks are stacked along a leading axis. `vmap` turns a method's loss of one client
-into the losses of all, and each layer into one grouped or batched product. Every client reads the
-same batches in the same order as in the plain loop, and has its own BatchNorm statistics, optimiser
-and messages. So the numbers are the plain loop's, except for the order of summation in a kernel."""
+Their networks are stacked along a leading axis. `vmap` turns a method's loss of one client into the
+losses of all, and each layer into one grouped or batched product. Batches, BatchNorm statistics,
+optimiser and messages are each client's own, as in the plain loop. So the numbers are the plain
+loop's, except for the order of summation in a kernel."""
 
 import copy
 from collections import defaultdict
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from fedrepro.base.protocol import Protocol
 from fedrepro.data.transforms import slices
-from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, terms_of
+from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, gradients
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.server import Message
 from fedrepro.models import FLModel, Output, norms
@@ -44,9 +44,7 @@ class StackedEngine(Engine):
         """Positions of jobs that can be stacked, each group in stacking order."""
         groups: dict[Hashable, list[int]] = defaultdict(list)
         for i, job in enumerate(jobs):
-            course = tuple(
-                (replace(phase, trains=None), self.moving(phase)) for phase in job.phases
-            )
+            course = tuple((replace(one, trains=None), self.moving(one)) for one in job.phases)
             image = tuple(job.samples.images.shape[1:])
             groups[image, course, job.batch_size, job.round, form(job.received)].append(i)
 
@@ -68,7 +66,7 @@ class _Stack:
     def __init__(self, engine: StackedEngine, method: Method, jobs: Sequence[Job]) -> None:
         self._engine, self._method, self._jobs = engine, method, jobs
         self._received = stacked([job.received for job in jobs], engine.device)
-        self._readers = [(job, Streams.of(job)) for job in jobs]
+        self._readers = [(job, Streams(job)) for job in jobs]
         self._tensors = {
             name: torch.stack([job.state[name] for job in jobs]) for name in jobs[0].state
         }
@@ -168,25 +166,16 @@ class _Stack:
                 tensors = {**leaves, **fixed}
                 return cast(Output, functional_call(engine.skeleton, tensors, (images,)))
 
-            with engine._autocast():
-                model = LocalModel(network, leaves, engine._run_other)
-                terms = terms_of(work, model, Batch(*batch), received)
-                return torch.stack([v for n, v in terms.items() if n not in late]).sum(), terms
+            model = LocalModel(network, leaves, engine._run_other)
+            return engine._loss(work, model, Batch(*batch), received, late)
 
         received = tree_map(lambda value: value[rows], self._received)
         losses, terms = vmap(one)(leaves, fixed, batch, received)
 
         # The clients are independent, so the sum's gradient is each client's own.
-        def gradients(total: Tensor, again: bool = False) -> dict[str, Tensor]:
-            values = list(leaves.values())
-            if not values:
-                return {}
-            found = torch.autograd.grad(total, values, retain_graph=again, allow_unused=True)
-            pairs = zip(leaves, found, strict=True)
-            return {name: g.contiguous() for name, g in pairs if g is not None}
-
-        now = gradients(losses.sum(), bool(late))
-        rest = gradients(torch.stack([terms[n].sum() for n in late]).sum()) if late else {}
+        now = gradients(losses.sum(), leaves, bool(late))
+        rest = gradients(torch.stack([terms[n].sum() for n in late]).sum(), leaves) if late else {}
+        now, rest = ({n: g.contiguous() for n, g in found.items()} for found in (now, rest))
         return now, rest, terms
 
 

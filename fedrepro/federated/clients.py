@@ -25,9 +25,9 @@ GROUPS = ("kept", "optimizer", "memory", "trained", "twin")  # a client's fields
 @dataclass
 class Client:
     """One client, and the tensors it keeps by name.
-    kept: tensors of its network that the server's do not replace. optimizer: momenta. memory: its
-    method's memory. twin: its second network, if a method trains one. trained: the rest of its
-    network after training, if that is tested."""
+    kept: those of its network that the server's do not replace. optimizer: momenta. memory: its
+    method's. twin: its second network, if a method trains one. trained: its network after training,
+    if that is tested."""
 
     index: int
     data: ClientData
@@ -58,9 +58,9 @@ class Client:
 
 
 def participants(protocol: Protocol, seed: int, number: int, clients: int) -> list[int]:
-    """Indices, in order, of the clients that participate in a round, counted from 1: all, or a
-    share drawn for it. If clients take turns, every `clients // count` draws use one shuffled
-    order of them (clients left over do not participate in that pass)."""
+    """Indices, in order, of the clients in a round, counted from 1: all, or a share drawn for it.
+    If clients take turns, every `clients // count` draws use one shuffled order of them; those left
+    over do not participate in that pass."""
     count = max(1, round(protocol.participation * clients))
     if count == clients:
         return list(range(clients))
@@ -74,8 +74,8 @@ def participants(protocol: Protocol, seed: int, number: int, clients: int) -> li
 
 
 def turns_of(protocol: Protocol, clients: int) -> int:
-    """The largest number of rounds in which one client can participate: its turns if clients take
-    turns, else all rounds, because each draw may choose it."""
+    """The largest number of rounds in which one client can participate; all, unless clients take
+    turns, because each draw may choose it."""
     count = max(1, round(protocol.participation * clients))
     if not protocol.turns or count == clients:
         return protocol.rounds
@@ -87,16 +87,16 @@ class Checkpoint(Interface):
     """Storage for a run's unfinished state."""
 
     def load(self) -> tuple[Mapping[str, Tensor], dict[str, Any]] | None: ...
-
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None: ...
-
     def due(self) -> bool: ...
 
 
 SCALE = 100.0  # CLIP's own, the upper limit in its training
 
 
-def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[str, Tensor]]:
+def give_head(
+    module: FLModel, federation: Federation, own: bool, device: torch.device
+) -> list[dict[str, Tensor]]:
     """Fill the network's frozen head with the mean of the clients' heads: of each the text head of
     its domain if the encoder has a text part, else the directions of its class means. Returns, by
     client, the tensors in which its network differs from the common one: none, or its own head."""
@@ -110,7 +110,7 @@ def give_head(module: FLModel, federation: Federation, own: bool) -> list[dict[s
     for name in names:
         place[name].copy_(common)
     type_of = place[names[0]].dtype
-    return [{name: head.to(type_of) for name in names} if own else {} for head in heads]
+    return [{name: head.to(device, type_of) for name in names} if own else {} for head in heads]
 
 
 def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:

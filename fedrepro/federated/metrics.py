@@ -1,42 +1,36 @@
 """A run's curve, and metrics computed from it: accuracies under a named score rule, rounds and
 bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
+from torch import Tensor
 
 from fedrepro.base.errors import FedReproError, one_of
 from fedrepro.base.protocol import EarlyStop
+from fedrepro.data.federation import Federation
+from fedrepro.engine.base import Engine
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 Row = tuple[int, str, str, str, str, float]
-ScoreRule = Literal["last", "last5", "validation", "best-test"]
-SCORE_RULES: tuple[str, ...] = get_args(ScoreRule)
+SCORE_RULES = "last", "last5", "validation", "best-test"
 LAST = 5  # rounds at a run's end that the rule `last5` reads
 CONFIDENCE = 0.95
 ROUNDING = 1e-9  # means and differences of decimals are not exact in binary
 
 
-def accuracies(
-    curve: pd.DataFrame, split: str = "test", subject: str | None = None
-) -> pd.DataFrame:
-    """Test accuracy by round: one column per domain and `avg`, their plain mean."""
-    return _by_round(curve, "accuracy", split, subject)
-
-
-def _by_round(
-    curve: pd.DataFrame, measure: str, split: str, subject: str | None = None
-) -> pd.DataFrame:
+def accuracies(curve: pd.DataFrame, split: str = "test", measure: str = "accuracy") -> pd.DataFrame:
+    """Accuracy, or another measure, by round: a column per domain and `avg`, their plain mean. Of
+    several subjects, the first."""
     # In numpy, which takes a tenth of the time: the book computes thousands of these.
     columns = {name: curve[name].to_numpy() for name in CURVE_COLUMNS}
     kept = (columns["measure"] == measure) & (columns["split"] == split)
-    if subject is None and kept.any():
-        subject = columns["subject"][kept.argmax()]
-    kept &= columns["subject"] == subject
+    if kept.any():
+        kept &= columns["subject"] == columns["subject"][kept.argmax()]
     rounds, at = np.unique(columns["round"][kept], return_inverse=True)
     of, domains = pd.factorize(columns["domain"][kept])
     values = np.full((len(rounds), len(domains)), np.nan)
@@ -47,9 +41,8 @@ def _by_round(
 
 
 def late_gain(curve: pd.DataFrame) -> float:
-    """Points of mean accuracy that the last quarter of the rounds adds. Below one, a curve counts
-    as flat. Computed from a straight line through the last half, so that a few rounds cannot
-    decide it. 0 for fewer than four rounds."""
+    """Points of mean accuracy that the last quarter of the rounds adds, by a straight line through
+    the last half. Below one, a curve counts as flat. 0 for fewer than four rounds."""
     means = accuracies(curve)["avg"]
     late = means[len(means) // 2 :]
     if len(means) < 4:
@@ -57,9 +50,9 @@ def late_gain(curve: pd.DataFrame) -> float:
     return float(np.polyfit(late.index, late, 1)[0]) * len(means) / 4
 
 
-def scores(curve: pd.DataFrame, rule: str, subject: str | None = None) -> dict[str, float]:
+def scores(curve: pd.DataFrame, rule: str) -> dict[str, float]:
     """Accuracy of every domain and `avg` under one score rule."""
-    return _means(scored(curve, rule, subject))
+    return _means(scored(curve, rule))
 
 
 def all_scores(
@@ -67,36 +60,35 @@ def all_scores(
 ) -> dict[str, dict[str, float]]:
     """The same under every score rule that has images. table: other numbers by round, to read in
     the rounds that the accuracies give."""
-    tested, losses = accuracies(curve), _by_round(curve, "loss", "validation")
+    tested, losses = accuracies(curve), accuracies(curve, "validation", "loss")
     rules = [rule for rule in SCORE_RULES if rule != "validation" or not losses.empty]
     table = tested if table is None else table
-    return {rule: _means(table.loc[_read(rule, tested, losses)]) for rule in rules}
+    return {rule: _means(table.loc[_read(rule, curve, tested)]) for rule in rules}
 
 
 def _means(rounds: pd.DataFrame) -> dict[str, float]:
     return {str(key): float(value) for key, value in rounds.mean().items()}
 
 
-def scored(curve: pd.DataFrame, rule: str, subject: str | None = None) -> pd.DataFrame:
+def scored(curve: pd.DataFrame, rule: str) -> pd.DataFrame:
     """The rounds of `accuracies` whose mean is a rule's score."""
     one_of(rule, SCORE_RULES, "score rule")
-    tested, losses = accuracies(curve, subject=subject), pd.DataFrame()
-    if rule == "validation":
-        losses = _by_round(curve, "loss", "validation", subject)
-        if losses.empty:
-            raise FedReproError(
-                "the run has no validation images; set data.validation or use another score rule"
-            )
-    return tested.loc[_read(rule, tested, losses)]
+    tested = accuracies(curve)
+    return tested.loc[_read(rule, curve, tested)]
 
 
-def _read(rule: str, tested: pd.DataFrame, losses: pd.DataFrame) -> list[int]:
-    """The rounds that a rule reads, of accuracies and validation losses by round."""
-    if rule == "validation":
-        return [losses["avg"].idxmin()]
+def _read(rule: str, curve: pd.DataFrame, tested: pd.DataFrame) -> list[int]:
+    """The rounds that a rule reads. tested: the curve's accuracies."""
     if rule == "best-test":
         return [best_tested(tested["avg"])]
-    return list(tested.index[-(1 if rule == "last" else LAST) :])
+    if rule != "validation":
+        return list(tested.index[-(1 if rule == "last" else LAST) :])
+    losses = accuracies(curve, "validation", "loss")
+    if losses.empty:
+        raise FedReproError(
+            "the run has no validation images; set data.validation or use another score rule"
+        )
+    return [losses["avg"].idxmin()]
 
 
 @dataclass(frozen=True)
@@ -146,18 +138,18 @@ def validated(curve: pd.DataFrame) -> float:
 
 def best_round(curve: pd.DataFrame) -> int:
     """The round with the lowest mean validation loss; the last one without validation images."""
-    losses = _by_round(curve, "loss", "validation")
+    losses = accuracies(curve, "validation", "loss")
     return int(curve["round"].max() if losses.empty else losses["avg"].idxmin())
 
 
 def in_and_out(
     curve: pd.DataFrame, clients: Sequence[Mapping[str, str]], tested: Mapping[str, int]
 ) -> pd.DataFrame:
-    """Accuracy in and out of the clients' domains by round, in percent: columns ind and ood.
-    clients: name and domain of each; tested: test images of a domain, or another weight. A client's
-    network is tested on its own domain (ind) and, as a plain mean, on the others (ood). Both are
-    averaged over clients by their share of their domain's test images. MPFT, Eq. 3, whose exact
-    form is missing in the available text; the authors' own result files confirm this one."""
+    """Accuracy of the clients' networks on their own domain (ind) and, as a plain mean, on the
+    others (ood), by round, in percent. Both are averaged over clients by their share of their
+    domain's test images. clients: name and domain of each; tested: test images of a domain, or
+    another weight. MPFT, Eq. 3, of which the text lacks the exact form; the authors' own result
+    files confirm this one."""
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve).drop(columns="avg")
     crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
@@ -194,22 +186,52 @@ def seconds(curve: pd.DataFrame) -> "pd.Series[float]":
     return rows.groupby("subject", sort=False)["value"].sum()
 
 
-def logged(number: int, measure: str, values: Mapping[str, float]) -> list[Row]:
-    """Rows for values that belong to no domain, by subject."""
-    return [(number, measure, name, "", "", float(value)) for name, value in values.items()]
+def logged(
+    number: int, measure: str, values: Mapping[str, float], domain: str = "", split: str = ""
+) -> list[Row]:
+    """Rows of values by subject."""
+    return [(number, measure, name, domain, split, float(value)) for name, value in values.items()]
 
 
-def term_rows(number: int, terms: Mapping[str, Mapping[str, float]]) -> list[Row]:
-    """Rows of the loss terms, by client."""
-    return [
-        (number, "term", term, client, "train", value)
-        for client, own in terms.items()
-        for term, value in own.items()
-    ]
+class Test(NamedTuple):
+    """One network on one split of a domain. network: ``server`` or a client's name. accuracy: in
+    percent. loss: mean cross-entropy. predicted (m,): the class of each image."""
+
+    network: str
+    domain: str
+    split: str
+    accuracy: float
+    loss: float
+    predicted: Tensor
+
+
+def tests(
+    engine: Engine,
+    network: str,
+    state: Mapping[str, Tensor],
+    federation: Federation,
+    domains: Collection[str],
+    splits: Iterable[str] = ("test", "validation"),
+) -> list[Test]:
+    """The tests of one network on some domains' test sets, and validation images if any."""
+    images = {"test": federation.tests, "validation": federation.validations()}
+    places = [(split, domain) for split in splits for domain in images[split] if domain in domains]
+    return [Test(network, d, s, *engine.evaluate(state, images[s][d])) for s, d in places]
+
+
+def test_rows(number: int, subject: str, tests: Iterable[Test]) -> Iterator[Row]:
+    """Rows of tests; a domain with several clients' networks has their mean."""
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for test in tests:
+        results.setdefault((test.domain, test.split), []).append((test.accuracy, test.loss))
+    for place, pairs in results.items():
+        accuracy, loss = np.mean(pairs, axis=0)
+        yield number, "accuracy", subject, *place, float(accuracy)
+        yield number, "loss", subject, *place, float(loss)
 
 
 class Curve:
-    """The rows of a run. subject: the network whose accuracy counts; watched: whose loss."""
+    """The rows of a run. subject: whose accuracy counts; watched: whose loss."""
 
     def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
         self.rows: list[Row] = []
@@ -218,7 +240,7 @@ class Curve:
     def _means(self, measure: str, split: str, subject: str) -> "pd.Series[float]":
         """Means over domains by round."""
         read = [row for row in self.rows if row[1] == measure and row[2] == subject]
-        return _by_round(framed(read), measure, split, subject)["avg"]
+        return accuracies(framed(read), split, measure)["avg"]
 
     def accuracy(self) -> float:
         """The mean of the last tests."""
@@ -239,6 +261,6 @@ class Curve:
         return not losses.empty and bool(round - losses.idxmin() >= self._stop.patience)
 
 
-def framed(rows: Sequence[Row]) -> pd.DataFrame:
+def framed(rows: Iterable[Row]) -> pd.DataFrame:
     """Rows as a curve."""
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import torch
@@ -17,17 +17,14 @@ from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
 from fedrepro.data.federation import Federation, Samples
-from fedrepro.engine import ENGINES, Engine, Job, Trained, must_be_finite
-from fedrepro.engine.base import Results
-from fedrepro.federated import evaluation
+from fedrepro.engine import ENGINES
+from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
+from fedrepro.federated import metrics
 from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
-from fedrepro.federated.metrics import LAST, Curve, Row, framed, logged, term_rows
+from fedrepro.federated.metrics import LAST, Curve, Row, Test, framed, logged
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
 from fedrepro.methods.server import Message, Server, count_bytes, flat, under
 from fedrepro.models import build_model
-
-Number = TypeVar("Number", int, float)
-Tested = tuple[list[Row], dict[str, Tensor]]  # rows of the curve, and predicted classes
 
 
 class Training:
@@ -51,7 +48,7 @@ class Training:
         with seeded_modules(seed):
             built = build_model(protocol.model, classes, federation.size, **protocol.model_args)
             module = method.network(built).to(dtype)
-        heads = give_head(module, federation, protocol.head == "own")
+        heads = give_head(module, federation, protocol.head == "own", self.device)
         self.engine: Engine = ENGINES[engine](module, protocol, self.device)
         self.layout, initial = self.engine.layout, self.engine.snapshot()
         clients = len(federation.clients)
@@ -61,42 +58,46 @@ class Training:
         )
         with seeded_modules(seed, round=0):
             method.init_server(self.server)
-        self.overwritten = [n for n in initial if method.overwrites(self.layout[n])]
         self.travelling = [n for n in initial if method.travels(self.layout[n])]
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
         self.evaluated = method.evaluated_models(self.layout)
         self.watched = method.watched() or self.evaluated[0]
-        self.clients = self._first_clients(initial, heads)
+        kept = {n: v for n, v in initial.items() if not method.overwrites(self.layout[n])}
+        memory = method.first_memory(self.server)
+        second = initial if method.personal_phases(protocol) else {}
+        trained = initial if "trained" in (*self.evaluated, self.watched) else {}
+        self.clients = [
+            Client(i, data, kept | head, {}, memory, second, trained)
+            for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
+        ]
         self.log = Curve(self.evaluated[0], protocol.early_stop, self.watched)
-        self.predicted: dict[str, Tensor] = {}  # `evaluation.predictions`, of `Curve.scored` rounds
-        self.clock = Clock(self.device)
+        # Predicted classes of test images, by ``round/subject/network/domain``, of the rounds of
+        # `Curve.scored`.
+        self.predicted: dict[str, Tensor] = {}
+        self.seconds: dict[str, float] = {}  # of this round, by step
         self.round = 0
 
-    def _first_clients(
-        self, initial: dict[str, Tensor], heads: Sequence[dict[str, Tensor]]
-    ) -> list[Client]:
-        """Every client before its first round; heads: its own, if any."""
-        kept = {n: v for n, v in initial.items() if n not in self.overwritten}
-        memory = self.method.first_memory(self.server)
-        second = initial if self.method.personal_phases(self.protocol) else {}
-        trained = initial if "trained" in (*self.evaluated, self.watched) else {}
-        clients = []
-        for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True)):
-            own = kept | {name: value.to(self.device) for name, value in head.items()}
-            clients.append(Client(i, data, own, {}, memory, second, trained))
-        return clients
-
-    def run(self, progress: Progress, checkpoint: Checkpoint | None = None) -> pd.DataFrame:
+    def run(
+        self,
+        progress: Progress,
+        checkpoint: Checkpoint | None = None,
+        tell: Callable[[list[Row]], None] | None = None,
+    ) -> pd.DataFrame:
         """Train to the last round or the early stop; continue from a checkpoint if there is one.
+        tell: receives each round's rows, and first those of the checkpoint.
         Diverged: a client's loss is not finite; the rounds before it are kept."""
         if checkpoint is not None:
             self.resume(checkpoint)
         label = f"{progress.name or self.method.name} seed {self.seed}"
         progress.start(label, self.protocol.rounds, self.round)
+        if tell is not None and self.round:
+            tell(self.log.rows)
         try:
             while self.round < self.protocol.rounds and not self.log.stopped(self.round):
-                self.one_round()
+                rows = self.one_round()
                 progress.round(self.round, self.log.accuracy())
+                if tell is not None:
+                    tell(rows)
                 if checkpoint is not None and checkpoint.due():
                     self.save(checkpoint)
         except BaseException:
@@ -108,16 +109,16 @@ class Training:
 
     # A round.
 
-    def one_round(self) -> None:
+    def one_round(self) -> list[Row]:
         """Run one round: clients are drawn, receive, train and send; the server averages and
-        learns; all networks are tested."""
+        learns; all networks are tested. Returns its rows of the curve."""
         method, server, number = self.method, self.server, self.round + 1
-        server.round, self.clock = number, Clock(self.device)
+        server.round, self.seconds = number, {}
         with self._undone_if_broken_off():
             untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
             rows, predicted = self._evaluate(0) if untrained else ([], {})
             chosen = self._participants(number)
-            with self.clock("messages"):
+            with self._timed("messages"):
                 downs = [self._download(client) for client in chosen]
             sent = Counter(prefixed("down/", count_bytes(downs)))
             told = list(zip(chosen, downs, strict=True))
@@ -135,7 +136,7 @@ class Training:
             average = RunningAverage(self.layout, method.bn_policy == "first")
             uploads: dict[int, Upload] = {}
             for i, trained in self._train(jobs):
-                with self.clock("messages"):
+                with self._timed("messages"):
                     view = self.view(chosen[i], trained.state, jobs[i].received, number)
                     uploads[i] = self._upload(chosen[i], trained, view)
                     sent.update(prefixed("up/", count_bytes([uploads[i].message])))
@@ -143,7 +144,7 @@ class Training:
                     self._keep(chosen[i], trained, view)
                 terms[chosen[i].data.name] |= trained.terms
 
-            with self.clock("server"):
+            with self._timed("server"):
                 server.log = {}
                 if self.protocol.weighting == "tensors":
                     average.weight_tensors(counts, self.protocol.batch_size)
@@ -151,24 +152,27 @@ class Training:
                 method.server_step(server, [uploads[i] for i in sorted(uploads)])
                 self._must_be_finite()
 
-            tested, found = self._evaluate(number)
-            rows += tested + term_rows(number, terms) + logged(number, "server", server.log)
-            rows += logged(number, "bytes", sent) + logged(number, "seconds", self.clock.seconds)
+            tests, found = self._evaluate(number)
+            rows += tests
+            for client, values in terms.items():
+                rows += logged(number, "term", values, client, "train")
+            rows += logged(number, "server", server.log) + logged(number, "bytes", sent)
+            rows += logged(number, "seconds", self.seconds)
             self.log.rows += rows
             named, scored = self.predicted | predicted | found, self.log.scored()
             self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
             self.round = number
+        return rows
 
     def _must_be_finite(self) -> None:
         """Raise Diverged if the server's network is not, as `must_be_finite` does for a loss."""
-        number, name = self.server.round, self.method.name
         broken = [n for n, value in self.server.model.items() if not value.isfinite().all()]
         if broken:
             raise Diverged(
-                f"{name}, seed {self.seed}: {broken[0]} of the server in round {number} "
-                "is not finite; correct what server_step or weights compute",
+                f"{self.method.name}, seed {self.seed}: {broken[0]} of the server in round "
+                f"{self.server.round} is not finite; correct what server_step or weights compute",
                 self.seed,
-                number,
+                self.server.round,
             )
 
     @contextmanager
@@ -184,11 +188,20 @@ class Training:
             del self.log.rows[rows:]
             raise
 
+    @contextmanager
+    def _timed(self, step: str) -> Iterator[None]:
+        """Measure the seconds of a step, the device's work included."""
+        start = time.perf_counter()
+        yield
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
+
     def _train(self, jobs: Sequence[Job], step: str = "train") -> Results:
         """Yields the engine's results; the consumer's time is not counted as training."""
         with closing(self.engine.train(self.method, jobs)) as results:  # ends running jobs
             while True:
-                with self.clock(step):
+                with self._timed(step):
                     position, trained = next(results, (-1, None))
                 if trained is None:
                     return
@@ -233,10 +246,10 @@ class Training:
         self, client: Client, state: Mapping[str, Tensor], received: Message, number: int
     ) -> TrainedClient:
         """A client for its method's `upload` and `remember` in a round."""
-        samples, augmentation = client.data.train, self.protocol.data
+        samples = client.data.train
         generator = torch_stream(self.seed, "method", client.index, number)
         features = partial(self.engine.features, state, samples, generator=generator)
-        own = samples.labels, samples.images, state, received, augmentation, generator
+        own = samples.labels, samples.images, state, received, self.protocol.data, generator
         return TrainedClient(client.index, self.server.classes, *own, features)
 
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
@@ -255,38 +268,43 @@ class Training:
 
     # Evaluation.
 
-    def _evaluate(self, number: int) -> Tested:
-        """Test every evaluated network, and the watched one, whose validation loss counts."""
+    def _evaluate(self, number: int) -> tuple[list[Row], dict[str, Tensor]]:
+        """Test every evaluated network, and the watched one, whose validation loss counts. Returns
+        rows of the curve, and predicted classes."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
-        last = number > self.protocol.rounds - LAST
+        first, last = self.evaluated[0], number > self.protocol.rounds - LAST
         federation = self.federation if last else self.few_tests
-        tested = partial(evaluation.tests, self.engine)
+        tested = partial(metrics.tests, self.engine)
         if number and self.method.bn_policy == "recompute":
-            with self.clock("evaluate"):
+            with self._timed("evaluate"):
                 for one in self.clients:
                     own = one.personal(self.server.model)
                     one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
         for subject in dict.fromkeys((*self.evaluated, self.watched)):
-            found: dict[int, list[evaluation.Test]] = {}
+            found: dict[int, list[Test]] = {}
+            cross: list[Test] = []
             if subject == "global":
-                with self.clock("evaluate"):
+                with self._timed("evaluate"):
                     found[0] = tested("server", self.server.model, federation, federation.tests)
             else:
-                on_all = subject == self.evaluated[0] and self.protocol.tested_on == "everywhere"
+                on_all = subject == first and self.protocol.tested_on == "everywhere"
                 for i, state in self._networks(subject, number, self.clients):
                     client = self.clients[i].data
-                    with self.clock("evaluate"):
-                        found[i] = tested(client.name, state, federation, [client.domain])
-                        cross = federation.tests if on_all else ()
-                        tests = tested(client.name, state, federation, cross, ["test"])
-                    rows += [(number, "cross-accuracy", *test[:4]) for test in tests]
-                    predicted |= evaluation.predictions(number, subject, tests)
-            ordered = [test for i in sorted(found) for test in found[i]]
-            predicted |= evaluation.predictions(number, subject, ordered)
-            if subject == self.evaluated[0] and subject != self.watched:
-                ordered = [test for test in ordered if test.split == "test"]
-            rows += evaluation.rows(number, subject, ordered)
+                    with self._timed("evaluate"):
+                        place = client.name, state, federation
+                        found[i] = tested(*place, [client.domain])
+                        if on_all:
+                            cross += tested(*place, federation.tests, ["test"])
+            rows += [(number, "cross-accuracy", *test[:4]) for test in cross]
+            tests = [test for i in sorted(found) for test in found[i]]
+            for test in (*cross, *tests):
+                if test.split == "test":
+                    name = f"{number}/{subject}/{test.network}/{test.domain}"
+                    predicted[name] = test.predicted
+            if subject == first != self.watched:
+                tests = [test for test in tests if test.split == "test"]
+            rows += metrics.test_rows(number, subject, tests)
         return rows, predicted
 
     def _networks(
@@ -316,14 +334,14 @@ class Training:
         found = self._networks(self.evaluated[0], number, list(first.values()))
         return {domains[i]: state for i, state in found}
 
-    def embed(self, per_domain: int = 60) -> tuple[Tensor, Tensor, list[str]]:
-        """Features (m, d) of up to `per_domain` test images of each domain under its first tested
-        network, their labels (m,) and domains."""
+    def embed(self) -> tuple[Tensor, Tensor, list[str]]:
+        """Features (m, d) of each domain's first 60 test images under its first tested network,
+        their labels (m,) and domains."""
         features, labels, domains = [], [], []
         networks = self.tested_networks(self.round)
         for domain in (d for d in self.federation.tests if d in networks):
             test = self.federation.tests[domain]
-            part = Samples(test.images[:per_domain], test.labels[:per_domain])
+            part = Samples(test.images[:60], test.labels[:60])
             features.append(self.engine.features(networks[domain], part).cpu())
             labels.append(part.labels.cpu())
             domains += [domain] * len(part)
@@ -360,22 +378,6 @@ class Training:
         self.log.rows += [tuple(row) for row in facts["rows"]]
 
 
-class Clock:
-    """Measures seconds by step of a round, the device's work included."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, step: str) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self.seconds[step] = self.seconds.get(step, 0.0) + time.perf_counter() - start
-
-
 def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
     """What a method's function returns by name. FedReproError: it is no dict."""
     found = hook(*given)
@@ -385,6 +387,5 @@ def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def prefixed(prefix: str, values: Mapping[str, Number]) -> dict[str, Number]:
-    """Values under longer names."""
+def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + name: value for name, value in values.items()}

@@ -9,31 +9,27 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from joblib.hashing import NumpyHasher
 from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
 
-INSTALLED = {"site-packages", "dist-packages"}
-
 
 def fingerprint(method: type) -> str:
-    """16 hex digits of a hash: of the source of the class, of its bases and of all that their code
-    uses that is the user's own (whole files, or whole cells of a notebook); of the compiled code;
-    and of the current values it uses: defaults, closures, class attributes, module globals.
-    Installed packages count only by name, except the class's own package. FedReproError: no
-    source can be read, or the content of a value cannot be hashed."""
+    """16 hex digits of a hash: of the source of the class and of all of the user's own that it uses
+    (whole files, or cells of a notebook); of the compiled code; and of the current values it uses:
+    defaults, closures, class attributes, module globals. Installed packages count only by name,
+    except the class's own package. FedReproError: no source can be read, or the content of a value
+    cannot be hashed."""
     return _Content(method).digest(method)
 
 
-@dataclass(frozen=True, eq=False)
-class _Used:
+class _Used(NamedTuple):
     """A module of the user, and the names that code uses from it."""
 
     module: ModuleType
@@ -41,8 +37,8 @@ class _Used:
 
 
 class _Content(NumpyHasher):  # type: ignore[misc]
-    """Joblib's hash of a pickled value, in which the user's own objects are pickled by content, not
-    by name. As in any pickle, repeated objects are references."""
+    """Joblib's hash of a pickle that has the user's own objects by content, not by name. As in any
+    pickle, repeated objects are references."""
 
     def __init__(self, root: type) -> None:
         super().__init__("sha256")
@@ -75,11 +71,10 @@ class _Content(NumpyHasher):  # type: ignore[misc]
         if isinstance(item, ModuleType):
             return [item.__name__]
         if isinstance(item, _Used):
-            file = item.module.__file__
-            text = self._text(file, item.module.__name__) if file else ""
-            given, names = vars(item.module), item.names
-            seen = {name: self._seen(given[name], names) for name in names & given.keys()}
-            return [item.module.__name__, text, seen]
+            name, file, given = item.module.__name__, item.module.__file__, vars(item.module)
+            text = self._text(file, name) if file else ""
+            seen = {n: self._seen(given[n], item.names) for n in item.names & given.keys()}
+            return [name, text, seen]
         if isinstance(item, CodeType):
             return [item.co_code, item.co_names, item.co_freevars, *item.co_consts]
         if isinstance(item, set | frozenset):
@@ -160,7 +155,7 @@ class _Content(NumpyHasher):  # type: ignore[misc]
 
 
 def _thing(kind: str) -> None:
-    """Placeholder in a pickle for objects that `_Content` pickles by content."""
+    """Placeholder in a pickle for what is pickled by content."""
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
@@ -180,8 +175,9 @@ def _is_made(name: str, item: Any) -> bool:
 
 
 def _is_own_file(file: str) -> bool:
-    path = Path(file)
-    return not (INSTALLED & set(path.parts) or path.is_relative_to(Path(dis.__file__).parent))
+    path, python = Path(file), Path(dis.__file__).parent
+    installed = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return not (installed or path.is_relative_to(python))
 
 
 def _cell_of(name: str) -> str:

@@ -1,18 +1,15 @@
-"""Many records in few files, for a repository. New runs add files and lines; existing files and
-lines are not changed.
-
+"""Many records in few files, for a repository. New runs add files and lines, and change none.
 ``runs.jsonl.gz`` has one line per run: its config, and hashes of what many runs share (method,
 protocol, environment, data), which is once in ``shared.jsonl.gz``. ``<data set>-<scale>.parquet``
 has curves, ``...-predictions.parquet`` predictions, ``...-points.parquet`` t-SNE points of the runs
-whose features are drawn. Features are left out. Runs are not sorted by paper: two papers may share
-one.
-"""
+whose features are drawn. Features are left out. Runs are not sorted by paper: two may share one."""
 
 import hashlib
 import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +33,7 @@ class Pack:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._tables: dict[str, dict[str, pd.DataFrame]] = {}
+        self._tables: dict[Path, dict[str, pd.DataFrame]] = {}
 
     @cached_property
     def runs(self) -> dict[str, dict[str, Any]]:
@@ -50,7 +47,6 @@ class Pack:
         return {line["key"]: line["content"] for line in files.read_lines(self.root / SHARED)}
 
     def config(self, run: str) -> dict[str, Any]:
-        """A run's config."""
         config: dict[str, Any] = self.runs[run]["config"]
         return config | {part: self._shared(run, config[part]) for part in PARTS}
 
@@ -61,33 +57,31 @@ class Pack:
         return own | self._shared(run, line[kind])
 
     def _shared(self, run: str, key: str) -> dict[str, Any]:
-        """Shared content that a run needs."""
-        if key not in self.shared:
+        found: dict[str, Any] | None = self.shared.get(key)
+        if found is None:
             raise FedReproError(
                 f"{self.root / SHARED} has no {key}, which run {run} needs; restore the file"
             )
-        found: dict[str, Any] = self.shared[key]
         return found
 
     def rows(self, run: str, kind: str = "") -> pd.DataFrame:
         """A run's curve, ``-points`` or ``-predictions``; empty if none are kept."""
-        name = f"{self.runs[run]['file']}{kind}.parquet"
-        if name not in self._tables:
-            self._tables[name] = self._table(self.root / name)
-        return self._tables[name].get(run, pd.DataFrame())
+        path = self.root / f"{self.runs[run]['file']}{kind}.parquet"
+        if path not in self._tables:
+            self._tables[path] = _rows_by_run(path)
+        return self._tables[path].get(run, pd.DataFrame())
 
-    def _table(self, path: Path) -> dict[str, pd.DataFrame]:
-        """A file's rows by run."""
-        if not path.exists():
-            return {}
-        try:
-            frame = pd.read_parquet(path)
-        except (OSError, ValueError) as error:
-            raise FedReproError(
-                f"{path} cannot be read ({one_line(error)}); restore the file"
-            ) from None
-        parts = frame.groupby(frame.pop("run"), sort=False)
-        return {str(run): rows.reset_index(drop=True) for run, rows in parts}
+
+def _rows_by_run(path: Path) -> dict[str, pd.DataFrame]:
+    if not path.exists():
+        return {}
+    try:
+        frame = pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        why = one_line(error)
+        raise FedReproError(f"{path} cannot be read ({why}); restore the file") from None
+    parts = frame.groupby(frame.pop("run"), sort=False)
+    return {str(run): rows.reset_index(drop=True) for run, rows in parts}
 
 
 def holds(root: Path, config: Mapping[str, Any]) -> bool:
@@ -144,22 +138,20 @@ class PackedRecord(Record):
 
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:
-    """Move the finished runs of a folder into its packed files. Returns their number.
-    drawn: ids of the runs for which t-SNE points of test features are kept. A folder is deleted
-    only after its packed data were read back. A packed run that was trained again for another
-    measurement is packed again."""
+    """Move the finished runs of a folder into its packed files; also packed ones that were trained
+    again for another measurement. Returns their number. drawn: ids of the runs whose t-SNE points
+    are kept. A folder is deleted only after its packed data were read back."""
     before = Pack(root)
     groups: dict[str, list[Record]] = {}
     for done in sorted(root.glob("*/done")):
         record = Record(done.parent)
         known = before.runs.get(record.run_id)
         if known is None or set(record.probes) - known["measured"].keys():
-            data = record.config["protocol"]["data"]
-            encoder = f"-{data['encoder']}" if data.get("encoder") else ""
-            scale = record.config["protocol"]["scale"]
-            groups.setdefault(f"{data['dataset']}{encoder}-{scale}", []).append(record)
+            protocol = record.protocol
+            parts = protocol.data.dataset, protocol.data.encoder, protocol.scale
+            groups.setdefault("-".join(filter(None, parts)), []).append(record)
     for name, records in groups.items():
-        places = (f"{name}{end}" for end in ["", *(f"-{n}" for n in range(2, 1000))])
+        places = chain([name], (f"{name}-{n}" for n in count(2)))
         free = next(one for one in places if not (root / f"{one}.parquet").exists())
         _add(root, free, records, drawn)
     after, packed = Pack(root), [record for records in groups.values() for record in records]
@@ -204,16 +196,13 @@ def _add(root: Path, name: str, records: Iterable[Record], drawn: Collection[str
 
 
 def light(record: Record) -> pd.DataFrame:
-    """A run's curve without digits that say nothing: losses and the server's log to three
-    significant digits, seconds to two. Exact: accuracies, bytes, validation losses where they
-    choose a round."""
+    """A run's curve with losses and the server's log to three significant digits, seconds to two.
+    Exact: accuracies, bytes, validation losses where they choose a round."""
     curve, digits = record.curve, record.curve.measure.map(DIGITS)
     if record.config["protocol"]["early_stop"] is not None:
         digits = digits.mask((curve.measure == "loss") & (curve.split == "validation"))
-    lead = np.floor(np.log10(curve.value.abs().where(curve.value != 0, 1.0)))
-    scale = 10 ** (digits - 1 - lead)
-    rounded = (curve.value * scale).round() / scale
-    return curve.assign(value=curve.value.mask(digits.notna(), rounded))
+    pairs = zip(curve.value, digits, strict=True)
+    return curve.assign(value=[v if np.isnan(n) else float(f"{v:.{n:.0f}g}") for v, n in pairs])
 
 
 def unpack(root: Path, out: Path) -> int:

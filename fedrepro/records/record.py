@@ -1,10 +1,10 @@
-"""The identity of a run, its environment, the files of a finished run, and the points of its
-features."""
+"""A run's identity, its environment, its files when it is finished, its features' points."""
 
 import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,15 +35,12 @@ AGAIN = "delete its folder and run again"
 DIMENSIONS = 50  # of a record's features
 PERPLEXITY = 30.0  # t-SNE's usual value; fewer points take a third of their number
 LEAST = 5  # points
-PACKAGES = (
-    *("fedrepro", "torch", "torchvision", "numpy"),
-    *("scipy", "scikit-learn", "pandas", "pillow"),
-)
+PACKAGES = "fedrepro", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "pillow"
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The specification of a run: everything that may change its numbers, except data hashes."""
+    """Everything that may change a run's numbers, except data hashes."""
 
     method: Method
     protocol: Protocol
@@ -76,13 +73,15 @@ def short_hash(content: Any) -> str:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """Facts of this process and machine, as in a record."""
+    versions = {name: _version(name) for name in PACKAGES}
+    driver = "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": versions | {"torch": str(torch.__version__)},
         "device": device_name(device),
-        "driver": _driver() if device.type == "cuda" else None,
+        "driver": _answer(*driver).partition("\n")[0] or None if device.type == "cuda" else None,
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "at_once": free_threads(),  # parallel threads: clients in training, batches in a test
@@ -91,8 +90,6 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _version(name: str) -> str | None:
-    if name == "torch":
-        return str(torch.__version__)
     try:
         return version(name)
     except PackageNotFoundError:
@@ -103,16 +100,10 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        model = next(line for line in lines if line.startswith("model name"))
-        return model.split(":", 1)[1].strip()
-    except (OSError, StopIteration):
+        facts = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+        return str(re.findall(r"^model name\s*:\s*(.*\S)", facts, re.MULTILINE)[0])
+    except (OSError, IndexError):
         return platform.processor() or "CPU"
-
-
-def _driver() -> str | None:
-    answer = _command("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-    return answer.splitlines()[0] if answer else None
 
 
 @cache
@@ -121,18 +112,17 @@ def commit() -> dict[str, Any]:
     if not (files.CHECKOUT / ".git").exists():  # git would find a repository around it
         return {"commit": None, "dirty": False}
     here = str(Path(__file__).resolve().parent.parent)
-    return {
-        "commit": _command("git", "-C", here, "rev-parse", "HEAD"),
-        "dirty": bool(_command("git", "-C", here, "status", "--porcelain", "--", here)),
-    }
+    dirty = _answer("git", "-C", here, "status", "--porcelain", "--", here)
+    return {"commit": _answer("git", "-C", here, "rev-parse", "HEAD") or None, "dirty": bool(dirty)}
 
 
-def _command(*words: str) -> str | None:
+def _answer(*words: str) -> str:
+    """What a command prints; nothing, if it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip() or None
+        return ""
+    return done.stdout.strip()
 
 
 def pick_device(name: str) -> torch.device:
@@ -155,8 +145,7 @@ def pick_device(name: str) -> torch.device:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run in its folder. Its files are read once, and must have their SHA-256 in
-    `done`."""
+    """A finished run in its folder. Its files must have their SHA-256 in `done`."""
 
     folder: Path
 
@@ -173,10 +162,8 @@ class Record:
             raise FedReproError(f"{self.folder} has no {name}; {AGAIN}")
         content = (self.folder / name).read_bytes()
         if self._listed[name] != hashlib.sha256(content).hexdigest():
-            raise FedReproError(
-                f"{self.folder / name} cannot be read (it was changed: its checksum "
-                f"differs); {AGAIN}"
-            )
+            why = "it was changed: its checksum differs"
+            raise FedReproError(f"{self.folder / name} cannot be read ({why}); {AGAIN}")
         return content
 
     def measured(self, name: str) -> dict[str, Any]:
@@ -223,7 +210,6 @@ class Record:
     @cached_property
     def predictions(self) -> dict[str, Array]:
         """Predicted class of every test image at the rounds a score rule may read.
-
         ``predicted/round/subject/network/domain`` (m,), network ``server`` or a client;
         ``labels/domain`` (m,); ``images/domain/source`` (m,): the images' indices in that source,
         source by source in the order of the test set (absent where domains are pooled);
@@ -242,8 +228,8 @@ class Record:
 
 
 def compact(features: Array) -> Array:
-    """Features (m, d) as float16 (m, <=50): their first principal components, the usual step
-    before t-SNE, keep a record small. Values beyond float16 are limited to its largest number."""
+    """The first principal components of features (m, d), as before t-SNE, as float16 (m, <=50).
+    Values beyond float16 are limited to its largest number."""
     dimensions = min(DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         from sklearn.decomposition import PCA  # takes a second
@@ -257,18 +243,17 @@ def compact(features: Array) -> Array:
 def tsne(
     features: Mapping[str, Array], domains: Sequence[str], classes: Sequence[str], seed: int = 0
 ) -> pd.DataFrame:
-    """t-SNE of a record's test features: columns x, y, domain, cls, one row per image.
-    features: as in `Record.features`; ``domain`` is an index into ``domains``. Equal input and seed
-    give equal points on one machine. FedReproError: fewer than 5 points."""
+    """t-SNE of features as in `Record.features`: columns x, y, domain, cls, one row per image.
+    Equal input and seed give equal points on one machine. FedReproError: fewer than 5 points."""
     from sklearn.manifold import TSNE
 
     points = np.asarray(features["features"], dtype=np.float32)
-    if len(points) < LEAST:
+    if (count := len(points)) < LEAST:
         raise FedReproError(
-            f"t-SNE needs at least {LEAST} points, got {len(points)}; test on more images"
+            f"t-SNE needs at least {LEAST} points, got {count}; test on more images"
         )
     model = TSNE(
-        perplexity=min(PERPLEXITY, (len(points) - 1) / 3),
+        perplexity=min(PERPLEXITY, (count - 1) / 3),
         init="pca" if points.shape[1] > 1 else "random",
         random_state=stream_seed(seed, "figure") % 2**32,
     )

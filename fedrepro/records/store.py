@@ -4,9 +4,9 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from fedrepro.base.threads import recorded
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.splits import tested_sample
 from fedrepro.federated import metrics
+from fedrepro.federated.metrics import Row
 from fedrepro.federated.rounds import Training
 from fedrepro.records.packed import Pack, PackedRecord
 from fedrepro.records.record import Record, RunSpec, compact, environment, pick_device, run_id
@@ -37,8 +38,9 @@ DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and
 SHARE = 20  # saves may take this fraction (1/n) of the time
 
 
-def tell(tracker: Tracker, curve: pd.DataFrame) -> None:
-    """Send every round of a curve to a tracker."""
+def tell(tracker: Tracker, rows: Iterable[Row]) -> None:
+    """Send every round of some rows of a curve to a tracker."""
+    curve = metrics.framed(rows)
     terms = curve[curve.measure == "term"].pivot_table("value", "round", "subject")
     sent = metrics.traffic(curve)
     tested = metrics.accuracies(curve).rename(columns={"avg": "mean"})
@@ -48,56 +50,21 @@ def tell(tracker: Tracker, curve: pd.DataFrame) -> None:
         tracker.round(int(str(number)), {str(k): v for k, v in values.dropna().items()})
 
 
-def replay(folder: Path, track: type[Tracker], curve: pd.DataFrame) -> None:
-    """Send a finished run to a tracker, if it has not received it."""
-    if not (place := folder / track.name).exists():
-        place.mkdir(parents=True)
-        tracker = track(place)
-        tell(tracker, curve)
-        tracker.close()
-
-
-class Tracked(Progress):
-    """Passes each round on, and sends it to a tracker. After a resume the tracker begins again with
-    the stored rounds, so that no round appears twice."""
-
-    def __init__(
-        self, inner: Progress, training: Training, folder: Path, track: type[Tracker]
-    ) -> None:
-        self._inner, self._training, self.name = inner, training, inner.name
-        shutil.rmtree(folder / track.name, ignore_errors=True)
-        (folder / track.name).mkdir()
-        self._tracker, self._told = track(folder / track.name), 0
-
-    def start(self, label: str, total: int, done: int) -> None:
-        self._inner.start(label, total, done)
-        self._tell()
-
-    def round(self, number: int, accuracy: float) -> None:
-        self._inner.round(number, accuracy)
-        self._tell()
-
-    def finish(self, text: str) -> None:
-        self._inner.finish(text)
-        self._tracker.close()
-
-    def _tell(self) -> None:
-        rows = self._training.log.rows
-        if len(rows) > self._told:
-            tell(self._tracker, metrics.framed(rows[self._told :]))
-        self._told = len(rows)
+def opened(track: type[Tracker], folder: Path) -> Tracker:
+    """A tracker for a run from its first round on."""
+    shutil.rmtree(folder / track.name, ignore_errors=True)
+    (folder / track.name).mkdir(parents=True)
+    return track(folder / track.name)
 
 
 # Checkpoints.
 
 
 class FileCheckpoint:
-    """The unfinished state of a run: a safetensors file in its folder with the facts as JSON in the
-    header, so that tensors and facts are always of the same round. Due every 30 seconds, or less
-    often if it is large.
-    The header also names the run, which is its folder, and has a checksum of the whole file
-    (`base.files`). It is computed after writing and checked before reading. Each takes a third of
-    a second for 1 GB; saving 1 GB takes 2 to 7 s."""
+    """The unfinished state of a run: a safetensors file in its folder. The header has the facts as
+    JSON, so that they are of the same round as the tensors; the run, which is its folder; and a
+    checksum of the whole file (`base.files`), checked before reading. Due every 30 seconds, or less
+    often if it is large: saving 1 GB takes 2 to 7 s, each checksum a third of a second."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / CHECKPOINT
@@ -198,31 +165,29 @@ class Store:
         record without the probe's measurement is trained again. track: receives its rounds.
         Diverged: its training diverged, now or earlier."""
         tracker = resolve(track)
-        federation = federation_of(spec.protocol.data, data_root)
-        for name in engines.ENGINES if spec.engine == "auto" else [spec.engine]:
-            identity = run_id(replace(spec, engine=name).config(), federation.hashes)
-            if (found := self.find(identity, probe)) is not None:
-                if tracker is not None:
-                    replay(self.root / identity, tracker, found.curve)
-                return found
-        folder = self.root / run_id(spec.config(), federation.hashes)
-        files.make_folder(folder, "name a writable folder with --runs")
-        with FileLock(folder / ".lock"):
-            # Another process may have finished it while this one waited for the lock.
-            if self.find(folder.name, probe) is None:
-                if (folder / DIVERGED).exists():
-                    raise _diverged(folder)
-                place = pick_device(device)
-                with recorded(place):
-                    given = spec.method, spec.protocol, federation, spec.seed, place
-                    training = Training(*given, engines.resolve(spec.engine))
-                    shown = progress or default_progress()
-                    if tracker is not None:
-                        shown = Tracked(shown, training, folder, tracker)
-                    _train(folder, spec.config(), training, shown, probe)
-        found = Record(folder)
-        if tracker is not None:
-            replay(folder, tracker, found.curve)
+        federation, config = federation_of(spec.protocol.data, data_root), spec.config()
+        words = engines.ENGINES if spec.engine == "auto" else [config["engine"]]
+        ids = [run_id(config | {"engine": word}, federation.hashes) for word in words]
+        found = next(filter(None, (self.find(identity, probe) for identity in ids)), None)
+        folder = self.root / (found.run_id if found is not None else ids[0])
+        if found is None:
+            files.make_folder(folder, "name a writable folder with --runs")
+            with FileLock(folder / ".lock"):
+                # Another process may have finished it while this one waited for the lock.
+                if self.find(folder.name, probe) is None:
+                    if (folder / DIVERGED).exists():
+                        raise _diverged(folder)
+                    where = pick_device(device)
+                    with recorded(where):
+                        given = spec.method, spec.protocol, federation, spec.seed, where
+                        training = Training(*given, config["engine"])
+                        shown = progress or default_progress()
+                        _train(folder, config, training, shown, probe, tracker)
+            found = Record(folder)
+        if tracker is not None and not (folder / tracker.name).exists():
+            told = opened(tracker, folder)
+            tell(told, found.curve.itertuples(index=False, name=None))
+            told.close()
         return found
 
 
@@ -232,35 +197,24 @@ def _train(
     training: Training,
     progress: Progress,
     probe: Probe | None,
+    track: type[Tracker] | None,
 ) -> None:
     (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
     facts = environment(training.device) | {"memory_format": str(training.engine.format)}
-    marked = replace(training.federation, deviations=training.few_tests.deviations)
     files.write_json(folder / "config.json", config)
     files.write_json(folder / "environment.json", facts)
-    files.write_json(folder / "data.json", data_facts(marked))
-    checkpoint = FileCheckpoint(folder)
+    files.write_json(folder / "data.json", data_facts(training))
+    checkpoint, tracker = FileCheckpoint(folder), opened(track, folder) if track else None
     try:
-        training.run(progress, checkpoint)
+        training.run(progress, checkpoint, partial(tell, tracker) if tracker else None)
     except Diverged as end:
         said = {"message": str(end), "seed": end.seed, "round": end.round}
         files.write_json(folder / DIVERGED, said)
         raise _diverged(folder) from None
+    if tracker is not None:
+        tracker.close()
     if probe is not None:
         files.write_json(folder / f"{probe.name}.json", probe.measure(training))
-    _write_results(folder, training)
-    checkpoint.path.unlink(missing_ok=True)
-
-
-def _diverged(folder: Path) -> Diverged:
-    """The error of a diverged run. It is not trained again: the same seed diverges again."""
-    said = files.read_json(folder / DIVERGED)
-    # by its name alone: notebooks keep the message, and a path is of one machine
-    message = f"{said['message']} (delete the folder {folder.name} to train it again)"
-    return Diverged(message, said["seed"], said["round"])
-
-
-def _write_results(folder: Path, training: Training) -> None:
     curve, domains = training.curve(), list(training.federation.domains)
     predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
@@ -270,6 +224,15 @@ def _write_results(folder: Path, training: Training) -> None:
     files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
     files.list_sums(folder, without=CHECKPOINT)
+    checkpoint.path.unlink(missing_ok=True)
+
+
+def _diverged(folder: Path) -> Diverged:
+    """The error of a diverged run. It is not trained again: the same seed diverges again."""
+    said = files.read_json(folder / DIVERGED)
+    # by its name alone: notebooks keep the message, and a path is of one machine
+    message = f"{said['message']} (delete the folder {folder.name} to train it again)"
+    return Diverged(message, said["seed"], said["round"])
 
 
 def predicted_of(training: Training) -> dict[str, Tensor]:
@@ -286,15 +249,16 @@ def predicted_of(training: Training) -> dict[str, Tensor]:
     return named
 
 
-def data_facts(federation: Federation) -> dict[str, Any]:
+def data_facts(training: Training) -> dict[str, Any]:
     """A record's facts about its data."""
+    federation = training.federation
     return {
         "dataset": federation.dataset,
         "domains": list(federation.domains),
         "hashes": dict(federation.hashes),
         "standins": list(federation.standins),
         "subsets": list(federation.subsets),
-        "deviations": {k: list(v) for k, v in federation.deviations.items()},
+        "deviations": {k: list(v) for k, v in training.few_tests.deviations.items()},
         "clients": [{"name": c.name, "domain": c.domain} for c in federation.clients],
         "counts": federation.counts().to_dict("records"),
         **({"weights": federation.weights} if federation.weights else {}),

@@ -51,7 +51,7 @@ def test_fedpall_without_kl_has_no_amplifier_and_without_global_classifier_no_we
 def test_fedpalls_clients_take_over_linear_layers_and_are_tested_with_what_training_left():
     run = fedpall(model="small-cnn")
     linear = {n for n, i in run.layout.items() if i.part == "predictor" and not i.is_bn}
-    assert set(run.overwritten) == linear
+    assert set(run.server.model) - set(run.clients[0].kept) == linear
     run.run(Silent())
     tested = dict(run.tested_networks(3))
     for client in run.clients:

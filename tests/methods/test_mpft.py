@@ -173,7 +173,7 @@ def test_the_watched_networks_stop_the_run_and_pick_its_round(name, watched):
     held = [client.data.validation for client in run.clients]
     now = [run.engine.evaluate(*given)[1] for given in zip(states, held, strict=True)]
     assert losses[run.round] == pytest.approx(sum(now) / len(now))
-    tested = metrics.accuracies(curve, subject=run.evaluated[0])["avg"][losses.idxmin()]
+    tested = metrics.accuracies(curve[curve.subject == run.evaluated[0]])["avg"][losses.idxmin()]
     assert metrics.scores(curve, "validation")["avg"] == pytest.approx(tested)
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedrepro.base.protocol import Augmentation
-from fedrepro.engine import Job, Trained
+from fedrepro.engine.base import Job, Trained
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Batch, LocalModel, Method, TrainedClient, Upload
 from fedrepro.methods.fedproto_variants import NearestPrototype
