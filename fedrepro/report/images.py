@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any, Literal
 
 import numpy as np
@@ -15,14 +16,14 @@ from fedrepro.report import interactive
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture
 
-ROLES = {  # size of the mark, how much shows through, its edge and the edge's width
-    "image": (10, 0.35, "none", 0.0),
-    "prototype": (70, 1.0, "black", 0.8),
-    "mean of prototypes": (190, 1.0, "black", 0.8),
+MEAN, EDGE = "#FF0000", {"edgecolors": "black", "linewidths": 0.8}
+ROLES: dict[str, dict[str, Any]] = {
+    "image": {"s": 10, "alpha": 0.35, "edgecolors": "none", "zorder": 1},
+    "prototype": {"s": 70, "zorder": 2, **EDGE},
+    "mean of prototypes": {"s": 190, "marker": "*", "color": MEAN, "zorder": 3, **EDGE},
 }
-MEAN = "#FF0000"
 CONFUSED = 8  # methods in a figure of confusions
-SEEN = (("found", "found"), ("behind", "behind it"), ("another", "another"))
+SEEN = {"found": "found", "behind": "behind it", "another": "another"}
 
 
 def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
@@ -30,15 +31,15 @@ def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
     client has none."""
     clients, classes, size = federation.clients, federation.classes, federation.size
     step, rows = size + 2, len(clients) * per_class
-    sheet = np.full((rows * step - 2, len(classes) * step - 2, 3), 255, np.uint8)
+    tiles = np.full((rows, step, len(classes), step, 3), 255, np.uint8)
     for index, client in enumerate(clients):
         generator = numpy_stream(0, "figure", client=index)
         labels, pixels = client.train.labels.cpu().numpy(), client.train.images.cpu().numpy()
         for column in range(len(classes)):
             chosen = generator.permutation(np.flatnonzero(labels == column))
             for row, image in enumerate(chosen[:per_class], index * per_class):
-                y, x = row * step, column * step
-                sheet[y : y + size, x : x + size] = pixels[image].transpose(1, 2, 0)
+                tiles[row, :size, column, :size] = pixels[image].transpose(1, 2, 0)
+    sheet = tiles.reshape(rows * step, -1, 3)[:-2, :-2]
     figure, ax = shared.single(0.55 + 0.7 * _long(classes) + 3.9 * rows / len(classes))
     ax.imshow(sheet, interpolation="nearest" if size < 48 else "antialiased")
     middle = size / 2 - 0.5
@@ -122,11 +123,12 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
     figure, axes = shared.panels(count, 3.6 if count == 1 else 2.4, 0.7)
     for ax, (label, part) in zip(axes.flat, points.groupby("label", sort=False), strict=False):
         for index, group in enumerate(groups):
-            chosen, text = part[part[key] == group], str(group)
-            letter = f"${text}$" if by == "class" and text.isalnum() and len(text) == 1 else None
-            look: dict[str, Any] = {"color": shared.COLOURS[index % 10], "label": text}
-            look |= {"alpha": 0.85, "s": 28 if letter else 16, "linewidth": 0.4 if letter else 0}
-            ax.scatter(chosen.x, chosen.y, marker=letter or shared.MARKERS[index % 12], **look)
+            look: dict[str, Any] = {"color": shared.COLOURS[index % 10], "alpha": 0.85}
+            look |= {"marker": shared.MARKERS[index % 12], "s": 16, "linewidth": 0}
+            if by == "class" and group.isalnum() and len(group) == 1:
+                look |= {"marker": f"${group}$", "s": 28, "linewidth": 0.4}
+            chosen = part[part[key] == group]
+            ax.scatter(chosen.x, chosen.y, label=group, **look)
         _bare(ax)
         shared.label_axes(ax, title=str(label))
     if axes.size > count:
@@ -143,11 +145,8 @@ def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
     """Rows of a confusion: the paper's own methods, FedAvg, then the best; `CONFUSED` methods."""
     right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
     shares = right / rows.groupby("method").images.sum()
-
-    def place(method: str) -> tuple[bool, bool, float]:
-        return not method.startswith(own), method != "FedAvg", -shares[method]
-
-    names = sorted(rows.method.unique(), key=place)[:CONFUSED]
+    best = sorted(rows.method.unique(), key=shares.get, reverse=True)
+    names = sorted(best, key=lambda name: (not name.startswith(own), name != "FedAvg"))[:CONFUSED]
     return pd.concat([rows[rows.method == name] for name in names], ignore_index=True)
 
 
@@ -184,20 +183,17 @@ def plane(points: pd.DataFrame) -> Picture:
     star = "mean of prototypes"
     domains = list(dict.fromkeys(points[points.role != star].domain))
     classes = list(dict.fromkeys(points.cls))
+    colours = dict(zip(domains, cycle(shared.COLOURS[:8]), strict=False))
+    markers = dict(zip(classes, cycle(shared.MARKERS), strict=False))
     figure, ax = shared.single(5.2 + 0.25 * (len(domains) + len(classes)) / 3)
     for (role, domain, name), part in points.groupby(["role", "domain", "cls"], sort=False):
-        size, alpha, edge, width = ROLES[role]
-        look: dict[str, Any] = {"marker": "*", "color": MEAN}
-        if role != star:
-            look["marker"] = shared.MARKERS[classes.index(name) % 12]
-            look["color"] = shared.COLOURS[domains.index(domain) % 8]
-        look |= {"s": size, "alpha": alpha, "edgecolors": edge, "linewidths": width}
-        ax.scatter(part.x, part.y, **look, zorder=1 + list(ROLES).index(role))
+        look = {"marker": markers[name], "color": colours.get(domain), **ROLES[role]}
+        ax.scatter(part.x, part.y, **look)
     key = partial(ax.scatter, [], [], edgecolors="black")
-    for index, label in enumerate(domains):
-        key(s=40, marker="s", color=shared.COLOURS[index % 8], label=label)
-    for index, label in enumerate(classes):
-        key(s=40, marker=shared.MARKERS[index % 12], color="white", label=label)
+    for label, colour in colours.items():
+        key(s=40, marker="s", color=colour, label=label)
+    for label, marker in markers.items():
+        key(s=40, marker=marker, color="white", label=label)
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
@@ -207,17 +203,17 @@ def plane(points: pd.DataFrame) -> Picture:
 
 def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
     """One row per attacked prototype: the found image, the image behind the prototype and another
-    of its class; below the first and the last their similarity to the image behind. figure, cells:
+    of its class; below the first and the last their similarity to the one behind. figure, cells:
     from the study, of an experiment of kind ``inversion``."""
-    arrays, names = figure.arrays, figure.facts["rows"]
+    names = figure.facts["rows"]
     likeness = {(row["method"], row["column"]): row["value"] for row in cells}
     drawn, axes = shared.picture(0.4 + 1.45 * len(names), len(names), len(SEEN))
     for row, name in enumerate(names):
-        for ax, (key, title) in zip(axes[row], SEEN, strict=True):
-            image = arrays[key][row]
-            small = image.shape[1] < 48
-            ax.imshow(np.moveaxis(image, 0, 2), interpolation="nearest" if small else "antialiased")
-            _bare(ax)
+        for ax, (key, title) in zip(axes[row], SEEN.items(), strict=True):
+            image = figure.arrays[key][row]
+            smooth = "nearest" if image.shape[1] < 48 else "antialiased"
+            ax.imshow(np.moveaxis(image, 0, 2), interpolation=smooth)
+            ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(False)
             shared.label_axes(ax, title=title if row == 0 else "")
             if key != "behind":

@@ -4,10 +4,11 @@ ids of its runs, not their numbers; the numbers come from the records."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, groupby
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +22,7 @@ from fedrepro.base.files import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.paper_run import Result, Study
-from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import Record, Store
 from fedrepro.records.record import short_hash
 
 SENTINEL = "finished"
@@ -82,17 +83,13 @@ class Kept(Study):
         results, diverged = self._read(experiment)
         if not any(one.past for one in results):
             return results, diverged
-        every = [other._read(experiment) for other in self.beside if other.asks_as(self)]
+        alike = attrgetter("paper.name", "dataset", "scale", "changes")
+        every = [other._read(experiment) for other in self.beside if alike(other) == alike(self)]
         today = {one.label for ran, _ in every for one in ran if not one.past}
         for ran, lost in every:
             if not any(one.past for one in ran):  # so what diverged there had today's, too
                 today |= {arm.label for arm, _ in lost}
         return [one for one in results if not one.past or one.label not in today], diverged
-
-    def asks_as(self, other: Kept) -> bool:
-        """Whether another study differs at most in its seed and its experiments."""
-        own, its = ((s.paper.name, s.dataset, s.scale, s.changes) for s in (self, other))
-        return own == its
 
     def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         arms = {arm.label: arm for arm in self.arms(experiment)}
@@ -116,18 +113,13 @@ class Kept(Study):
     def asked(self, experiment: str) -> dict[str, set[str]]:
         """Hashes of the configurations that each row asks for today, by label: of the row, of its
         trials, and of what each tried value would give."""
-        return {
-            arm.label: {short_hash(spec.config()) for spec in self._specs(arm)}
-            for arm in self.arms(experiment)
-        }
-
-    def _specs(self, arm: Arm) -> Iterator[RunSpec]:
-        yield self.spec(arm)
-        first = list(arm.trials())
-        each = (chosen.constants(value) for value, chosen, _ in first)
-        for _, chosen, run in chain(first, *each):
-            yield self.spec(chosen)
-            yield self.spec(run)
+        found = {}
+        for arm in self.arms(experiment):
+            rates = list(arm.trials())
+            constants = (one for value, chosen, _ in rates for one in chosen.constants(value))
+            arms = [arm, *(run for _, *runs in (*rates, *constants) for run in runs)]
+            found[arm.label] = {short_hash(self.spec(one).config()) for one in arms}
+        return found
 
     def _record_of(self, run: str) -> Record:
         record = self.store.find(run)
@@ -137,8 +129,8 @@ class Kept(Study):
 
 
 class Results:
-    """Studies of several seeds and data sets, each with its experiments. paper: the page's; None if
-    the studies define it. scale: the one to show, by default all; `every` has the others too, whose
+    """Studies of several seeds and data sets, each with its experiments. paper: the page's, by
+    default the studies'. scale: the one to show, by default all; `every` has the others too, whose
     spread a verdict may need."""
 
     def __init__(
@@ -178,17 +170,12 @@ class Results:
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         """Rows as from `Study.cells`. A number that several studies have counts once: the last."""
-        found = {}
-        for study in self.holding(experiment):
-            for row in study.cells(experiment):
-                place = study.dataset, study.scale, study.seed, row["method"], row["column"]
-                found[place] = row
+        found = {
+            (study.dataset, study.scale, study.seed, row["method"], row["column"]): row
+            for study in self.holding(experiment)
+            for row in study.cells(experiment)
+        }
         return list(found.values())
-
-    @property
-    def whole(self) -> Results:
-        """With the studies of other scales."""
-        return Results(self.every, self._paper)
 
     def runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
         """The runs of some experiments (default: all), with their study and experiment. A run that
@@ -246,8 +233,7 @@ class Results:
                 method, column = row["method"], row["column"]
                 own = [r for r in results if method in (r.label, r.arm.row)]
                 own = [r for r in own if r.arm.column in (None, column)]
-                if row["value"] is not None and not own:
-                    own = results
+                own = own or [r for r in results if row["value"] is not None]
                 shown = self.paper.column(table, column) if table else None
                 key = study.dataset, study.scale, method, shown or column
                 behind[key] += [r.record.run_id for r in own]
@@ -278,13 +264,8 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
-    return Results([s for s in _shown(runs) if paper in (None, s[0].paper.name)], paper)
-
-
-@cache
-def _shown(runs: Path) -> list[tuple[Kept, Sequence[str]]]:
-    every = collect(runs / "notebooks")
-    return [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
+    own = [pair for pair in _collected(runs / "notebooks") if paper in (None, pair[0].paper.name)]
+    return Results([s for s in own if s[0].scale != "smoke" and not s[0].changes], paper)
 
 
 def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept, Sequence[str]]]:
@@ -307,6 +288,9 @@ def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept
         own |= {"scraps": data, "name": name, "shown": shown.get(name, {})}
         every.append(Kept(papers.load(data["study"]["paper"]), **own, **where))
     return [(one, one.scraps["study"]["experiments"]) for one in every]
+
+
+_collected = cache(collect)
 
 
 def _scraps(path: Path) -> dict[str, Any]:
