@@ -12,7 +12,6 @@ import pandas as pd
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.federation import Federation
 from fedrepro.quantities.base import Figure
-from fedrepro.report import interactive
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture
 
@@ -27,8 +26,7 @@ SEEN = {"found": "found", "behind": "behind it", "another": "another"}
 
 
 def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
-    """Random training images: ``per_class`` rows per client, one column per class, white where a
-    client has none."""
+    """Random training images: ``per_class`` rows per client, one column per class."""
     clients, classes, size = federation.clients, federation.classes, federation.size
     step, rows = size + 2, len(clients) * per_class
     tiles = np.full((rows, step, len(classes), step, 3), 255, np.uint8)
@@ -45,10 +43,9 @@ def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
     middle = size / 2 - 0.5
     ax.set_xticks([step * i + middle for i in range(len(classes))], classes)
     ax.xaxis.tick_top()
-    _turn(ax, classes, "left")
+    _name_classes(ax, classes, "left")
     centres = [step * (per_class * i + (per_class - 1) / 2) + middle for i in range(len(clients))]
     ax.set_yticks(centres, [_wrapped(client.name, 10) for client in clients])
-    ax.tick_params(length=0, labelsize=shared.SMALL)
     ax.spines[:].set_visible(False)
     ax.xaxis.set_label_position("top")
     shared.label_axes(ax, "class", "client")
@@ -59,7 +56,9 @@ def _long(names: Sequence[str]) -> bool:
     return max(map(len, names)) > 3
 
 
-def _turn(ax: Any, names: Sequence[str], side: str) -> None:
+def _name_classes(ax: Any, names: Sequence[str], side: str) -> None:
+    """Small names without ticks; long ones are turned."""
+    ax.tick_params(length=0, labelsize=shared.SMALL)
     if _long(names):
         ax.tick_params(axis="x", labelrotation=60)
         for text in ax.get_xticklabels():
@@ -99,8 +98,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
             place = (table.shape[1] + 0.15, row + 0.5)
             ax.text(*place, _count(total), va="center", size=shared.SMALL, weight="bold")
         ax.tick_params(axis="y", labelrotation=0)
-        _turn(ax, federation.classes, "right")
-        ax.tick_params(length=0, labelsize=shared.SMALL)
+        _name_classes(ax, federation.classes, "right")
         ax.set_xlim(0, table.shape[1] + 1.3)
         owner = "client" if split == "train" else "domain"
         what = "images in percent, by class" if shares else "images by class, and in all"
@@ -137,7 +135,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         axes.flat[-1].legend(*texts, fontsize=shared.SMALL, title=by, **shape)
     else:
         shared.legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
-    figure.drawn_live = interactive.embedding(points, by)
+    figure.drawn_live = shared.live_embedding(points, by)
     return figure
 
 
@@ -162,11 +160,10 @@ def confusion(frame: pd.DataFrame) -> Picture:
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
         heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
-        ax.tick_params(length=0, labelsize=shared.SMALL)
-        _turn(ax, classes, "right")
+        _name_classes(ax, classes, "right")
         shared.label_axes(ax, "predicted", "class", str(domain))
     figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)
-    figure.drawn_live = interactive.confusion(frame)
+    figure.drawn_live = shared.live_confusion(frame)
     return figure
 
 
@@ -197,7 +194,7 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
-    figure.drawn_live = interactive.embedding(points.assign(label=points.role), "domain")
+    figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain")
     return figure
 
 

@@ -109,8 +109,7 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind
 
 
 def whole(frame: pd.DataFrame, label: str, names: int) -> Html:
-    """All rows of a frame of plain values, of which pandas would show ten. names: how many of its
-    columns, from the first, name a row."""
+    """All rows of a frame of plain values; the first so many columns name a row."""
     texts = frame.map(lambda value: escape(str(value))).set_index(list(frame)[:names])
     return Html(styled(texts, "dataframe", label), label)
 
@@ -282,7 +281,8 @@ def _texts(
     ranks = pd.DataFrame()
     if "rank, ours" in parts:
         ranks = order(pd.DataFrame(section.cells.values())).set_index(["column", "method"])
-    columns, taus = {}, {}
+    columns: dict[tuple[str, str], list[str]] = {}
+    taus = {}
     for column in shown:
         unit = section.unit(column)
         heading = escape(f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})")
@@ -335,15 +335,11 @@ def badge(word: str, why: str = "", shown: str = "") -> str:
 
 
 def _notes(section: Section) -> list[str]:
-    notes = []
-    if section.left_out:
-        names = ", ".join(section.left_out)
-        notes.append(f"Other domains than the paper's, whose columns are left out: {names}.")
-    if section.scale == "reduced" and not section.bare:
-        notes.append("Ranks (1 is best) count the methods with both numbers.")
-    if section.filed:
-        notes.append(
-            f"{FILED}: numbers from the public repository of the authors; {APART} if the "
-            "printed number is not their rounding."
-        )
-    return notes
+    left_out, ranked = ", ".join(section.left_out), section.scale == "reduced" and not section.bare
+    filed = "numbers from the public repository of the authors"
+    notes = {
+        f"Other domains than the paper's, whose columns are left out: {left_out}.": left_out,
+        "Ranks (1 is best) count the methods with both numbers.": ranked,
+        f"{FILED}: {filed}; {APART} if the printed number is not their rounding.": section.filed,
+    }
+    return [note for note, holds in notes.items() if holds]

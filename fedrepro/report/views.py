@@ -3,9 +3,8 @@
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from html import escape
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from IPython.display import Image, Markdown, display
@@ -41,7 +40,7 @@ def show(things: Iterable[Any]) -> None:
     display(*things)
 
 
-def _last(things: Sequence[Any]) -> Any:
+def _last(things: Sequence[Shown]) -> Shown:
     """The last, for a cell's value; the others are displayed."""
     *first, last = things or [nothing()]
     show(first)
@@ -114,10 +113,8 @@ def tables(
 ) -> list[Html]:
     """The tables of a paper's experiments of some kinds. only, without: how the ids to take and to
     leave out begin; "table-1" is table-1-digits and table-1-office10."""
-    specs = [found.paper.experiment(name) for name in found.experiments]
-    specs = [
-        e for e in specs if e.id.startswith(tuple(only)) and not e.id.startswith(tuple(without))
-    ]
+    names = [n for n in found.experiments if n.startswith(tuple(only))]
+    specs = [found.paper.experiment(n) for n in names if not n.startswith(tuple(without))]
     return [table(found, e.id) for e in specs if e.kind in kinds and e.table is not None]
 
 
@@ -127,16 +124,14 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
     shown: list[Shown] = []
     for dataset in found.datasets(experiment):
         rows = verdicts.beside(here := found.where(dataset=dataset), experiment)
-        orders = verdicts.order(rows)
-        orders = orders[orders.methods > 1]
-        ran = rows[rows.ours.notna()]
+        orders = verdicts.order(rows).query("methods > 1")
+        parts: list[tuple[Draw, pd.DataFrame]] = [(figures.beside, rows[rows.ours.notna()])]
+        parts += [(figures.order, orders[orders.column == column]) for column in columns]
         shown.append(table(here, experiment))
-        draw = partial(_drawn, here, experiment, dataset)
-        shown += [draw(part, figures.beside) for _, part in ran.groupby("scale", sort=False)]
-        for column in columns:
-            own = orders[orders.column == column].groupby("scale", sort=False)
-            shown += [draw(part, figures.order) for _, part in own]
-    return _last(shown) if shown else table(found, experiment)
+        for draw, part in parts:
+            for _, own in part.groupby("scale", sort=False):
+                shown.append(_drawn(here, experiment, dataset, own, draw))
+    return _last(shown or [table(found, experiment)])
 
 
 def place(
@@ -203,28 +198,26 @@ def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Htm
 
 def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> Html:
     """Our numbers of some rows of several experiments in one table, each leading to its runs."""
-    here, pages = found.where(dataset=dataset), dict[tuple[str, str], str]()
+    here = found.where(dataset=dataset)
     means = {one: wide(here.cells(one)).loc[list(labels)] for one, labels in rows.items()}
     table = pd.concat(means.values())
     table = table[sorted(table, key="avg".__ne__)]
-    for one in means:
-        for (*_, row, column), page in here.links(one).items():
-            pages |= {(row, domain): page for domain in table if column == "avg"}
+    links = [link for one in means for link in here.links(one).items()]
+    of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
+    pages = {(row, domain): page for row, page in of_means for domain in table}
     return linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
 
 
 # Figures.
 
 
-def curves(
-    found: Results, experiment: str, dataset: str, x: Literal["round", "bytes"] = "round"
-) -> Shown:
+def curves(found: Results, experiment: str, dataset: str, x: figures.Along = "round") -> Shown:
     """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
     here, printed = found.of_one_scale(dataset, experiment), None
     if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
         printed = _printed(found, experiment, "avg")
-    how = {"x": x, "printed": printed}
-    return _drawn(found, experiment, dataset, here.curves(experiment), figures.curves, **how)
+    rows = here.curves(experiment)
+    return _drawn(found, experiment, dataset, rows, figures.curves, x=x, printed=printed)
 
 
 def _drawn(
@@ -271,8 +264,8 @@ def in_and_out(
 
 
 def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
-    """Mean accuracy over a grid of two settings; printed: the table with the paper's values for
-    some of them on the experiment's first data set."""
+    """Mean accuracy over a grid of two settings. printed: the table with some of the paper's, which
+    are of the experiment's first data set."""
     table, rows = found.paper.table(printed), _values(found, experiment, dataset)
     own = dataset == found.paper.experiment(experiment).datasets[0]
     theirs = table.values(table.columns[0]) if own else None
