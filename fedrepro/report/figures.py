@@ -82,6 +82,7 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     _points(ax, frame, "place", "line", styles, **bars, **dashes)
     places = frame.place.map(names.index) + 0.12
     scatterplot(x=places, y=frame.value, color=shared.PAPER, alpha=0.7, s=16, ax=ax)
+    ax.get_legend().remove()
     parts = [name.partition("=") for name in names]
     same = len({part[0] for part in parts}) == 1 and all(part[2] for part in parts)
     ax.set_xticks(range(len(names)), [part[2] for part in parts] if same else names)
@@ -100,7 +101,6 @@ def _points(
     colours, markers = ([one[key] for one in styles] for key in ("color", "marker"))
     how |= {"palette": colours, "markers": markers, "err_kws": {"linewidth": 1.4}}
     pointplot(frame, x=x, y="value", hue=hue, **how, ax=ax)
-    ax.get_legend().remove()
 
 
 def heat_map(frame: pd.DataFrame, printed: Printed = None) -> Picture:
@@ -135,6 +135,7 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     apart = {"dodge": 0.6 * (1 - 1 / len(labels)) or False, "linestyle": "none"}
     bars = {"errorbar": ("pi", 100), "markersize": 6}
     _points(ax, frame, "column", "method", list(styles.values()), **bars, **apart)
+    ax.get_legend().remove()
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
         ax.axvline(place, color=shared.GRID, linewidth=0.8)

@@ -112,9 +112,8 @@ def _count(value: float) -> str:
 
 
 def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -> Picture:
-    """t-SNE of representations: one panel per label, a colour and marker for each domain or class.
-    Classes of one character are drawn as that character. points: from `record.tsne`, with a
-    label."""
+    """t-SNE of representations: one panel per label, a colour and marker for each domain or class,
+    or its name if that is one character. points: from `record.tsne`, with a label."""
     key = "domain" if by == "domain" else "cls"
     groups = sorted(points[key].unique()) if by == "class" else list(points[key].unique())
     count = points.label.nunique()
@@ -199,9 +198,8 @@ def plane(points: pd.DataFrame) -> Picture:
 
 
 def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
-    """One row per attacked prototype: the found image, the image behind the prototype and another
-    of its class; below the first and the last their similarity to the one behind. figure, cells:
-    from the study, of an experiment of kind ``inversion``."""
+    """One row per attacked prototype: the found image, the one behind it and another of its class;
+    below, their similarity to the one behind. figure, cells: of kind ``inversion``."""
     names = figure.facts["rows"]
     likeness = {(row["method"], row["column"]): row["value"] for row in cells}
     drawn, axes = shared.picture(0.4 + 1.45 * len(names), len(names), len(SEEN))

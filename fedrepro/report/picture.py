@@ -82,8 +82,7 @@ class Picture(Figure):
         return " ".join("; ".join(filter(None, parts)).split())
 
     def png(self) -> bytes:
-        """With a palette of 64 colours, a quarter of the size; of 256 if it shows images, or of
-        fewer, if it is above `MOST`."""
+        """With 64 colours, a quarter of the size; 256 if it shows images; fewer above `MOST`."""
         full = io.BytesIO()
         self.savefig(full, format="png", dpi=self.dpi)
         image, info = Image.open(full).convert("RGB"), PngInfo()
@@ -172,10 +171,9 @@ def logarithmic_x(ax: Axes) -> None:
     ax.xaxis.set_minor_formatter(ticker.NullFormatter())
 
 
-# Interactive forms for pointer and keyboard, as Vega-Lite with their data inside: a picture's file
-# holds them, and a page of the book draws them in its place, where `book/_static/interactive.js`
-# sets width, columns and theme. Written directly: Altair's import takes a second in every kernel,
-# plotly's script is five times as large as Vega's.
+# Interactive forms, as Vega-Lite with their data inside: a page of the book draws them in place of
+# the picture and sets width, columns and theme (`book/_static/interactive.js`). Written directly:
+# Altair's import takes a second in every kernel, plotly's script is five times as large as Vega's.
 
 
 def _spec(rows: pd.DataFrame, said: str, **what: Any) -> Spec:

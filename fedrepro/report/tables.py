@@ -85,8 +85,7 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
 
 
 def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str) -> Html:
-    """A frame of plain values as a table. pages: what a number leads to, by row and column; it is
-    shown with one decimal."""
+    """A frame of plain values. pages: what a number, then with one decimal, leads to."""
 
     def text(row: Any, column: Any, value: Any) -> str:
         if pd.isna(value):
@@ -265,7 +264,8 @@ def _section_plain(section: Section, caption: str) -> str:
     else:
         for heading in texts.columns.unique(0):
             rows = texts[heading]
-            lines = rows[~rows.isin(("", "–")).all(axis=1)].itertuples(name=None)
+            there = rows.ne("").any(axis=1) & (rows["ours"] != "–")
+            lines = rows[there].itertuples(name=None)
             blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
     notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
     return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"

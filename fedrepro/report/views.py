@@ -283,8 +283,8 @@ def by_domain(
 def logged(
     found: Results, experiment: str, dataset: str, term: str, ylabel: str, chance: bool = False
 ) -> Shown:
-    """The values that servers logged under a name, over rounds. chance: of a guess in percent which
-    client something is from, with a line for one that is right by chance: one in the clients."""
+    """The values that servers logged under a name, over rounds. chance: they are percent of right
+    guesses which client something is from, with a line at one in the clients."""
     frames = []
     for study, _, result in (runs := found.of_one_scale(dataset, experiment).runs(experiment)):
         rows = result.record.curve.query("measure == 'server' and subject == @term")
