@@ -309,7 +309,8 @@ def _cell(
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {of}" if seeds else "not run"
     ours += f'<sup class="mark">{letters}</sup>' * bool(letters)
-    if to := links.get((cell["dataset"], cell["scale"], cell["method"], cell["column"])):
+    to = links.get((cell["dataset"], cell["scale"], cell["method"], cell["column"]))
+    if to and seeds:
         ours = f'<a href="{to}">{ours}</a>'
     gap = number(cell["difference"], unit, signed=True)
     if pd.notna(cell["low"]):
