@@ -1,4 +1,4 @@
-// Draws the figures whose pictures carry their data (report/interactive.py), as they come into
+// Draws the figures whose pictures carry their data (report/picture.py), as they come into
 // view; without JavaScript, and in print, the pictures stay. Vega is one local script, loaded once.
 (() => {
   const here = document.currentScript.src;

@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 import shlex
-from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -137,14 +136,14 @@ def write_scripts(folder: Path, runs: Path) -> None:
         return
     files.make_folder(folder, "make room there")
     uses = _uses(packed, recorded(None, runs))
-    parts: dict[str, dict[str, Any]] = defaultdict(dict)
-    shared: dict[str, dict[str, Any]] = {"protocols": {}, "data": {}}
+    parts: dict[str, dict[str, dict[str, Any]]] = {"shared": {"protocols": {}, "data": {}}}
+    protocols, of_data = parts["shared"].values()
     for run, line in packed.runs.items():
-        parts[run[0]][run] = _run(packed, run, uses.get(run, []))
-        shared["protocols"][line["config"]["protocol"]] = packed.config(run)["protocol"]
+        parts.setdefault(run[0], {"runs": {}})["runs"][run] = _run(packed, run, uses[run])
+        protocols[line["config"]["protocol"]] = packed.config(run)["protocol"]
         data = packed.facts(run, "data")
-        shared["data"][line["data"]] = {key: data[key] for key in ("hashes", "standins")}
-    for name, part in {"shared": shared, **{k: {"runs": v} for k, v in parts.items()}}.items():
+        of_data[line["data"]] = {key: data[key] for key in ("hashes", "standins")}
+    for name, part in parts.items():
         text = json.dumps(part, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         (folder / f"{name}.js").write_text(f"recorded({text});\n", encoding="utf-8")
 
@@ -169,7 +168,7 @@ def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
 def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
     """By run: where it is used, the command that trains it, and whether with today's settings the
     command trains exactly this run."""
-    uses: dict[str, dict[str, Any]] = defaultdict(dict)
+    uses: dict[str, dict[str, Any]] = {run: {} for run in packed.runs}
     for study, _ in found.studies:
         if not isinstance(study, Kept):
             continue

@@ -12,32 +12,27 @@ from matplotlib.ticker import MaxNLocator
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.quantities.base import wide
-from fedrepro.report import interactive
 from fedrepro.report import picture as shared
-from fedrepro.report.picture import Picture
+from fedrepro.report.picture import Picture, Printed
 from fedrepro.report.tables import AXES, Section, number, sections
 
+Along = Literal["round", "bytes"]
 ACCURACY = "mean test accuracy (%)"
 PAIR = r"^(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)$"
+MOVES = {-1: ("-", shared.COLOURS[0]), 0: (":", shared.PAPER), 1: ("--", shared.COLOURS[1])}
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
 def curves(
-    frame: pd.DataFrame,
-    x: Literal["round", "bytes"] = "round",
-    ylabel: str = ACCURACY,
-    printed: Mapping[str, float] | None = None,
+    frame: pd.DataFrame, x: Along = "round", ylabel: str = ACCURACY, printed: Printed = None
 ) -> Picture:
-    """Test accuracy during training: one line per label, the mean over seeds, in a band from the
-    lowest to the highest seed. A mean ends where its first seed ends.
-
-    frame: from `Study.curves_of`. x="bytes": one client's traffic so far in MB (10^6 bytes), on a
-    logarithmic axis; a label that sends nothing is a level line at its last accuracy. printed: the
-    paper's final accuracy of some labels, a thin dotted line in the label's colour.
-    """
+    """Test accuracy during training: one line per label, the mean over seeds until the first ends,
+    in a band from the lowest to the highest seed. frame: from `Study.curves_of`. x="bytes": one
+    client's traffic so far in MB (10^6 bytes), on a logarithmic axis; a label that sends nothing is
+    level at its last accuracy. printed: the paper's final accuracies, as thin dotted lines."""
     figure, ax = shared.single(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
     styles = shared.looks(frame.label)
-    means = interactive.means(frame, x)
+    means = shared.means(frame, x)
     for index, (label, rows) in enumerate(means.groupby("label", sort=False)):
         _curve(ax, rows, styles[str(label)], index % 3)
         if (final := (printed or {}).get(str(label))) is not None:
@@ -49,7 +44,7 @@ def curves(
     where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
     shared.label_axes(ax, where, ylabel, grid="both")
     shared.legend_above(figure, ax)
-    figure.drawn_live = interactive.curves(means, ylabel, printed)
+    figure.drawn_live = shared.live_curves(means, ylabel, printed)
     return figure
 
 
@@ -70,22 +65,21 @@ def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> N
 
 def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     """One varied setting: one point per label in the order given, mean and standard deviation over
-    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; labels
-    ``FedAvg, N=10`` are drawn as a line for each name before the comma. frame: label, seed, value.
-    """
+    seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; ``FedAvg, N=10``
+    is on a line for the name before the comma. frame: label, seed, value."""
     from seaborn import scatterplot
 
     figure, ax = shared.single(3.6)
     cut = frame.label.astype(str).str.rpartition(", ")
     frame = frame.assign(line=cut[0], place=cut[2]).astype({"value": float})
     names, lines = list(dict.fromkeys(frame.place)), list(dict.fromkeys(frame.line))
-    styles = {lines[0]: {"color": shared.OURS, "marker": "o", "linestyle": "-"}}
-    if len(lines) > 1:
-        styles = shared.looks(lines)
-    named = frame.assign(line=frame.line if len(lines) > 1 else "mean ± std over seeds")
-    dashes = {"linestyles": [styles[line]["linestyle"] for line in lines], "linewidth": 1.4}
+    styles = list(shared.looks(lines).values())
+    if len(lines) == 1:
+        frame["line"] = "mean ± std over seeds"
+        styles = [{"color": shared.OURS, "marker": "o", "linestyle": "-"}]
+    dashes = {"linestyles": [one["linestyle"] for one in styles], "linewidth": 1.4}
     bars = {"errorbar": "sd", "capsize": 0.05, "markersize": 7}
-    _points(ax, named, "place", "line", [styles[line] for line in lines], **bars, **dashes)
+    _points(ax, frame, "place", "line", styles, **bars, **dashes)
     places = frame.place.map(names.index) + 0.12
     scatterplot(x=places, y=frame.value, color=shared.PAPER, alpha=0.7, s=16, ax=ax)
     ax.get_legend().remove()
@@ -109,7 +103,7 @@ def _points(
     pointplot(frame, x=x, y="value", hue=hue, **how, ax=ax)
 
 
-def heat_map(frame: pd.DataFrame, printed: Mapping[str, float] | None = None) -> Picture:
+def heat_map(frame: pd.DataFrame, printed: Printed = None) -> Picture:
     """Mean accuracy over a grid of two settings. frame: label (``mu=0.1, delta=0.2``, the first
     goes upwards), seed, value. printed: the paper's numbers by label, in a second line."""
     from seaborn import heatmap
@@ -150,15 +144,12 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     return figure
 
 
-def radar(cells: Sequence[dict[str, Any]]) -> Picture:
+def radar(cells: Sequence[dict[str, Any]] | pd.DataFrame) -> Picture:
     """Variants as closed lines around a centre: one spoke per domain, the mean over seeds. The
-    spokes begin at the whole ten below the lowest value, so that lengths are no proportions.
-    cells: from `Study.cells`, in percent. FedReproError below three domains."""
-    return _radar(wide(cells).drop(columns="avg", errors="ignore"))
-
-
-def _radar(table: pd.DataFrame) -> Picture:
-    """table: percent, methods downwards and domains across."""
+    spokes begin at the whole ten below the lowest value, so that lengths are no proportions. cells:
+    from `Study.cells` or `wide`, in percent. FedReproError below three domains."""
+    table = cells if isinstance(cells, pd.DataFrame) else wide(cells)
+    table = table.drop(columns="avg", errors="ignore")
     if table.shape[1] < 3:
         raise FedReproError(f"a radar chart needs three domains, not {table.shape[1]}; draw bars")
     angles = np.linspace(0, 2 * np.pi, table.shape[1], endpoint=False)
@@ -172,7 +163,7 @@ def _radar(table: pd.DataFrame) -> Picture:
     ax.set_rlabel_position(180 / table.shape[1])
     ax.grid(color=shared.GRID)
     shared.legend_above(figure, ax, 2, title="test accuracy (%)")
-    figure.drawn_live = interactive.radar(table, low)
+    figure.drawn_live = shared.live_radar(table, low)
     return figure
 
 
@@ -184,7 +175,7 @@ def filed(paper: str, table: str, rows: Sequence[str] = (), without: Sequence[st
         raise FedReproError(f"no file of {paper}'s authors holds {table} domain by domain")
     kept = found.domains[table]
     chosen = {r: v for r, v in kept.rows.items() if r not in without and (not rows or r in rows)}
-    return _radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
+    return radar(pd.DataFrame.from_dict(chosen, orient="index", columns=list(kept.columns)))
 
 
 def traffic(frame: pd.DataFrame) -> Picture:
@@ -195,19 +186,18 @@ def traffic(frame: pd.DataFrame) -> Picture:
     table = table[sorted(table.columns)].fillna(0.0)
     largest = float(table.sum(axis=1).max())
     unit, size = next((pair for pair in UNITS if largest >= pair[1]), UNITS[-1])
-    payloads = list(dict.fromkeys(str(kind).partition("/")[2] for kind in table.columns))
-    height = 1.3 + 0.42 * len(table) + 0.22 * math.ceil(table.shape[1] / 2)
-    figure, ax = shared.single(height)
+    kinds = [str(kind).split("/", 1) for kind in table]
+    payloads = list(dict.fromkeys(payload for _, payload in kinds))
+    figure, ax = shared.single(1.3 + 0.42 * len(table) + 0.22 * math.ceil(len(kinds) / 2))
     rows = np.arange(len(table))
-    for kind in table.columns:
-        way, _, payload = str(kind).partition("/")
+    for (way, payload), column in zip(kinds, table, strict=True):
         place, up = payloads.index(payload), way == "up"
         colour, marker = shared.COLOURS[place % 8], shared.MARKERS[place % 12]
         look = {"color": colour, "mfc": "white" if up else colour, "label": f"{payload} {way}"}
-        sent = (table[kind] / size).where(table[kind] > 0)
+        sent = (table[column] / size).where(table[column] > 0)
         ax.plot(sent, rows + (0.14 if up else -0.14), marker, **look)
     shared.logarithmic_x(ax)
-    ax.set_yticks(rows, [str(name) for name in table.index])
+    ax.set_yticks(rows, map(str, table.index))
     ax.invert_yaxis()
     shared.label_axes(ax, f"traffic of the run, all clients ({unit})", grid="x")
     shared.legend_above(figure, ax, 2)
@@ -254,14 +244,13 @@ def _pairs(ax: Axes, section: Section, column: str) -> None:
 
 
 def order(rows: pd.DataFrame) -> Picture:
-    """The order of the methods in one column: the paper's ranks left, ours right, joined by lines:
+    """The order of the methods in one column: the paper's ranks left, ours right. Their line is
     solid where a method ranks higher with us, dashed where lower, dotted where equal. rows: from
     `verdicts.order`, of one table, data set, scale and column."""
     figure, ax = shared.single(1.3 + 0.36 * len(rows))
     for row in rows.itertuples():
         pair = [row.rank_published, row.rank_ours]
-        line, colour = ("-", shared.COLOURS[0]) if pair[1] < pair[0] else ("--", shared.COLOURS[1])
-        line, colour = (":", shared.PAPER) if pair[1] == pair[0] else (line, colour)
+        line, colour = MOVES[(pair[1] > pair[0]) - (pair[1] < pair[0])]
         ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row.method)
     for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
         for rank in rows[key].unique():

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any, Literal
 
 import numpy as np
@@ -11,43 +12,40 @@ import pandas as pd
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.federation import Federation
 from fedrepro.quantities.base import Figure
-from fedrepro.report import interactive
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture
 
-ROLES = {  # size of the mark, how much shows through, its edge and the edge's width
-    "image": (10, 0.35, "none", 0.0),
-    "prototype": (70, 1.0, "black", 0.8),
-    "mean of prototypes": (190, 1.0, "black", 0.8),
+MEAN, EDGE = "#FF0000", {"edgecolors": "black", "linewidths": 0.8}
+ROLES: dict[str, dict[str, Any]] = {
+    "image": {"s": 10, "alpha": 0.35, "edgecolors": "none", "zorder": 1},
+    "prototype": {"s": 70, "zorder": 2, **EDGE},
+    "mean of prototypes": {"s": 190, "marker": "*", "color": MEAN, "zorder": 3, **EDGE},
 }
-MEAN = "#FF0000"
 CONFUSED = 8  # methods in a figure of confusions
-SEEN = (("found", "found"), ("behind", "behind it"), ("another", "another"))
+SEEN = {"found": "found", "behind": "behind it", "another": "another"}
 
 
 def sample_grid(federation: Federation, per_class: int = 1) -> Picture:
-    """Random training images: ``per_class`` rows per client, one column per class, white where a
-    client has none."""
+    """Random training images: ``per_class`` rows per client, one column per class."""
     clients, classes, size = federation.clients, federation.classes, federation.size
     step, rows = size + 2, len(clients) * per_class
-    sheet = np.full((rows * step - 2, len(classes) * step - 2, 3), 255, np.uint8)
+    tiles = np.full((rows, step, len(classes), step, 3), 255, np.uint8)
     for index, client in enumerate(clients):
         generator = numpy_stream(0, "figure", client=index)
         labels, pixels = client.train.labels.cpu().numpy(), client.train.images.cpu().numpy()
         for column in range(len(classes)):
             chosen = generator.permutation(np.flatnonzero(labels == column))
             for row, image in enumerate(chosen[:per_class], index * per_class):
-                y, x = row * step, column * step
-                sheet[y : y + size, x : x + size] = pixels[image].transpose(1, 2, 0)
+                tiles[row, :size, column, :size] = pixels[image].transpose(1, 2, 0)
+    sheet = tiles.reshape(rows * step, -1, 3)[:-2, :-2]
     figure, ax = shared.single(0.55 + 0.7 * _long(classes) + 3.9 * rows / len(classes))
     ax.imshow(sheet, interpolation="nearest" if size < 48 else "antialiased")
     middle = size / 2 - 0.5
     ax.set_xticks([step * i + middle for i in range(len(classes))], classes)
     ax.xaxis.tick_top()
-    _turn(ax, classes, "left")
+    _name_classes(ax, classes, "left")
     centres = [step * (per_class * i + (per_class - 1) / 2) + middle for i in range(len(clients))]
     ax.set_yticks(centres, [_wrapped(client.name, 10) for client in clients])
-    ax.tick_params(length=0, labelsize=shared.SMALL)
     ax.spines[:].set_visible(False)
     ax.xaxis.set_label_position("top")
     shared.label_axes(ax, "class", "client")
@@ -58,7 +56,9 @@ def _long(names: Sequence[str]) -> bool:
     return max(map(len, names)) > 3
 
 
-def _turn(ax: Any, names: Sequence[str], side: str) -> None:
+def _name_classes(ax: Any, names: Sequence[str], side: str) -> None:
+    """Small names without ticks; long ones are turned."""
+    ax.tick_params(length=0, labelsize=shared.SMALL)
     if _long(names):
         ax.tick_params(axis="x", labelrotation=60)
         for text in ax.get_xticklabels():
@@ -98,8 +98,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
             place = (table.shape[1] + 0.15, row + 0.5)
             ax.text(*place, _count(total), va="center", size=shared.SMALL, weight="bold")
         ax.tick_params(axis="y", labelrotation=0)
-        _turn(ax, federation.classes, "right")
-        ax.tick_params(length=0, labelsize=shared.SMALL)
+        _name_classes(ax, federation.classes, "right")
         ax.set_xlim(0, table.shape[1] + 1.3)
         owner = "client" if split == "train" else "domain"
         what = "images in percent, by class" if shares else "images by class, and in all"
@@ -113,20 +112,20 @@ def _count(value: float) -> str:
 
 
 def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -> Picture:
-    """t-SNE of representations: one panel per label, a colour and marker for each domain or class.
-    Classes of one character are drawn as that character. points: from `record.tsne`, with a
-    label."""
+    """t-SNE of representations: one panel per label, a colour and marker for each domain or class,
+    or its name if that is one character. points: from `record.tsne`, with a label."""
     key = "domain" if by == "domain" else "cls"
     groups = sorted(points[key].unique()) if by == "class" else list(points[key].unique())
     count = points.label.nunique()
     figure, axes = shared.panels(count, 3.6 if count == 1 else 2.4, 0.7)
     for ax, (label, part) in zip(axes.flat, points.groupby("label", sort=False), strict=False):
         for index, group in enumerate(groups):
-            chosen, text = part[part[key] == group], str(group)
-            letter = f"${text}$" if by == "class" and text.isalnum() and len(text) == 1 else None
-            look: dict[str, Any] = {"color": shared.COLOURS[index % 10], "label": text}
-            look |= {"alpha": 0.85, "s": 28 if letter else 16, "linewidth": 0.4 if letter else 0}
-            ax.scatter(chosen.x, chosen.y, marker=letter or shared.MARKERS[index % 12], **look)
+            look: dict[str, Any] = {"color": shared.COLOURS[index % 10], "alpha": 0.85}
+            look |= {"marker": shared.MARKERS[index % 12], "s": 16, "linewidth": 0}
+            if by == "class" and group.isalnum() and len(group) == 1:
+                look |= {"marker": f"${group}$", "s": 28, "linewidth": 0.4}
+            chosen = part[part[key] == group]
+            ax.scatter(chosen.x, chosen.y, label=group, **look)
         _bare(ax)
         shared.label_axes(ax, title=str(label))
     if axes.size > count:
@@ -135,7 +134,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         axes.flat[-1].legend(*texts, fontsize=shared.SMALL, title=by, **shape)
     else:
         shared.legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
-    figure.drawn_live = interactive.embedding(points, by)
+    figure.drawn_live = shared.live_embedding(points, by)
     return figure
 
 
@@ -143,11 +142,8 @@ def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
     """Rows of a confusion: the paper's own methods, FedAvg, then the best; `CONFUSED` methods."""
     right = rows[rows.cls == rows.predicted].groupby("method").images.sum()
     shares = right / rows.groupby("method").images.sum()
-
-    def place(method: str) -> tuple[bool, bool, float]:
-        return not method.startswith(own), method != "FedAvg", -shares[method]
-
-    names = sorted(rows.method.unique(), key=place)[:CONFUSED]
+    best = sorted(rows.method.unique(), key=shares.get, reverse=True)
+    names = sorted(best, key=lambda name: (not name.startswith(own), name != "FedAvg"))[:CONFUSED]
     return pd.concat([rows[rows.method == name] for name in names], ignore_index=True)
 
 
@@ -163,11 +159,10 @@ def confusion(frame: pd.DataFrame) -> Picture:
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
         heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
-        ax.tick_params(length=0, labelsize=shared.SMALL)
-        _turn(ax, classes, "right")
+        _name_classes(ax, classes, "right")
         shared.label_axes(ax, "predicted", "class", str(domain))
     figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)
-    figure.drawn_live = interactive.confusion(frame)
+    figure.drawn_live = shared.live_confusion(frame)
     return figure
 
 
@@ -184,40 +179,36 @@ def plane(points: pd.DataFrame) -> Picture:
     star = "mean of prototypes"
     domains = list(dict.fromkeys(points[points.role != star].domain))
     classes = list(dict.fromkeys(points.cls))
+    colours = dict(zip(domains, cycle(shared.COLOURS[:8]), strict=False))
+    markers = dict(zip(classes, cycle(shared.MARKERS), strict=False))
     figure, ax = shared.single(5.2 + 0.25 * (len(domains) + len(classes)) / 3)
     for (role, domain, name), part in points.groupby(["role", "domain", "cls"], sort=False):
-        size, alpha, edge, width = ROLES[role]
-        look: dict[str, Any] = {"marker": "*", "color": MEAN}
-        if role != star:
-            look["marker"] = shared.MARKERS[classes.index(name) % 12]
-            look["color"] = shared.COLOURS[domains.index(domain) % 8]
-        look |= {"s": size, "alpha": alpha, "edgecolors": edge, "linewidths": width}
-        ax.scatter(part.x, part.y, **look, zorder=1 + list(ROLES).index(role))
+        look = {"marker": markers[name], "color": colours.get(domain), **ROLES[role]}
+        ax.scatter(part.x, part.y, **look)
     key = partial(ax.scatter, [], [], edgecolors="black")
-    for index, label in enumerate(domains):
-        key(s=40, marker="s", color=shared.COLOURS[index % 8], label=label)
-    for index, label in enumerate(classes):
-        key(s=40, marker=shared.MARKERS[index % 12], color="white", label=label)
+    for label, colour in colours.items():
+        key(s=40, marker="s", color=colour, label=label)
+    for label, marker in markers.items():
+        key(s=40, marker=marker, color="white", label=label)
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
-    figure.drawn_live = interactive.embedding(points.assign(label=points.role), "domain")
+    figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain")
     return figure
 
 
 def inversions(figure: Figure, cells: Sequence[dict[str, Any]]) -> Picture:
-    """One row per attacked prototype: the found image, the image behind the prototype and another
-    of its class; below the first and the last their similarity to the image behind. figure, cells:
-    from the study, of an experiment of kind ``inversion``."""
-    arrays, names = figure.arrays, figure.facts["rows"]
+    """One row per attacked prototype: the found image, the one behind it and another of its class;
+    below, their similarity to the one behind. figure, cells: of kind ``inversion``."""
+    names = figure.facts["rows"]
     likeness = {(row["method"], row["column"]): row["value"] for row in cells}
     drawn, axes = shared.picture(0.4 + 1.45 * len(names), len(names), len(SEEN))
     for row, name in enumerate(names):
-        for ax, (key, title) in zip(axes[row], SEEN, strict=True):
-            image = arrays[key][row]
-            small = image.shape[1] < 48
-            ax.imshow(np.moveaxis(image, 0, 2), interpolation="nearest" if small else "antialiased")
-            _bare(ax)
+        for ax, (key, title) in zip(axes[row], SEEN.items(), strict=True):
+            image = figure.arrays[key][row]
+            smooth = "nearest" if image.shape[1] < 48 else "antialiased"
+            ax.imshow(np.moveaxis(image, 0, 2), interpolation=smooth)
+            ax.set(xticks=[], yticks=[])
             ax.spines[:].set_visible(False)
             shared.label_axes(ax, title=title if row == 0 else "")
             if key != "behind":

@@ -26,7 +26,7 @@ from fedrepro.report import images, views
 from fedrepro.report.ledger import protocol_table
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
-from fedrepro.report.tables import Html
+from fedrepro.report.tables import NOTHING, Html
 
 OPEN = ("inferred", "decided")  # decided by neither a paper nor public code
 
@@ -94,10 +94,9 @@ def runs(found: Results) -> pd.DataFrame:
             "MB a client": _megabytes(result),
         }
     ended: dict[str, list[str]] = {}
-    for one, names in found.studies:
-        for name in names:
-            for label, end in one.diverged(name).items():
-                ended.setdefault(f"{label}: {end}", []).append(name)
+    for one, name in ((one, name) for one, names in found.studies for name in names):
+        for label, end in one.diverged(name).items():
+            ended.setdefault(f"{label}: {end}", []).append(name)
     for said, where in ended.items():
         print(f"left out of {', '.join(where)}: {said}")
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("run id")
@@ -125,7 +124,7 @@ def main(found: Results) -> str:
 def show(*things: Any) -> None:
     """Show the tables and figures with content, each figure below its caption."""
     for thing in things:
-        if getattr(thing, "summary", "") == views.NOTHING:
+        if getattr(thing, "summary", "") == NOTHING:
             continue
         if caption := getattr(thing, "caption", ""):
             print(caption)
@@ -150,8 +149,7 @@ def inversions(found: Results, experiment: str, paper_steps: int) -> None:
 
 
 def departures(study: Study) -> pd.DataFrame:
-    """What may explain a difference from the paper's numbers: the scale, the data, and every
-    setting that neither the paper nor public code decides."""
+    """What may explain a difference from the paper's numbers: scale, data, undecided settings."""
     federation = study.federation()
     scales = {str(name): spec.reason for name, spec in study.paper.scales.items()}
     rows = [("scale", study.scale, scales.get(study.scale, "the paper's protocol"))]
@@ -170,12 +168,12 @@ def departures(study: Study) -> pd.DataFrame:
 
 def code(*parts: Any) -> Markdown:
     """The source of classes and functions in the installed package, each with its file and line."""
-    texts = [
-        f"# {part.__module__.replace('.', '/')}.py, line {first}\n{dedent(''.join(lines))}"
-        for part in parts
-        for lines, first in [inspect.getsourcelines(part)]
-    ]
-    return Markdown("\n".join(["```python", *texts, "```"]))
+    texts = ["```python"]
+    for part in parts:
+        lines, first = inspect.getsourcelines(part)
+        place = part.__module__.replace(".", "/")
+        texts.append(f"# {place}.py, line {first}\n{dedent(''.join(lines))}")
+    return Markdown("\n".join([*texts, "```"]))
 
 
 def small(study: Study) -> Study:

@@ -38,9 +38,8 @@ MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy
 
 
 def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
-    """Mean accuracies of some executed notebooks of a folder, under the head `MEANS`: one row per
-    method, with its number of seeds and the 95 % interval over them (Student's t). Empty if no
-    method has two."""
+    """Mean accuracies of some executed notebooks of a folder, under the head `MEANS`, with the 95 %
+    interval over seeds (Student's t). Empty if no method has two."""
     found: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
     for study, names in collect(folder, notebooks):
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
@@ -61,20 +60,19 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
 
 
 def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Every printed cell of every paper as a line of `build_table`, from the executed notebooks in
-    the folders: one for each data set and scale with runs."""
-    every = [pair for folder in folders for pair in collect(folder)]
+    """Every printed cell of every paper as a line of `build_table` for each data set and scale with
+    runs in the executed notebooks of the folders."""
+    every = (pair for folder in folders for pair in collect(folder))
     found = Results(pair for pair in every if not pair[0].changes)
     rows: list[dict[str, Any]] = []
     for paper in map(papers.load, papers.names()):
         own = found.where(paper=paper)
         for table in paper.tables:
-            shown = [e.id for e in paper.experiments if e.table == table.id]
-            ours = [cell for name in shown for cell in own.cells(name)]
-            for row in build_table(paper, table.id, ours).to_dict(orient="records"):
-                if table.cell(row["method"], row["column"]) is not None:
-                    rows.append(text.plain(row))
-    return rows
+            shown = (e.id for e in paper.experiments if e.table == table.id)
+            ours = (cell for name in shown for cell in own.cells(name))
+            cells = build_table(paper, table.id, ours).to_dict(orient="records")
+            rows += [row for row in cells if table.cell(row["method"], row["column"]) is not None]
+    return list(map(text.plain, rows))
 
 
 def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -4,10 +4,11 @@ ids of its runs, not their numbers; the numbers come from the records."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import chain, groupby
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,9 +22,10 @@ from fedrepro.base.files import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.paper_run import Result, Study
-from fedrepro.records import Record, RunSpec, Store
+from fedrepro.records import Record, Store
 from fedrepro.records.record import short_hash
 
+Asked = tuple[Study, Sequence[str]]  # and its experiments
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl.gz"  # next to packed records: the notebooks' glued results, one line each
@@ -35,24 +37,24 @@ FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its 
 
 def glue_study(study: Study, experiments: Sequence[str]) -> None:
     """Glue a notebook's final parameters, the ids of its runs, the rows without a run, and last the
-    mark of a complete notebook, whose kernel did not die."""
+    mark that its kernel did not die."""
     import scrapbook
 
-    runs, tuned, diverged, counted = [], [], [], {}
-    for name in experiments:
-        if not study.paper.arm_specs(name):
-            alike = groupby(study.cells(name), lambda row: {k: row[k] for k in row if k not in OWN})
-            counted[name] = [[rest, [[row[k] for k in OWN] for row in own]] for rest, own in alike]
-            continue
-        for result in study.results(name):
-            runs.append([result.record.run_id, name, result.label])
-            tuned += [[t.run_id, name, result.label, v] for v, t in result.trials.items()]
-        for label, end in study.diverged(name).items():
-            diverged.append([name, label, str(end), end.seed, end.round])
+    trained = [name for name in experiments if study.paper.arm_specs(name)]
+    ran = [(name, one.label, one) for name in trained for one in study.results(name)]
+    lost = [(name, *pair) for name in trained for pair in study.diverged(name).items()]
+    counted = {}
+    for name in (name for name in experiments if name not in trained):
+        alike = groupby(study.cells(name), lambda row: {k: row[k] for k in row if k not in OWN})
+        counted[name] = [[rest, [[row[k] for k in OWN] for row in own]] for rest, own in alike]
     given = {key: getattr(study, key) for key in GIVEN if getattr(study, key) != {}}
-    parameters = {"paper": study.paper.name, **given, "experiments": list(experiments)}
-    scraps: dict[str, Any] = {"study": parameters, "runs": runs, "trials": tuned}
-    scraps |= {"diverged": diverged, "counted": counted, SENTINEL: True}
+    scraps: dict[str, Any] = {
+        "study": {"paper": study.paper.name, **given, "experiments": list(experiments)},
+        "runs": [[one.record.run_id, name, label] for name, label, one in ran],
+        "trials": [[t.run_id, n, label, v] for n, label, one in ran for v, t in one.trials.items()],
+        "diverged": [[n, label, str(end), end.seed, end.round] for n, label, end in lost],
+        **{"counted": counted, SENTINEL: True},
+    }
     for scrap, value in scraps.items():
         scrapbook.glue(scrap, value)
 
@@ -82,17 +84,13 @@ class Kept(Study):
         results, diverged = self._read(experiment)
         if not any(one.past for one in results):
             return results, diverged
-        every = [other._read(experiment) for other in self.beside if other.asks_as(self)]
+        alike = attrgetter("paper.name", "dataset", "scale", "changes")
+        every = [other._read(experiment) for other in self.beside if alike(other) == alike(self)]
         today = {one.label for ran, _ in every for one in ran if not one.past}
         for ran, lost in every:
             if not any(one.past for one in ran):  # so what diverged there had today's, too
                 today |= {arm.label for arm, _ in lost}
         return [one for one in results if not one.past or one.label not in today], diverged
-
-    def asks_as(self, other: Kept) -> bool:
-        """Whether another study differs at most in its seed and its experiments."""
-        own, its = ((s.paper.name, s.dataset, s.scale, s.changes) for s in (self, other))
-        return own == its
 
     def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         arms = {arm.label: arm for arm in self.arms(experiment)}
@@ -116,18 +114,13 @@ class Kept(Study):
     def asked(self, experiment: str) -> dict[str, set[str]]:
         """Hashes of the configurations that each row asks for today, by label: of the row, of its
         trials, and of what each tried value would give."""
-        return {
-            arm.label: {short_hash(spec.config()) for spec in self._specs(arm)}
-            for arm in self.arms(experiment)
-        }
-
-    def _specs(self, arm: Arm) -> Iterator[RunSpec]:
-        yield self.spec(arm)
-        first = list(arm.trials())
-        each = (chosen.constants(value) for value, chosen, _ in first)
-        for _, chosen, run in chain(first, *each):
-            yield self.spec(chosen)
-            yield self.spec(run)
+        found = {}
+        for arm in self.arms(experiment):
+            rates = list(arm.trials())
+            constants = (one for value, chosen, _ in rates for one in chosen.constants(value))
+            arms = [arm, *(run for _, *runs in (*rates, *constants) for run in runs)]
+            found[arm.label] = {short_hash(self.spec(one).config()) for one in arms}
+        return found
 
     def _record_of(self, run: str) -> Record:
         record = self.store.find(run)
@@ -137,15 +130,12 @@ class Kept(Study):
 
 
 class Results:
-    """Studies of several seeds and data sets, each with its experiments. paper: the page's; None if
-    the studies define it. scale: the one to show, by default all; `every` has the others too, whose
+    """Studies of several seeds and data sets, each with its experiments. paper: the page's, by
+    default the studies'. scale: the one to show, by default all; `every` has the others too, whose
     spread a verdict may need."""
 
     def __init__(
-        self,
-        studies: Iterable[tuple[Study, Sequence[str]]],
-        paper: str | None = None,
-        scale: str | None = None,
+        self, studies: Iterable[Asked], paper: str | None = None, scale: str | None = None
     ) -> None:
         self.every, self._paper, self._scale = list(studies), paper, scale
         self.studies = [pair for pair in self.every if scale in (None, pair[0].scale)]
@@ -178,17 +168,12 @@ class Results:
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         """Rows as from `Study.cells`. A number that several studies have counts once: the last."""
-        found = {}
-        for study in self.holding(experiment):
-            for row in study.cells(experiment):
-                place = study.dataset, study.scale, study.seed, row["method"], row["column"]
-                found[place] = row
+        found = {
+            (study.dataset, study.scale, study.seed, row["method"], row["column"]): row
+            for study in self.holding(experiment)
+            for row in study.cells(experiment)
+        }
         return list(found.values())
-
-    @property
-    def whole(self) -> Results:
-        """With the studies of other scales."""
-        return Results(self.every, self._paper)
 
     def runs(self, *experiments: str) -> list[tuple[Study, str, Result]]:
         """The runs of some experiments (default: all), with their study and experiment. A run that
@@ -203,8 +188,8 @@ class Results:
         return list(found.values())
 
     def late_gains(self, *experiments: str) -> dict[tuple[str, str, str, str], float]:
-        """Points of mean accuracy that the last quarter of the rounds adds, as the mean over seeds,
-        by experiment, data set, scale and row; 0 for a run that the protocol's rule ended early."""
+        """Points of mean accuracy that the last quarter of the rounds adds, mean over seeds, by
+        experiment, data set, scale and row; 0 for a run that the protocol's rule ended early."""
         gains: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
         for study, name, result in self.runs(*experiments):
             row, curve = (name, study.dataset, study.scale, result.label), result.record.curve
@@ -229,7 +214,7 @@ class Results:
         return rows
 
     def curves(self, experiment: str) -> pd.DataFrame:
-        """The curves of one experiment, as from `Study.curves_of`."""
+        """As from `Study.curves_of`."""
         found = [study.curves_of([run]) for study, _, run in self.runs(experiment)]
         return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
@@ -246,8 +231,7 @@ class Results:
                 method, column = row["method"], row["column"]
                 own = [r for r in results if method in (r.label, r.arm.row)]
                 own = [r for r in own if r.arm.column in (None, column)]
-                if row["value"] is not None and not own:
-                    own = results
+                own = own or [r for r in results if row["value"] is not None]
                 shown = self.paper.column(table, column) if table else None
                 key = study.dataset, study.scale, method, shown or column
                 behind[key] += [r.record.run_id for r in own]
@@ -278,49 +262,43 @@ def live(study: Study, experiments: Sequence[str]) -> Results:
 def recorded(paper: str | None = None, runs: Path = FOLDER) -> Results:
     """The results recorded with the book, read once a session. Runs at scale smoke, which only test
     the code, and runs of a changed protocol are left out."""
-    return Results([s for s in _shown(runs) if paper in (None, s[0].paper.name)], paper)
-
-
-@cache
-def _shown(runs: Path) -> list[tuple[Kept, Sequence[str]]]:
-    every = collect(runs / "notebooks")
-    return [pair for pair in every if pair[0].scale != "smoke" and not pair[0].changes]
+    own = [pair for pair in _collected(runs / "notebooks") if paper in (None, pair[0].paper.name)]
+    return Results([s for s in own if s[0].scale != "smoke" and not s[0].changes], paper)
 
 
 def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept, Sequence[str]]]:
     """The studies of the finished notebooks in a folder, with their experiments, also of those that
     were deleted, or only of some notebooks there; their records are beside the folder."""
-    place, names = folder.parent, None if only is None else [path.stem for path in only]
-    lines = files.read_lines(place / STUDIES)
+    store, names = Store(folder.parent), None if only is None else [path.stem for path in only]
+    lines = files.read_lines(folder.parent / STUDIES)
     glued = {line["name"]: line for line in lines if names is None or line["name"] in names}
     shown: dict[str, dict[str, str]] = {}
     for path in sorted(folder.rglob("*.ipynb")) if only is None else filter(Path.exists, only):
-        scraps = {} if ".ipynb_checkpoints" in path.parts else _scraps(path)
-        if _whole(scraps):
+        if ".ipynb_checkpoints" not in path.parts and (scraps := _scraps(path)):
             glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
             shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
     every: list[Kept] = []
-    where: dict[str, Any] = {"store": Store(place), "beside": every}
     for name, data in glued.items():
         own = {key: data["study"][key] for key in GIVEN if key in data["study"]}
         own |= {"scraps": data, "name": name, "shown": shown.get(name, {})}
-        every.append(Kept(papers.load(data["study"]["paper"]), **own, **where))
+        paper = papers.load(data["study"]["paper"])
+        every.append(Kept(paper, store=store, beside=every, **own))
     return [(one, one.scraps["study"]["experiments"]) for one in every]
 
 
+_collected = cache(collect)
+
+
 def _scraps(path: Path) -> dict[str, Any]:
+    """What a notebook glued; nothing if it did not reach its last cell, or is of an old kind."""
     import scrapbook  # half a second, with papermill
 
     try:
-        return dict(scrapbook.read_notebook(str(path)).scraps)
+        scraps = dict(scrapbook.read_notebook(str(path)).scraps)
     except (ValueError, KeyError, AttributeError, OSError) as error:
         raise FedReproError(f"{path} is not a readable notebook ({error}); remove it") from None
-
-
-def _whole(scraps: Mapping[str, Any]) -> bool:
-    """Whether a notebook reached its last cell, with today's glued results."""
-    return {SENTINEL, "study", "runs", "counted"} <= set(scraps)
+    return scraps if {SENTINEL, "study", "runs", "counted"} <= set(scraps) else {}
 
 
 def keep(runs: Path) -> None:
@@ -333,6 +311,6 @@ def finished(notebook: Path) -> bool:
     """Whether an executed notebook reached its last cell. Papermill's own marks do not show it:
     after a kernel's death they mark every cell as completed."""
     try:
-        return notebook.exists() and _whole(_scraps(notebook))
+        return notebook.exists() and bool(_scraps(notebook))
     except FedReproError:
         return False

@@ -5,7 +5,9 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape, unescape
+from itertools import product
+from string import ascii_lowercase
 from typing import Any
 
 import pandas as pd
@@ -69,10 +71,9 @@ def nothing(said: str = NOTHING) -> Html:
 
 def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str:
     """A frame of HTML texts as a table in its own box that scrolls, also by keyboard."""
-    style = Styler(frame)
-    if caption:
-        style = style.set_caption(f'<span style="{CAPTION}">{caption}</span>')
-    head, body = style.to_html(exclude_styles=True).split("<tbody>")
+    said = f'<span style="{CAPTION}">{caption}</span>' if caption else ""
+    html = Styler(frame).set_caption(said).to_html(exclude_styles=True)
+    head, body = html.split("<tbody>")
     head = head.replace("<table>", f'<table class="{kind}">').replace("<th ", '<th scope="col" ')
     head = head.replace("<caption>", '<caption style="text-align: left; white-space: normal">')
     body = body.replace("<th ", '<th scope="row" ').replace("<td >", "<td>")
@@ -84,8 +85,7 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
 
 
 def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str) -> Html:
-    """A frame of plain values as a table. pages: what a number leads to, by row and column; it is
-    shown with one decimal."""
+    """A frame of plain values. pages: what a number, then with one decimal, leads to."""
 
     def text(row: Any, column: Any, value: Any) -> str:
         if pd.isna(value):
@@ -108,8 +108,7 @@ def prose(head: Sequence[str], rows: Iterable[Sequence[str]], summary: str, kind
 
 
 def whole(frame: pd.DataFrame, label: str, names: int) -> Html:
-    """All rows of a frame of plain values, of which pandas would show ten. names: how many of its
-    columns, from the first, name a row."""
+    """All rows of a frame of plain values; the first so many columns name a row."""
     texts = frame.map(lambda value: escape(str(value))).set_index(list(frame)[:names])
     return Html(styled(texts, "dataframe", label), label)
 
@@ -148,15 +147,17 @@ class Section:
     cells: lines of `verdicts.build_table` by (method, column); absent if neither side has a number.
     Methods and columns are in the paper's order, then what it does not print; an average last.
     left_out: printed columns without a counterpart in our data. standins: columns that are a
-    stand-in, or an average that contains one.
+    stand-in, or an average that contains one. bare: no printed number belongs to these data. filed:
+    the authors' files have some.
     """
 
     def __init__(self, rows: list[dict[str, Any]], scale: str) -> None:
         self.table, self.dataset, self.scale = rows[0]["table"], rows[0]["dataset"], scale
         table = papers.load(rows[0]["paper"]).table(self.table)
-        present = dict.fromkeys(row["column"] for row in rows)
-        columns = [c for c in dict.fromkeys([*table.columns, *present]) if c in present]
-        columns.sort(key=lambda column: column == "avg")
+        order = [*table.columns, *(row["column"] for row in rows)]
+        columns = sorted(
+            {row["column"] for row in rows}, key=lambda c: (c == "avg", order.index(c))
+        )
         printed = {row["column"] for row in rows if pd.notna(row["published"])}
         ran = {row["column"] for row in rows if row["seeds"]}
         # Other domains than the paper's: its own columns would be empty.
@@ -166,11 +167,9 @@ class Section:
         if foreign:  # an average over other domains is another number
             rows = [row | {"published": None, "published_std": None} for row in rows]
         self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
-        shown = {method for method, _ in self.cells}
-        methods = dict.fromkeys([*table.rows, *(row["method"] for row in rows)])
-        self.methods = [method for method in methods if method in shown]
+        order = [*table.rows, *(row["method"] for row in rows)]
+        self.methods = sorted({method for method, _ in self.cells}, key=order.index)
         self.standins = {row["column"] for row in rows if row["standin"]}
-        # Whether no printed number belongs to these data; whether the authors' files have some.
         self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
         filed = any(pd.notna(cell["authors"]) for cell in self.cells.values())
         self.filed = filed and not self.bare
@@ -181,25 +180,15 @@ class Section:
 
     def heading(self, column: str) -> str:
         """A column's name, marked if it is a stand-in."""
-        if column not in self.standins:
-            return column
-        return f"{column} ({'with ' if column == 'avg' else ''}stand-in)"
+        mark = " (with stand-in)" if column == "avg" else " (stand-in)"
+        return column + mark * (column in self.standins)
 
     def caveats(self, columns: Sequence[str]) -> dict[str, str]:
-        """Every deviation in some columns, with its footnote letter."""
-        clauses = [
-            clause
-            for method in self.methods
-            for column in columns
-            for clause in self.cells.get((method, column), {}).get("caveats", ())
-        ]
-        return {clause: _letter(i) for i, clause in enumerate(dict.fromkeys(clauses))}
-
-
-def _letter(index: int) -> str:
-    """a, b, ..., z, aa, ab, ..."""
-    head = _letter(index // 26 - 1) if index >= 26 else ""
-    return head + chr(ord("a") + index % 26)
+        """Every deviation in some columns, with its footnote letter: a, b, ..., z, aa, ab, ..."""
+        places = product(self.methods, columns)
+        clauses = [c for place in places for c in self.cells.get(place, {}).get("caveats", ())]
+        letters = (*ascii_lowercase, *map("".join, product(ascii_lowercase, repeat=2)))
+        return dict(zip(dict.fromkeys(clauses), letters, strict=False))
 
 
 def sections(frame: pd.DataFrame) -> list[Section]:
@@ -218,7 +207,7 @@ def sections(frame: pd.DataFrame) -> list[Section]:
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
     """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
     column the paper's number, ours, their difference with its interval, and the verdict; at scale
-    reduced ranks instead. An average has its own table; the averaged columns are folded under it.
+    reduced ranks instead. The averaged columns are folded under a table of their average.
     links: the target of our number of a (data set, scale, method, column)."""
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
@@ -227,33 +216,28 @@ def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = N
 
 
 def _section_html(section: Section, caption: str, links: Links) -> str:
-    label = f"{caption}, {section.dataset}"
     others = [column for column in section.columns if column != "avg"]
     caveats = section.caveats(["avg", *others])  # letters in the order of sight
+
+    def part(columns: Sequence[str], label: str) -> str:
+        """Some columns, and under them those caveats that they have."""
+        said = f"{escape(section.statement)}."
+        if section.scale in ("reduced", "smoke"):
+            said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
+        kind = f"dataframe beside beside-{section.scale or 'none'}"
+        texts = _texts(section, columns, caveats, links)
+        html = styled(texts, kind, label, f"{escape(label)}. {said}")
+        own = section.caveats(columns)
+        lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
+        marks = f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
+        return html + marks * bool(lines)
+
+    label = f"{caption}, {section.dataset}"
     if len(others) in (0, len(section.columns)):
-        html = _part_html(section, section.columns, caveats, label, links)
+        html = part(section.columns, label)
     else:
-        html = _part_html(section, ["avg"], caveats, label, links)
-        rest = _part_html(section, others, caveats, f"{label}, per domain", links)
-        html += folded("Per domain", rest)
+        html = part(["avg"], label) + folded("Per domain", part(others, f"{label}, per domain"))
     return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
-
-
-def _part_html(
-    section: Section, columns: Sequence[str], caveats: Mapping[str, str], label: str, links: Links
-) -> str:
-    """Some columns of a section, and under them those caveats that they have."""
-    said = f"{escape(section.statement)}."
-    if section.scale in ("reduced", "smoke"):
-        said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
-    kind = f"dataframe beside beside-{section.scale or 'none'}"
-    texts = _texts(section, columns, caveats, True, links)
-    html = styled(texts, kind, label, f"{escape(label)}. {said}")
-    own = section.caveats(columns)
-    lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
-    if lines:
-        html += f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
-    return html
 
 
 def folded(title: str, html: str) -> str:
@@ -267,8 +251,12 @@ def plain(table: pd.DataFrame, caption: str = "") -> str:
 
 
 def _section_plain(section: Section, caption: str) -> str:
+    def bare(html: str) -> str:
+        return unescape(re.sub("<[^>]*>", "", re.sub("<(br|sup)", r" <\1", html)))
+
     caveats = section.caveats(section.columns)
-    texts = _texts(section, section.columns, caveats, False, {})
+    texts = _texts(section, section.columns, caveats, {})
+    texts = texts.map(bare).rename(index=bare, columns=bare)
     blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
     if section.bare:
         rows = texts.droplevel(1, axis=1)
@@ -276,67 +264,65 @@ def _section_plain(section: Section, caption: str) -> str:
     else:
         for heading in texts.columns.unique(0):
             rows = texts[heading]
-            lines = rows[rows.ne("").any(axis=1)].itertuples(name=None)
+            there = rows.ne("").any(axis=1) & (rows["ours"] != "–")
+            lines = rows[there].itertuples(name=None)
             blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
     notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
     return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
 
 
 def _texts(
-    section: Section, shown: Sequence[str], caveats: Mapping[str, str], html: bool, links: Links
+    section: Section, shown: Sequence[str], caveats: Mapping[str, str], links: Links
 ) -> pd.DataFrame:
-    """What columns show: a row per method and last Kendall's tau, columns (column, part)."""
+    """HTML of columns: a row per method and last Kendall's tau; columns (column, part)."""
     parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
     if section.filed:
         parts = (*parts, FILED)  # last: on a phone the others come first
     ranks = pd.DataFrame()
     if "rank, ours" in parts:
         ranks = order(pd.DataFrame(section.cells.values())).set_index(["column", "method"])
-    columns, taus = {}, {}
+    columns: dict[tuple[str, str], list[str]] = {}
+    taus = {}
     for column in shown:
         unit = section.unit(column)
-        heading = f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})"
-        cells = {m: section.cells.get((m, column)) for m in section.methods}
-        texts = {m: _cell(cell, caveats, ranks, html) for m, cell in cells.items()}
-        for method, text in texts.items():
-            if to := links.get((section.dataset, section.scale, method, column)):
-                text["ours"] = f'<a href="{to}">{text["ours"]}</a>'
-        for part in parts:
-            key = (escape(heading) if html else heading, part)
-            columns[key] = [texts[m].get(part, "") for m in section.methods]
+        heading = escape(f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})")
+        rows = [section.cells.get((method, column)) for method in section.methods]
+        cells = [_cell(row, caveats, ranks, links) for row in rows]
+        columns |= {(heading, part): [cell.get(part, "") for cell in cells] for part in parts}
         if column in ranks.index:
-            taus[key[0], "rank, ours"] = number(ranks.tau[column].iloc[0], "ratio")
-    frame = pd.DataFrame(columns, index=[escape(m) if html else m for m in section.methods])
+            taus[heading, "rank, ours"] = number(ranks.tau[column].iloc[0], "ratio")
+    frame = pd.DataFrame(columns, index=list(map(escape, section.methods)))
     frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
     if taus:  # in a browser the row in italics stays last when others are sorted
-        name = "<em>Kendall’s tau</em>" if html else "Kendall’s tau"
-        frame.loc[name] = [taus.get(key, "") for key in columns]
+        frame.loc["<em>Kendall’s tau</em>"] = [taus.get(key, "") for key in columns]
     return frame
 
 
 def _cell(
-    cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, html: bool
+    cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, links: Links
 ) -> dict[str, str]:
     if cell is None:
-        return {"paper": "–", "ours": "–"} if html else {}
+        return {"paper": "–", "ours": "–"}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
     valid, seeds = int(cell["valid"]), int(cell["seeds"])
     of = f"(n={seeds})" if valid in (0, seeds) else f"(n={valid} of {seeds})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {of}" if seeds else "not run"
-    note = f'<sup class="mark">{letters}</sup>' if html else f" {letters}"
+    ours += f'<sup class="mark">{letters}</sup>' * bool(letters)
+    to = links.get((cell["dataset"], cell["scale"], cell["method"], cell["column"]))
+    if to and seeds:
+        ours = f'<a href="{to}">{ours}</a>'
     gap = number(cell["difference"], unit, signed=True)
     if pd.notna(cell["low"]):
-        bounds = f"[{number(cell['low'], unit)}, {number(cell['high'], unit)}]"
-        gap += f"<br><small>{bounds}</small>" if html else f" {bounds}"
+        gap += f"<br><small>[{number(cell['low'], unit)}, {number(cell['high'], unit)}]</small>"
     key = (cell["column"], cell["method"])
     placed = ranks.loc[key] if key in ranks.index else {}
     return {
         "paper": spread(cell["published"], cell["published_std"], unit),
         FILED: f"{APART} " * bool(cell["contradicted"]) + number(cell["authors"], unit),
-        "ours": ours + note * bool(letters),
+        "ours": ours,
         "difference": gap,
-        "verdict": badge(cell["verdict"], cell["why"]) if html else str(cell["verdict"]),
+        "verdict": badge(cell["verdict"], cell["why"]),
         "rank, paper": f"{placed['rank_published']:g}" if len(placed) else "–",
         "rank, ours": f"{placed['rank_ours']:g}" if len(placed) else "–",
     }
@@ -350,15 +336,11 @@ def badge(word: str, why: str = "", shown: str = "") -> str:
 
 
 def _notes(section: Section) -> list[str]:
-    notes = []
-    if section.left_out:
-        names = ", ".join(section.left_out)
-        notes.append(f"Other domains than the paper's, whose columns are left out: {names}.")
-    if section.scale == "reduced" and not section.bare:
-        notes.append("Ranks (1 is best) count the methods with both numbers.")
-    if section.filed:
-        notes.append(
-            f"{FILED}: numbers from the public repository of the authors; {APART} if the "
-            "printed number is not their rounding."
-        )
-    return notes
+    left_out, ranked = ", ".join(section.left_out), section.scale == "reduced" and not section.bare
+    filed = "numbers from the public repository of the authors"
+    notes = {
+        f"Other domains than the paper's, whose columns are left out: {left_out}.": left_out,
+        "Ranks (1 is best) count the methods with both numbers.": ranked,
+        f"{FILED}: {filed}; {APART} if the printed number is not their rounding.": section.filed,
+    }
+    return [note for note, holds in notes.items() if holds]

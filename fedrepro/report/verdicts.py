@@ -125,7 +125,7 @@ def beside(found: Results, experiment: str) -> pd.DataFrame:
     """The printed table of an experiment with our numbers."""
     table = found.paper.experiment(experiment).table or experiment
     scales = {study.scale for study, _ in found.studies}
-    return build_table(found.paper, table, found.whole.cells(experiment), scales)
+    return build_table(found.paper, table, Results(found.every).cells(experiment), scales)
 
 
 class _Cell:

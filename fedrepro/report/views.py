@@ -3,11 +3,11 @@
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from html import escape
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
+from IPython.display import Image, Markdown, display
 
 from fedrepro import papers
 from fedrepro.federated import metrics
@@ -16,8 +16,8 @@ from fedrepro.quantities.base import wide
 from fedrepro.report import figures, images, ledger, verdicts
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded
-from fedrepro.report.tables import NOTHING as NOTHING
 from fedrepro.report.tables import (
+    NOTHING,
     Html,
     beside_table,
     folded,
@@ -32,21 +32,19 @@ from fedrepro.report.text import dataset_name
 PRINTED = "The printed numbers"
 UNRUN = "It can run, but no run is recorded yet."
 Shown = Picture | Html
-Draw = Callable[[Any], Picture]
+Draw = Callable[..., Picture]
 
 
 def show(things: Iterable[Any]) -> None:
     """Display several things in one cell, in order."""
-    from IPython.display import display
-
-    for thing in things:
-        display(thing)
+    display(*things)
 
 
-def _last(things: Sequence[Any]) -> Any:
+def _last(things: Sequence[Shown]) -> Shown:
     """The last, for a cell's value; the others are displayed."""
-    show(things[:-1])
-    return things[-1] if things else nothing()
+    *first, last = things or [nothing()]
+    show(first)
+    return last
 
 
 # Tables.
@@ -54,8 +52,6 @@ def _last(things: Sequence[Any]) -> Any:
 
 def cited(found: Results) -> Any:
     """The paper a page is about: title, authors, where and when."""
-    from IPython.display import Markdown
-
     paper = found.paper
     return Markdown(f"*{paper.title}*. {paper.authors}. {paper.venue}, {paper.year}.")
 
@@ -82,10 +78,9 @@ def anchors(found: Results, experiment: str) -> list[str]:
 
 
 def table(found: Results, experiment: str) -> Html:
-    """A printed table with our seeds for each data set and scale; only the printed one, folded, if
+    """A printed table with our seeds for each data set and scale; the printed one alone, folded, if
     it was not run, or only on other data."""
-    paper = found.paper
-    spec = paper.experiment(experiment)
+    paper, spec = found.paper, found.paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = verdicts.beside(found, experiment)
     shown = beside_table(rows, caption, found.links(experiment))
@@ -129,33 +124,30 @@ def beside(found: Results, experiment: str, columns: Sequence[str] = ("avg",)) -
     shown: list[Shown] = []
     for dataset in found.datasets(experiment):
         rows = verdicts.beside(here := found.where(dataset=dataset), experiment)
-        orders = verdicts.order(rows)
-        orders = orders[orders.methods > 1]
-        ran = rows[rows.ours.notna()]
+        orders = verdicts.order(rows).query("methods > 1")
+        parts: list[tuple[Draw, pd.DataFrame]] = [(figures.beside, rows[rows.ours.notna()])]
+        parts += [(figures.order, orders[orders.column == column]) for column in columns]
         shown.append(table(here, experiment))
-        draw = partial(_drawn, here, experiment, dataset)
-        shown += [draw(part, figures.beside) for _, part in ran.groupby("scale", sort=False)]
-        for column in columns:
-            own = orders[orders.column == column].groupby("scale", sort=False)
-            shown += [draw(part, figures.order) for _, part in own]
-    return _last(shown) if shown else table(found, experiment)
+        for draw, part in parts:
+            for _, own in part.groupby("scale", sort=False):
+                shown.append(_drawn(here, experiment, dataset, own, draw))
+    return _last(shown or [table(found, experiment)])
 
 
 def place(
     found: Results, experiment: str, dataset: str, own: str, other: str = "", column: str = "avg"
 ) -> str:
-    """A sentence on a row's rank in one column by its mean over seeds and the scale of it, the
-    first row, by how much it is above the second or this row (no test), another row's value, the
-    rank in the paper, and how many rows decide nothing."""
+    """A sentence: a row's rank in one column by its mean over seeds, the first row, how far it is
+    above the second or this row (no test), another row's value, the rank in the paper, and how many
+    rows decide nothing."""
     here = found.of_one_scale(dataset, experiment)
     seeds = _values(found, experiment, dataset, column).astype({"value": float})
-    lost = set(seeds.label[seeds.value.isna()])
-    seeds = seeds[~seeds.label.isin(lost)]
-    ours = seeds.groupby("label", sort=False).value.mean()
+    seeds = seeds.groupby("label", sort=False).value
+    ours = seeds.mean()[seeds.count() == seeds.size()]  # without rows of which a seed diverged
     seconds = {spec.label for spec in found.paper.arm_specs(experiment) if spec.alternative}
     ours = ours.drop(seconds - {own, other}, errors="ignore")
     if own not in ours:
-        return f"{own}: " + ("a seed diverged: no rank." if own in lost else NOTHING)
+        return f"{own}: " + ("a seed diverged: no rank." if own in seeds.groups else NOTHING)
     ours = ours.sort_values(ascending=False, kind="stable")
     named = found.paper.experiment(experiment).table
     printed = pd.Series(_printed(found, experiment, column), dtype=float)
@@ -166,17 +158,17 @@ def place(
         rank = values.round(9).rank(ascending=False)[own]
         return f"number {rank:g} of {len(values)} with {number(values[own], unit)}"
 
-    first = [name for name in ours.index[:1] if name != own]
-    second = own if first else next(iter(ours.index[1:]), own)
-    lead = ""
-    if second != ours.index[0]:
-        sizes = [str(n) for n in seeds.label.value_counts()[[ours.index[0], second]].unique()]
-        lead = f", {number(ours.iloc[0] - ours[second], unit)} above {second} "
+    best, *others = ours.index
+    second, lead = own if best != own else next(iter(others), own), ""
+    if second != best:
+        sizes = [str(n) for n in seeds.size()[[best, second]].unique()]
+        lead = f", {number(ours[best] - ours[second], unit)} above {second} "
         lead += f"({' and '.join(sizes)} {'seed' if sizes == ['1'] else 'seeds'})"
-    (scale,) = {study.scale for study, _ in here.studies}
-    parts = [f"at scale `{scale}` {own} is {stands(ours)}" + lead * (not first)]
-    parts += [f"{name} is first with {number(ours[name], unit)}{lead}" for name in first]
-    if other in ours and other not in first:
+    scale = here.studies[0][0].scale
+    parts = [f"at scale `{scale}` {own} is {stands(ours)}" + lead * (best == own)]
+    if best != own:
+        parts.append(f"{best} is first with {number(ours[best], unit)}{lead}")
+    if other in others:
         parts.append(f"{other} has {number(ours[other], unit)}")
     if own in printed and len(printed) > 1:
         parts.append(f"in the paper {own} is {stands(printed)}")
@@ -195,8 +187,6 @@ def _printed(found: Results, experiment: str, column: str) -> dict[str, float]:
 
 def places(found: Results, *rows: Sequence[str]) -> Any:
     """A Markdown list of such sentences; each row is a title and the arguments of `place`."""
-    from IPython.display import Markdown
-
     return Markdown("\n".join(f"- **{title}:** {place(found, *rest)}" for title, *rest in rows))
 
 
@@ -208,35 +198,35 @@ def numbers(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Htm
 
 def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> Html:
     """Our numbers of some rows of several experiments in one table, each leading to its runs."""
-    here, pages = found.where(dataset=dataset), dict[tuple[str, str], str]()
+    here = found.where(dataset=dataset)
     means = {one: wide(here.cells(one)).loc[list(labels)] for one, labels in rows.items()}
     table = pd.concat(means.values())
     table = table[sorted(table, key="avg".__ne__)]
-    for one in means:
-        for (*_, row, column), page in here.links(one).items():
-            pages |= {(row, domain): page for domain in table if column == "avg"}
+    links = [link for one in means for link in here.links(one).items()]
+    of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
+    pages = {(row, domain): page for row, page in of_means for domain in table}
     return linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
 
 
 # Figures.
 
 
-def curves(
-    found: Results, experiment: str, dataset: str, x: Literal["round", "bytes"] = "round"
-) -> Shown:
+def curves(found: Results, experiment: str, dataset: str, x: figures.Along = "round") -> Shown:
     """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
     here, printed = found.of_one_scale(dataset, experiment), None
     if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
         printed = _printed(found, experiment, "avg")
-    draw = partial(figures.curves, x=x, printed=printed)
-    return _drawn(found, experiment, dataset, here.curves(experiment), draw)
+    rows = here.curves(experiment)
+    return _drawn(found, experiment, dataset, rows, figures.curves, x=x, printed=printed)
 
 
-def _drawn(found: Results, experiment: str, dataset: str, rows: Any, draw: Draw) -> Shown:
+def _drawn(
+    found: Results, experiment: str, dataset: str, rows: Any, draw: Draw, **how: Any
+) -> Shown:
     """A picture with the caption of its experiment; one line if there is nothing to draw."""
     if not len(rows):
         return nothing()
-    picture, caption = draw(rows), found.paper.experiment(experiment).caption
+    picture, caption = draw(rows, **how), found.paper.experiment(experiment).caption
     picture.caption = f"{found.paper.short}, {experiment}: {caption}; on {dataset}"
     return picture
 
@@ -250,8 +240,8 @@ def _values(found: Results, experiment: str, dataset: str, column: str = "avg") 
 
 def sweep(found: Results, experiment: str, dataset: str, xlabel: str) -> Shown:
     """Mean accuracy against one varied setting."""
-    draw = partial(figures.sweep, xlabel=xlabel)
-    return _drawn(found, experiment, dataset, _values(found, experiment, dataset), draw)
+    rows = _values(found, experiment, dataset)
+    return _drawn(found, experiment, dataset, rows, figures.sweep, xlabel=xlabel)
 
 
 def in_and_out(
@@ -268,18 +258,18 @@ def in_and_out(
         lines = [level.assign(label=f"{reference}, {place}") for place in places if len(level)]
         if len(rows):
             frame = pd.concat([*lines, rows], ignore_index=True)
-            draw = partial(figures.sweep, xlabel=xlabel, ylabel=f"accuracy {column} (fraction)")
-            pictures.append(_drawn(found, experiment, dataset, frame, draw))
+            how = {"xlabel": xlabel, "ylabel": f"accuracy {column} (fraction)"}
+            pictures.append(_drawn(found, experiment, dataset, frame, figures.sweep, **how))
     return _last(pictures)
 
 
 def grid(found: Results, experiment: str, dataset: str, printed: str) -> Shown:
-    """Mean accuracy over a grid of two settings; printed: the table with the paper's values for
-    some of them on the experiment's first data set."""
-    table = found.paper.table(printed)
+    """Mean accuracy over a grid of two settings. printed: the table with some of the paper's, which
+    are of the experiment's first data set."""
+    table, rows = found.paper.table(printed), _values(found, experiment, dataset)
     own = dataset == found.paper.experiment(experiment).datasets[0]
-    draw = partial(figures.heat_map, printed=table.values(table.columns[0]) if own else None)
-    return _drawn(found, experiment, dataset, _values(found, experiment, dataset), draw)
+    theirs = table.values(table.columns[0]) if own else None
+    return _drawn(found, experiment, dataset, rows, figures.heat_map, printed=theirs)
 
 
 def by_domain(
@@ -293,22 +283,21 @@ def by_domain(
 def logged(
     found: Results, experiment: str, dataset: str, term: str, ylabel: str, chance: bool = False
 ) -> Shown:
-    """The values that servers logged under a name, over rounds. chance: of a guess in percent which
-    client something is from, with a line for one that is right by chance: one in the clients."""
-    runs = found.of_one_scale(dataset, experiment).runs(experiment)
+    """The values that servers logged under a name, over rounds. chance: they are percent of right
+    guesses which client something is from, with a line at one in the clients."""
     frames = []
-    for study, _, result in runs:
-        curve = result.record.curve
-        rows = curve[(curve.measure == "server") & (curve.subject == term)]
-        rows = rows.assign(label=result.label, seed=study.seed)
-        clients = len(result.record.data["clients"])
-        level = rows.assign(label=f"chance, 1 in {clients}", value=100 / clients)
-        frames += [rows, level] if chance else [rows]
-    if not any(len(rows) for rows in frames):
+    for study, _, result in (runs := found.of_one_scale(dataset, experiment).runs(experiment)):
+        rows = result.record.curve.query("measure == 'server' and subject == @term")
+        frames.append(rows.assign(label=result.label, seed=study.seed))
+        if chance:
+            clients = len(result.record.data["clients"])
+            level = {"label": f"chance, 1 in {clients}", "value": 100 / clients}
+            frames.append(frames[-1].assign(**level))
+    if not any(map(len, frames)):
         return nothing(f"No recorded run has logged {term}.") if runs else nothing()
-    once = pd.concat(frames).drop_duplicates(["label", "seed", "round"])
-    draw = partial(figures.curves, ylabel=ylabel)
-    return _drawn(found, experiment, dataset, once.rename(columns={"value": "avg"}), draw)
+    rows = pd.concat(frames).drop_duplicates(["label", "seed", "round"])
+    rows = rows.rename(columns={"value": "avg"})
+    return _drawn(found, experiment, dataset, rows, figures.curves, ylabel=ylabel)
 
 
 def traffic(found: Results, experiment: str, dataset: str) -> Shown:
@@ -323,46 +312,39 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
 
 def embedding(found: Results, dataset: str, *by: Any) -> Any:
     """t-SNE of test representations, first seed: one picture by domain, one by class."""
-    drawn = [
-        (study, name)
+    drawn = (
+        [run.record.points.assign(label=run.label) for run in study.results(name)]
         for study, names in found.where(dataset=dataset).studies
         for name in names
         if study.paper.experiment(name).kind == "features"
-    ]
-    frames, pictures = [], []
-    for result in (result for study, name in drawn[:1] for result in study.results(name)):
-        frames.append(result.record.points.assign(label=result.label))
-    whole = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    for key in by if len(whole) else ():
-        pictures.append(images.embedding(whole, by=key))
+    )
+    frames, pictures = next(drawn, []), []
+    for key in by if frames else ():
+        pictures.append(images.embedding(pd.concat(frames, ignore_index=True), by=key))
         pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"
     return _last(pictures)
 
 
 def confusions(found: Results, *experiments: str) -> Any:
-    """For each data set of some experiments, which classes of test images are confused, by those
-    rows `images.in_order` that kept their predictions."""
+    """Which classes of test images are confused, for each data set of some experiments, by the rows
+    `images.in_order` that kept their predictions."""
     shown: list[Shown] = []
-    for experiment in experiments:
-        for dataset in found.datasets(experiment):
-            runs = found.of_one_scale(dataset, experiment).runs(experiment)
-            rows = accuracy.confusion(
-                [(one.label, one.record) for *_, one in runs], found.paper.rule
-            )
-            lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
-            said = f": no predictions are recorded for {'; '.join(lost)}" * bool(lost)
-            name = f"{experiment} on {dataset_name(dataset)}"
-            shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
-            if len(rows):
-                rows = images.in_order(rows, found.paper.short)
-                shown.append(_drawn(found, experiment, dataset, rows, images.confusion))
+    for experiment, dataset in ((e, d) for e in experiments for d in found.datasets(e)):
+        runs = found.of_one_scale(dataset, experiment).runs(experiment)
+        records = [(one.label, one.record) for *_, one in runs]
+        rows = accuracy.confusion(records, found.paper.rule)
+        lost = dict.fromkeys(one.label for *_, one in runs if one.label not in set(rows.method))
+        said = f": no predictions are recorded for {'; '.join(lost)}" * bool(lost)
+        name = f"{experiment} on {dataset_name(dataset)}"
+        shown.append(Html(f"<p><strong>{name}</strong>{escape(said)}.</p>", name))
+        if len(rows):
+            rows = images.in_order(rows, found.paper.short)
+            shown.append(_drawn(found, experiment, dataset, rows, images.confusion))
     return _last(shown)
 
 
 def picture(found: Results, dataset: str, name: str) -> Any:
     """A figure from a stored notebook of a data set, with its interactive form if it has one."""
-    from IPython.display import Image
-
     for study, _ in found.where(dataset=dataset).studies:
         if isinstance(study, Kept) and (data := study.shown.get(name)):
             return Image(b64decode(data))
