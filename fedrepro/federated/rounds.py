@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -153,16 +154,21 @@ class Training:
                 self._must_be_finite()
 
             tests, found = self._evaluate(number)
-            rows += tests
-            for client, values in terms.items():
-                rows += logged(number, "term", values, client, "train")
-            rows += logged(number, "server", server.log) + logged(number, "bytes", sent)
-            rows += logged(number, "seconds", self.seconds)
+            rows += tests + self._logged(number, terms, sent)
             self.log.rows += rows
             named, scored = self.predicted | predicted | found, self.log.scored()
             self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
             self.round = number
         return rows
+
+    def _logged(
+        self, number: int, terms: Mapping[str, Mapping[str, float]], sent: Mapping[str, int]
+    ) -> list[Row]:
+        """A round's loss terms by client, the server's values, bytes and seconds."""
+        rows = [logged(number, "term", own, client, "train") for client, own in terms.items()]
+        others = {"server": self.server.log, "bytes": sent, "seconds": self.seconds}
+        rows += [logged(number, measure, values) for measure, values in others.items()]
+        return list(chain.from_iterable(rows))
 
     def _must_be_finite(self) -> None:
         """Raise Diverged if the server's network is not, as `must_be_finite` does for a loss."""
