@@ -253,8 +253,10 @@ def run_link(*runs: str) -> str:
 
 
 def live(study: Study, experiments: Sequence[str]) -> Results:
-    """Results of one study; missing runs are trained."""
+    """Results of one study; missing runs are trained, once."""
     study.announce(experiments)
+    for name in ("_ended", "cells"):  # tables and figures ask for the same again and again
+        setattr(study, name, cache(getattr(study, name)))
     return Results([(study, experiments)], study.paper.name)
 
 
