@@ -8,11 +8,14 @@ PYTHON ?= python3
 VENV ?= .venv
 # Versions pip is held to. `make CONSTRAINTS=` lets pip choose (another CUDA build, for example).
 CONSTRAINTS ?= constraints.txt
-EXTRAS ?= notebooks,book,test,cluster,privacy,clip,tensorboard
+# What `make reproduce` needs, and what the tests need besides.
+EXTRAS ?= notebooks,book,privacy
+MORE ?= test,cluster,clip,tensorboard
 JOBS ?= 2
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WHOLE := $(VENV)/.installed-all
 STARTED := $(shell date +%s)
 NOTEBOOKS := $(wildcard notebooks)  # those of book/results run in the strict build
 
@@ -38,7 +41,7 @@ test: export OMP_NUM_THREADS = 1
 test: lint
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope --nbval-lax tests $(NOTEBOOKS)
 
-lint: $(STAMP)
+lint: $(WHOLE)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -49,14 +52,16 @@ book: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/fedrepro bench rounds
 
-install: $(STAMP)
+install: $(WHOLE)
 
-$(STAMP): pyproject.toml $(CONSTRAINTS)
+# Asked for alone, everything comes in one go.
+$(WHOLE): EXTRAS := $(EXTRAS),$(MORE)
+$(STAMP) $(WHOLE): pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "fedrepro needs Python 3.11 or later: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --no-compile $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[$(EXTRAS)]'
-	@touch $@
+	@touch $(STAMP) $@
 
 clean:
 	rm -rf $(VENV) _build build *.egg-info .pytest_cache .mypy_cache .ruff_cache
