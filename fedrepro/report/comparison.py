@@ -242,9 +242,8 @@ def needed(
     for scale in scales:
         every = [(arm, rows[name]) for name in rows for arm in paper.arms(name, dataset, scale)]
         size = _size([arm for arm, labels in every if arm.label in labels], known)
-        speed = _speed(scale, paper.name) or _speed(scale)
         cost = "hours not known before the images are read"
-        if size is not None and speed is not None:
+        if size is not None and (speed := _speed(scale, paper.name) or _speed(scale)):
             cost = f"about {hours(size / speed)} of one core at {speed:.2g} PFLOP per hour"
         costs.append(f"--scale {scale} ({cost})")
     said = " and ".join(
