@@ -70,8 +70,7 @@ class Kept(Study):
     beside: Sequence[Kept] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        for name in ("cells", "asked", "_read"):  # pages ask for the same again and again
-            setattr(self, name, cache(getattr(self, name)))
+        _keep_answers(self, "cells", "asked", "_read")
 
     def cells(self, experiment: str) -> list[dict[str, Any]]:
         if experiment not in self.scraps["counted"]:
@@ -252,11 +251,16 @@ def run_link(*runs: str) -> str:
     return f"../../run.html#run-{'-'.join(run[:SHORT] for run in runs)}"
 
 
+def _keep_answers(study: Study, *questions: str) -> None:
+    """Compute some methods' answers once: tables and figures ask for the same again and again."""
+    for name in questions:
+        setattr(study, name, cache(getattr(study, name)))
+
+
 def live(study: Study, experiments: Sequence[str]) -> Results:
     """Results of one study; missing runs are trained, once."""
     study.announce(experiments)
-    for name in ("_ended", "cells"):  # tables and figures ask for the same again and again
-        setattr(study, name, cache(getattr(study, name)))
+    _keep_answers(study, "cells", "_ended")
     return Results([(study, experiments)], study.paper.name)
 
 
