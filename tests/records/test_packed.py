@@ -48,6 +48,9 @@ def test_a_packed_run_is_found_with_all_but_its_features(tmp_path):
     whole.config["protocol"]["early_stop"] = {}  # then a round is chosen by its validation loss
     gap = light(whole).value[kept := whole_curve.split == "validation"] - whole_curve.value[kept]
     assert len(gap) and not gap.any()
+    vars(whole)["curve"] = pd.concat([whole_curve.assign(round=n) for n in range(1, 121)])
+    terms = light(whole).query("measure == 'term'")["round"]  # of 120 rounds
+    assert {1, 120} < {*terms} and terms.nunique() == 51
     assert found.measured("size") == {"clients": 3} and found.probes == ["size"]
     assert {r.run_id for r in toys.records(tmp_path)} == {whole.run_id, drawn.run_id}
     points = run(tmp_path, 1).points
