@@ -3,6 +3,7 @@ checks of meta-science, only arithmetic: a number that does not fit may also mea
 another number of trials, or an intermediate rounding."""
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import lru_cache
 from itertools import product
 from math import ceil, floor, sqrt
@@ -26,6 +27,13 @@ def mean_fits(printed: str, images: int, evaluations: int) -> bool:
 def stds_fit(mean: str, stds: Sequence[str], images: int, evaluations: int, ddof: int) -> float:
     """The share of some deviations, with as many digits each, that fit with the printed mean."""
     half, printed = _half(stds[0]), np.array(stds, dtype=float)
+    # One accuracy x images over the mean, one x under it, the rest at it: if one image moves the
+    # deviation by less than the rounding, some x fits.
+    room = float(printed.max()) * sqrt(max(0, evaluations - ddof) / 2) + 100 / images
+    fine = evaluations > ddof and 100 / images * sqrt(2 / (evaluations - ddof)) <= 2 * half
+    inside = room <= float(mean) <= 100 - room
+    if fine and inside and len(_counts(mean, images * evaluations)) >= evaluations > 1:
+        return 1.0
     how = images, evaluations, ddof, float(printed.max()) + half
     found = [std for total in _counts(mean, images * evaluations) for std in _stds(total, *how)]
     near = abs(np.array(found)[:, None] - printed) <= half + CLOSE
@@ -52,22 +60,29 @@ def average_fits(cells: list[str], average: str) -> bool:
 
 def checked(paper: Paper) -> pd.DataFrame:
     """One row per table and column whose test images are known: how many printed means and
-    deviations fit, in two ways each, and the share of each that fits by chance."""
+    deviations fit, in two ways each, and the share of each that fits by chance. tells: whether
+    some number, or one near it, does not fit. no such mean:
+    those that are no mean of T accuracies."""
     rows = []
     for known in paper.tested:
         for name, (column, images) in product(known.tables, known.images.items()):
             cells, trials = _cells(paper, name, column), known.evaluations
-            means, pairs = [mean for mean, _ in cells], [cell for cell in cells if cell[1]]
+            means, pairs = [mean for mean, _ in cells.values()], [c for c in cells.values() if c[1]]
             row: dict[str, Any] = {"table": name, "column": column, "images": images}
             row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
+            found: dict[str, tuple[list[bool], list[float]]] = {}
             for what, n in zip(FITS["means"], (1, trials), strict=True):
-                row[f"fit {what}"] = sum(mean_fits(mean, images, n) for mean in means)
                 shares = [by_chance(mean, images, n) for mean in means]
-                row[f"by chance, {what}"] = round(float(np.mean(shares)), 2)
+                found[what] = [mean_fits(mean, images, n) for mean in means], shares
             for what, d in zip(FITS["deviations"], (1, 0), strict=True):
-                row[f"fit {what}"] = sum(stds_fit(m, [s], images, trials, d) == 1 for m, s in pairs)
                 shares = [stds_fit(m, _near(s, 10), images, trials, d) for m, s in pairs]
-                row[f"by chance, {what}"] = round(float(np.mean(shares)), 2) if pairs else 0.0
+                found[what] = [stds_fit(m, [s], images, trials, d) == 1 for m, s in pairs], shares
+            for what, (fits, shares) in found.items():
+                share = round(float(np.mean(shares or [1])), 2)
+                row |= {f"fit {what}": sum(fits), f"by chance, {what}": share}
+                row["tells"] = row.get("tells", False) or share < 1 or not all(fits)
+            unfit = [f"{m} {c[0]}" for m, c in cells.items() if not mean_fits(c[0], images, trials)]
+            row["no such mean"] = ", ".join(unfit)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -91,30 +106,35 @@ def shown(paper: Paper) -> Html:
     rows = checked(paper)
     if rows.empty:
         return nothing(f"No printed table of {paper.short} has known test sizes.")
-    names = ["table", "column", "images", "evaluations"]
+    always = rows[~rows["tells"]].groupby("table", sort=False)["column"].agg(", ".join)
+    rows, names = rows[rows["tells"]].copy(), ["table", "column", "images", "evaluations"]
     for of, ways in FITS.items():
         for way in ways:
             share = rows[f"by chance, {way}"].map(" ({:.2f})".format)
             found = rows[f"fit {way}"].astype(str) + " of " + rows[of].astype(str) + share
             names.append(f"{of}, {way}")
             rows[names[-1]] = found.where(rows[of] > 0, "–")
-    html, wrong = whole(rows[names], label, 2).html, averages(paper)
-    if wrong.empty:
-        return Html(f"{html}<p>Averages that are not the mean of their row: none.</p>", label)
-    label = f"printed averages of {paper.short} that are not the mean of their row"
-    more = whole(wrong, label, 2).html
-    return Html(f"{html}<p>{label[0].upper()}{label[1:]}:</p>{more}", label)
+    html = whole(rows[[*names, "no such mean"]], label, 2).html
+    if len(always):
+        tables = always.index.to_series().groupby(always, sort=False).agg(", ".join)
+        listed = "; ".join(f"{names} ({columns})" for columns, names in tables.items())
+        html += f"<p>Every number fits, and every number near it: {listed}.</p>"
+    wrong, what = averages(paper), f"Averages of {paper.short} that are not the mean of their row"
+    more = ": none.</p>" if wrong.empty else f":</p>{whole(wrong, what, 2).html}"
+    return Html(f"{html}<p>{what}{more}", label)
 
 
-def _cells(paper: Paper, name: str, column: str) -> list[tuple[str, str]]:
-    cells = [_cell(paper.table(name), method, column) for method in paper.table(name).rows]
-    return [cell for cell in cells if cell[0] != "-"]
+def _cells(paper: Paper, name: str, column: str) -> dict[str, tuple[str, str]]:
+    cells = {method: _cell(paper.table(name), method, column) for method in paper.table(name).rows}
+    return {method: cell for method, cell in cells.items() if cell[0] != "-"}
 
 
 def _cell(table: Table, method: str, column: str) -> tuple[str, str]:
-    """Mean and deviation as printed, the second empty if there is none."""
+    """Mean and deviation in percent as printed, the second empty if there is none."""
     cell = table.cell(method, column)
     mean, _, std = (cell.printed if cell else "-").partition("±")
+    if table.unit == "fraction" and mean != "-":
+        mean = str(Decimal(mean).scaleb(2))
     return mean.strip(), std.strip()
 
 

@@ -39,6 +39,9 @@ def test_exactly_the_pairs_that_three_runs_can_give_fit():
         tried = list(product(["42.9", "47.6", "50.0"], printed))
         found = {(m, std) for m, std in tried if stds_fit(m, [std], images, trials, ddof) == 1}
         assert found == possible & set(tried)
+    near = [[50, 50 + x / 10, 50 - x / 10] for x in range(12)]  # on 1,000 images every number fits
+    assert all(stds_fit("50.0", [f"{np.std(run):.1f}"], 1000, 3, 0) == 1 for run in near)
+    assert stds_fit("99.9", ["1.0"], 1000, 3, 0) == 0  # no accuracy is above 100 %
     assert by_chance("50.0", 1000, 1) == 1.0
     assert by_chance("50.00", 50, 1) == pytest.approx(3 / 401)  # 48, 50 and 52
 
@@ -62,3 +65,5 @@ def test_fedpalls_pairs_are_three_trials_and_adcols_small_domains_are_not():
     assert small["fit one run"].sum() == 11
     html = shown(papers.load("adcol")).html
     assert "6 of 8 (0.08)" in html and html.endswith("not the mean of their row: none.</p>")
+    mpft = checked(papers.load("mpft")).set_index("table")["no such mean"]
+    assert mpft[mpft != ""].to_dict() == {"table-1-pacs": "FedProx 96.59"}  # the file: 96.95
