@@ -181,6 +181,6 @@ def test_run_prints_the_table_and_finds_the_run_again(tmp_path):
     assert "tests the code, not a result" in lines[0]
     assert lines[2].startswith("method") and lines[2].endswith("avg (%)")
     row = next(line for line in lines[3:] if line.startswith("ADCOL"))
-    assert row.count("(n=1)") == 5 and "round 2/2" in first.stderr
+    assert row.count("(one run)") == 5 and "round 2/2" in first.stderr
     again = call(*words)
     assert again.stdout == first.stdout and "round" not in again.stderr

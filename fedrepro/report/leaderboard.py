@@ -19,7 +19,7 @@ from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import wide
 from fedrepro.quantities.paper_run import Study
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
-from fedrepro.report.results import Results
+from fedrepro.report.results import Results, run_link
 from fedrepro.report.tables import Html, linked_table, nothing, styled
 from fedrepro.report.text import dataset_name
 from fedrepro.report.views import show, undecided
@@ -279,6 +279,19 @@ def chosen(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html
     frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
     frame = frame.where(frame.notna(), "")
     return frame.rename_axis(index="method", columns=dataset_name(dataset))
+
+
+def tuned(found: Results, experiment: str, dataset: str) -> Html:
+    """The same as a page shows it: an accuracy leads to its trial, the choice to the row's runs."""
+    shown, here = chosen(found, experiment, dataset), found.of_one_scale(dataset, experiment)
+    if isinstance(shown, Html):
+        return shown
+    ran = here.links(experiment).items()
+    pages = {(row, "chosen"): page for (*_, row, column), page in ran if column == "avg"}
+    for *_, result in here.runs(experiment):
+        for value, trial in result.trials.items():
+            pages.setdefault((result.label, value), run_link(trial.run_id))
+    return linked_table(shown, pages, f"tuning of {experiment} on {dataset}")
 
 
 def _rates(tries: Mapping[str, float]) -> list[str]:

@@ -19,7 +19,7 @@ from fedrepro.quantities.paper_run import Result, Study
 from fedrepro.records import Record
 from fedrepro.records.record import environment
 from fedrepro.report.results import Results, recorded, run_link
-from fedrepro.report.tables import Html, folded, nothing, prose, spread, styled, whole
+from fedrepro.report.tables import Html, folded, link, nothing, prose, spread, styled, whole
 from fedrepro.report.text import dataset_name
 from fedrepro.report.verdicts import beside
 
@@ -273,7 +273,9 @@ def _by_rule(found: Results, experiment: str, methods: list[str], title: str, co
         pairs = zip(means[rule], stds[rule], strict=True)
         columns[name, head] = [spread(mean, std, unit) for mean, std in pairs]
         columns[name, "rank"] = [f"{rank:g}" for rank in ranks[rule]]
-    shown = pd.DataFrame(columns, index=[escape(method) for method in methods])
+    pages = {method: page for (*_, method, _), page in found.links(experiment).items()}
+    names = [link(escape(method), pages.get(method)) for method in methods]
+    shown = pd.DataFrame(columns, index=names)
     shown.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
     caption = "Mean and deviation over the seeds, and rank (1 is best). Small gaps may be chance."
     table = styled(shown, "dataframe rules", f"{title}: {head}", caption)

@@ -84,15 +84,21 @@ def styled(frame: pd.DataFrame, kind: str, label: str, caption: str = "") -> str
     return re.sub(r"\n +", "\n", whole)  # its indents are a seventh of it
 
 
+def link(text: str, page: str | None) -> str:
+    """HTML that leads to a page, if there is one."""
+    return f'<a href="{page}">{text}</a>' if page else text
+
+
 def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], label: str) -> Html:
-    """A frame of plain values. pages: what a number, then with one decimal, leads to."""
+    """A frame of plain values. pages: what a value leads to, a number then with one decimal."""
 
     def text(row: Any, column: Any, value: Any) -> str:
         if pd.isna(value):
             return ""
-        if page := pages.get((row, column)):
-            return f'<a href="{page}">{value:.1f}</a>'
-        return escape(value) if isinstance(value, str) else f"{value:g}".replace("-", MINUS)
+        page = pages.get((row, column))
+        if isinstance(value, str):
+            return link(escape(value), page)
+        return link((f"{value:.1f}" if page else f"{value:g}").replace("-", MINUS), page)
 
     cells = {c: [text(row, c, value) for row, value in frame[c].items()] for c in frame}
     shown = pd.DataFrame(cells, frame.index.map(escape))  # below one row of heads, to sort by
@@ -305,13 +311,13 @@ def _cell(
         return {"paper": "–", "ours": "–"}
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
     valid, seeds = int(cell["valid"]), int(cell["seeds"])
-    of = f"(n={seeds})" if valid in (0, seeds) else f"(n={valid} of {seeds})"
+    of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
+    of = "(one run)" if seeds == 1 else f"({of})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {of}" if seeds else "not run"
     ours += f'<sup class="mark">{letters}</sup>' * bool(letters)
     to = links.get((cell["dataset"], cell["scale"], cell["method"], cell["column"]))
-    if to and seeds:
-        ours = f'<a href="{to}">{ours}</a>'
+    ours = link(ours, to if seeds else None)
     gap = number(cell["difference"], unit, signed=True)
     if pd.notna(cell["low"]):
         gap += f"<br><small>[{number(cell['low'], unit)}, {number(cell['high'], unit)}]</small>"

@@ -58,7 +58,7 @@ NOTES: tuple[str, ...] = (
     "One seed has no spread, and that of two is poor: they take the pooled one of all rows with "
     f"two seeds or more in the same column of the table. If these have fewer than {ENOUGH} degrees "
     "of freedom, those at scale reduced are added, if the number is an accuracy: traffic follows "
-    "from the network's size, and rounds from how fast it learns. A cell of one seed shows n=1.",
+    "from the network's size, and rounds from how fast it learns. A cell of one seed says one run.",
     "The test images' part of ours is the variance over images of the share of our seeds that got "
     "each right, divided by the number of images N: with several seeds less than p(1-p)/N, which "
     "stands for it without stored predictions. The paper's is p(1-p)/N with p from the printed "

@@ -128,7 +128,7 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
     common = ["--load", "mine.py", "--methods", "FedAvg;FedLoud", "--runs", "runs"]
     call = lambda *words: command(tmp_path, *words, *common)  # noqa: E731
     ran = call("run", "adcol", "table-1")
-    rows = [line.split()[0] for line in ran.stdout.splitlines() if "(n=1)" in line]
+    rows = [line.split()[0] for line in ran.stdout.splitlines() if "(one run)" in line]
     assert rows == ["FedAvg", "FedLoud"], ran.stderr
     words = ["--experiment", "table-1", "--seeds", "0", "--track", "tensorboard"]
     swept = call("sweep", "adcol", *words)

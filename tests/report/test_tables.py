@@ -107,22 +107,22 @@ def test_reduced_shows_ranks_and_no_verdict_on_numbers():
     values = {("ADCOL", "mnist"): [70.0], ("FedBN", "mnist"): [75.0], ("SOLO", "mnist"): [60.0]}
     frame = table(values, scale="reduced")
     mean, domains = parts(tables.beside_table(frame).html)
-    assert row_of(domains, "FedBN")[1:5] == ["94.1 ± 0.8", "75.0 (n=1)", "2", "1"]
+    assert row_of(domains, "FedBN")[1:5] == ["94.1 ± 0.8", "75.0 (one run)", "2", "1"]
     assert row_of(domains, "FedAvg")[1:5] == ["94.4 ± 0.5", "not run", "–", "–"]
     assert row_of(domains, "Kendall’s tau")[1:5] == ["", "", "", "0.33"]
     for html in (mean, domains):
         assert "reduced: order of methods only, no verdict on numbers" in html
     text = tables.plain(frame)
     assert "order of methods only" in text and re.search("^Kendall’s tau +0.33$", text, re.M)
-    assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(n=1\) +2 +1$", text, re.M)
+    assert re.search(r"^FedBN +94\.1 ± 0\.8 +75\.0 \(one run\) +2 +1$", text, re.M)
 
 
 def test_smoke_says_that_it_is_no_result():
     values = {("ADCOL", "mini-font"): [9.0], ("ADCOL", "avg"): [10.0]}
     frame = table(values, dataset="minidigits", scale="smoke")
     mean, domains = parts(tables.beside_table(frame).html)
-    assert row_of(mean, "ADCOL") == ["ADCOL", "10.0 (n=1)"]
-    assert row_of(domains, "ADCOL") == ["ADCOL", "9.0 (n=1)"]
+    assert row_of(mean, "ADCOL") == ["ADCOL", "10.0 (one run)"]
+    assert row_of(domains, "ADCOL") == ["ADCOL", "9.0 (one run)"]
     for html in (mean, domains):
         assert "smoke: tests the code, not a result" in html and "80.2" not in html
         assert html.count('class="verdict ') == 1 and "verdict-no-verdict" in html
