@@ -73,19 +73,16 @@ def _wrapped(name: str, width: int) -> str:
 def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     """Images by client (or domain, if they belong to all of it) and class: one panel per split,
     with sums. shares: percent of each client's training images instead of numbers."""
-    from seaborn import heatmap
-
     counts = federation.counts()
     if shares:
         counts = counts[counts.split == "train"]
         sums = counts.groupby("client").images.transform("sum")
         counts = counts.assign(images=100 * counts.images / sums)
     counts["owner"] = counts.client.where(counts.client != "", counts.domain)
-    how: dict[str, Any] = {"index": "owner", "columns": "class", "aggfunc": "sum", "sort": False}
-    tables = {
-        split: rows.pivot_table("images", **how)[list(federation.classes)]
-        for split, rows in counts.groupby("split", sort=False)
-    }
+    rows = ["split", "owner"]
+    whole = counts.pivot_table("images", rows, "class", aggfunc="sum", sort=False)
+    parts = whole[list(federation.classes)].groupby("split", sort=False)
+    tables = {split: part.droplevel("split") for split, part in parts}
     heights = [0.33 * len(table) + 0.8 for table in tables.values()]
     height = sum(heights) + 0.6 * _long(federation.classes)
     figure, axes = shared.picture(height, len(tables), height_ratios=heights, sharex=True)
@@ -93,7 +90,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         named = table.rename(index=lambda name: _wrapped(str(name), 12))
         look = {"fmt": "", "annot_kws": {"size": 8.5}, "cmap": "Blues", "cbar": False, "ax": ax}
         top = 1.25 * max(table.to_numpy().max(), 1)
-        heatmap(named, annot=table.map(_count), vmin=0, vmax=top, **look)
+        shared.seaborn().heatmap(named, annot=table.map(_count), vmin=0, vmax=top, **look)
         for row, total in enumerate(table.sum(axis=1)):
             place = (table.shape[1] + 0.15, row + 0.5)
             ax.text(*place, _count(total), va="center", size=shared.SMALL, weight="bold")
@@ -103,7 +100,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         owner = "client" if split == "train" else "domain"
         what = "images in percent, by class" if shares else "images by class, and in all"
         shared.label_axes(ax, "", owner, f"{split!s} {what}")
-    axes[-1, 0].set_xlabel("class", fontsize=shared.TEXT)
+    axes[-1, 0].set_xlabel("class")
     return figure
 
 
@@ -134,7 +131,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         axes.flat[-1].legend(*texts, fontsize=shared.SMALL, title=by, **shape)
     else:
         shared.legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
-    figure.drawn_live = shared.live_embedding(points, by)
+    figure.drawn_live = shared.live_embedding(points, by, groups)
     return figure
 
 
@@ -150,15 +147,15 @@ def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
 def confusion(frame: pd.DataFrame) -> Picture:
     """Confusion of the test images of each class, in percent: one panel per domain, true classes
     downwards. The picture shows the first method, its interactive form all. frame: `in_order`."""
-    from seaborn import heatmap
-
     first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
     domains = frame[frame.method == first].groupby("domain", sort=False)
     figure, axes = shared.panels(len(domains), 2.6, 0.3)
     for ax, (domain, part) in zip(axes.flat, domains, strict=False):
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
-        heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
+        shared.seaborn().heatmap(
+            table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax
+        )
         _name_classes(ax, classes, "right")
         shared.label_axes(ax, "predicted", "class", str(domain))
     figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)
@@ -193,7 +190,8 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
-    figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain")
+    every = list(points.domain.unique())
+    figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain", every)
     return figure
 
 
