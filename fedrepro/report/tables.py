@@ -247,28 +247,26 @@ def folded(title: str, html: str) -> str:
 
 def plain(table: pd.DataFrame, caption: str = "") -> str:
     """The same in aligned text: a block per column; one if nothing is compared with ours."""
-    return "\n".join(_section_plain(section, caption) for section in sections(table))
 
-
-def _section_plain(section: Section, caption: str) -> str:
     def bare(html: str) -> str:
         return unescape(re.sub("<[^>]*>", "", re.sub("<(br|sup)", r" <\1", html)))
 
-    caveats = section.caveats(section.columns)
-    texts = _texts(section, section.columns, caveats, {})
-    texts = texts.map(bare).rename(index=bare, columns=bare)
-    blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
-    if section.bare:
-        rows = texts.droplevel(1, axis=1)
-        blocks.append(aligned(("method", *rows), rows.itertuples(name=None)))
-    else:
-        for heading in texts.columns.unique(0):
+    shown = []
+    for section in sections(table):
+        caveats = section.caveats(section.columns)
+        texts = _texts(section, section.columns, caveats, {})
+        texts = texts.map(bare).rename(index=bare, columns=bare)
+        blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
+        if section.bare:
+            rows = texts.droplevel(1, axis=1)
+            blocks.append(aligned(("method", *rows), rows.itertuples(name=None)))
+        for heading in texts.columns.unique(0) if not section.bare else ():
             rows = texts[heading]
-            there = rows.ne("").any(axis=1) & (rows["ours"] != "–")
-            lines = rows[there].itertuples(name=None)
+            lines = rows[rows.ne("").any(axis=1) & (rows["ours"] != "–")].itertuples(name=None)
             blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
-    notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
-    return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
+        notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
+        shown.append("\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n")
+    return "\n".join(shown)
 
 
 def _texts(
