@@ -21,6 +21,7 @@ ROLES: dict[str, dict[str, Any]] = {
     "prototype": {"s": 70, "zorder": 2, **EDGE},
     "mean of prototypes": {"s": 190, "marker": "*", "color": MEAN, "zorder": 3, **EDGE},
 }
+BLUES: dict[str, Any] = {"cmap": "Blues", "vmin": 0, "cbar": False}  # of a heat map
 CONFUSED = 8  # methods in a figure of confusions
 SEEN = {"found": "found", "behind": "behind it", "another": "another"}
 
@@ -79,18 +80,19 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         sums = counts.groupby("client").images.transform("sum")
         counts = counts.assign(images=100 * counts.images / sums)
     counts["owner"] = counts.client.where(counts.client != "", counts.domain)
-    rows = ["split", "owner"]
-    whole = counts.pivot_table("images", rows, "class", aggfunc="sum", sort=False)
-    parts = whole[list(federation.classes)].groupby("split", sort=False)
-    tables = {split: part.droplevel("split") for split, part in parts}
+    how: dict[str, Any] = {"index": "owner", "columns": "class", "aggfunc": "sum", "sort": False}
+    tables = {
+        split: rows.pivot_table("images", **how)[list(federation.classes)]
+        for split, rows in counts.groupby("split", sort=False)
+    }
     heights = [0.33 * len(table) + 0.8 for table in tables.values()]
     height = sum(heights) + 0.6 * _long(federation.classes)
     figure, axes = shared.picture(height, len(tables), height_ratios=heights, sharex=True)
     for ax, (split, table) in zip(axes[:, 0], tables.items(), strict=True):
         named = table.rename(index=lambda name: _wrapped(str(name), 12))
-        look = {"fmt": "", "annot_kws": {"size": 8.5}, "cmap": "Blues", "cbar": False, "ax": ax}
+        look = {"fmt": "", "annot_kws": {"size": 8.5}, "ax": ax, **BLUES}
         top = 1.25 * max(table.to_numpy().max(), 1)
-        shared.seaborn().heatmap(named, annot=table.map(_count), vmin=0, vmax=top, **look)
+        shared.seaborn().heatmap(named, annot=table.map(_count), vmax=top, **look)
         for row, total in enumerate(table.sum(axis=1)):
             place = (table.shape[1] + 0.15, row + 0.5)
             ax.text(*place, _count(total), va="center", size=shared.SMALL, weight="bold")
@@ -153,9 +155,7 @@ def confusion(frame: pd.DataFrame) -> Picture:
     for ax, (domain, part) in zip(axes.flat, domains, strict=False):
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
-        shared.seaborn().heatmap(
-            table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax
-        )
+        shared.seaborn().heatmap(table, vmax=100, square=True, ax=ax, **BLUES)
         _name_classes(ax, classes, "right")
         shared.label_axes(ax, "predicted", "class", str(domain))
     figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)

@@ -19,11 +19,9 @@ from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
-from fedrepro.quantities.base import Result
 from fedrepro.quantities.counted import with_prototypes
-from fedrepro.quantities.paper_run import Study, study
-from fedrepro.report import images, views
-from fedrepro.report.ledger import protocol_table
+from fedrepro.quantities.paper_run import Result, Study, study
+from fedrepro.report import images, ledger, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import NOTHING, Html
@@ -77,7 +75,7 @@ def drawing(paper: str) -> Html:
 def protocol(study: Study, experiments: Sequence[str]) -> Html:
     """Every setting and every method's fields, with sources and alternatives."""
     names = {arm.method: None for name in experiments for arm in study.arms(name)}
-    return protocol_table(study.paper.sources(study.dataset, study.scale), names)
+    return ledger.protocol_table(study.paper.sources(study.dataset, study.scale), names)
 
 
 def runs(found: Results) -> pd.DataFrame:

@@ -18,7 +18,6 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.base.files import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.paper_run import Result, Study
@@ -29,7 +28,7 @@ Asked = tuple[Study, Sequence[str]]  # and its experiments
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl.gz"  # next to packed records: the notebooks' glued results, one line each
-FOLDER = RECORDS
+FOLDER = files.RECORDS
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 OWN = ("method", "column", "value")  # of a glued row; the rest is glued once for rows in sequence
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
@@ -138,8 +137,7 @@ class Results:
 
     @property
     def paper(self) -> Paper:
-        names = {study.paper.name for study, _ in self.studies}
-        names = {self._paper} if self._paper else names
+        names = {self._paper} if self._paper else {study.paper.name for study, _ in self.studies}
         if len(names) != 1:
             raise FedReproError("a table is of one paper; name it, as in results.recorded('adcol')")
         return papers.load(names.pop())
