@@ -28,7 +28,8 @@ LINES: tuple[Any, ...] = (
     *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
     *((0, (3, 1, 1, 1)), (0, (1, 1))),
 )
-DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}  # Vega-Lite's
+DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}  # these are Vega-Lite's
+DOT: Spec = {"type": "point", "filled": True}
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
@@ -195,8 +196,11 @@ def _spec(
     }
 
 
-def _layer(mark: Any, encoding: Spec, *transform: Spec, params: Sequence[Spec] = ()) -> Spec:
-    return {"mark": mark, "encoding": encoding, "transform": transform, "params": params}
+def _layer(mark: Any, encoding: Spec, *transform: Spec, clicked: str = "", **more: Any) -> Spec:
+    """clicked: the field of which a value can be clicked in the legend."""
+    select = {"type": "point", "fields": [clicked]}
+    params = [{"name": "clicked", "select": select, "bind": "legend"}] if clicked else []
+    return {"mark": mark, "encoding": encoding, "transform": transform, "params": params, **more}
 
 
 def _at(field: str, kind: str = "nominal", **more: Any) -> Spec:
@@ -211,14 +215,6 @@ def _number(field: str, **more: Any) -> Spec:
 def _told(*fields: str, **titled: str) -> list[Spec]:
     """The tooltip of a mark."""
     return [_at(field) for field in fields] + [_at(field, title=t) for field, t in titled.items()]
-
-
-def _dot(size: int) -> Spec:
-    return {"type": "point", "filled": True, "size": size}
-
-
-def _click(field: str) -> list[Spec]:
-    return [{"name": "clicked", "select": {"type": "point", "fields": [field]}, "bind": "legend"}]
 
 
 def _lit(field: str, value: float = 1) -> Spec:
@@ -260,8 +256,8 @@ def live_curves(rows: pd.DataFrame, ylabel: str, printed: Printed) -> Spec:
     counted = {"joinaggregate": [{"op": "count", "as": "points"}], "groupby": ["label"]}
     layers = [
         _layer("area", band | fill),
-        _layer("line", line, params=_click("label")),
-        _layer(_dot(60), dot | fill, counted, params=[near]),
+        _layer("line", line, clicked="label"),
+        _layer(DOT | {"size": 60}, dot | fill, counted, params=[near]),
     ]
     across: Spec = {"x": {"value": 0}, "x2": {"value": "width"}}
     x = _number("round", title=ALONG["round"])
@@ -295,7 +291,7 @@ def live_embedding(points: pd.DataFrame, by: str, groups: Sequence[str]) -> Spec
     sizes, labels = rows.value_counts(key), list(rows.label.unique())
     counted = ", ".join(f"{sizes[group]} of {group}" for group in groups)
     said = f"{len(rows)} points in {len(labels)} panels: {counted}"
-    panel = _layer(_dot(28), encoding, params=_click(key))
+    panel = _layer(DOT | {"size": 28}, encoding, clicked=key)
     facet = _at("label", title=None, sort=labels)
     return _spec(rows, said, ["all", *groups], facet=facet, spec=panel)
 
@@ -346,10 +342,10 @@ def live_radar(wide: pd.DataFrame, low: float) -> Spec:
     closed = {"type": "line", "interpolate": "linear-closed"}
     thin = closed | {"color": "#999", "strokeWidth": 0.6}
     layers = [
-        _layer(thin, web, *turned) | {"data": {"values": corners}},
-        _layer("text", plane | {"text": _at("text")}, *turned) | {"data": {"values": texts}},
-        _layer(closed, line, *turned, params=_click("label")),
-        _layer(_dot(45), fill, *turned),
+        _layer(thin, web, *turned, data={"values": corners}),
+        _layer("text", plane | {"text": _at("text")}, *turned, data={"values": texts}),
+        _layer(closed, line, *turned, clicked="label"),
+        _layer(DOT | {"size": 45}, fill, *turned),
     ]
     said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
     return _spec(rows, said, ["all", *labels], layer=layers, view={"stroke": None})
