@@ -1,6 +1,5 @@
 """For the paper notebooks: open a study from the parameters cell, show it, look into a method."""
 
-import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import scrapbook
-from IPython import get_ipython
 from IPython.display import Markdown
 from torch import Tensor
 
@@ -40,25 +38,12 @@ def open_study(
     runs_dir: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
-    """The study of a notebook's parameters. Mistakes in them give one line, not a traceback."""
-    errors_in_one_line()
+    """The study of a notebook's parameters."""
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
     where: dict[str, Any] = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
     where |= {"only": methods or None, "changes": changes or {}, "progress": progress(own=True)}
     return study(paper, dataset, scale, seed, **where)
-
-
-def errors_in_one_line() -> None:
-    """In this kernel a `FedReproError` is shown as one line; the cell still fails."""
-
-    def show_line(shell: Any, kind: type, value: BaseException, trace: Any, **_: Any) -> list[str]:
-        line = [f"{kind.__name__}: {value}"]
-        shell._showtraceback(kind, value, line)
-        return line
-
-    if (shell := get_ipython()) is not None:
-        shell.set_custom_exc((FedReproError,), show_line)
 
 
 def keep(name: str, picture: Picture) -> None:
@@ -195,7 +180,7 @@ def given(study: Study, method: Method, hook: str = "client_loss", round: int = 
     training = Training(method, study.protocol(), study.federation(), study.seed)
     for _ in range(round - 1):
         training.one_round()
-    training.method = copy.copy(method)
+    training.method = replace(method)
     object.__setattr__(training.method, hook, stop)  # a method is frozen
     try:
         training.one_round()

@@ -13,7 +13,7 @@ from fedrepro.federated import metrics
 from fedrepro.quantities import accuracy
 from fedrepro.quantities.base import wide
 from fedrepro.report import figures, images, ledger, verdicts
-from fedrepro.report import tables as html
+from fedrepro.report import tables as markup
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded
 from fedrepro.report.tables import NOTHING, Html, nothing, number
@@ -73,14 +73,14 @@ def table(found: Results, experiment: str) -> Html:
     paper, spec = found.paper, found.paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = verdicts.beside(found, experiment)
-    shown = html.beside_table(rows, caption, found.links(experiment))
+    shown = markup.beside_table(rows, caption, found.links(experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
-        return Html(first + nothing().html + html.folded(PRINTED, shown.html), NOTHING)
+        return Html(first + nothing().html + markup.folded(PRINTED, shown.html), NOTHING)
     text = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
-    if spec.table and all(section.bare for section in html.sections(rows)):
+    if spec.table and all(section.bare for section in markup.sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
-        text += html.folded(PRINTED, html.beside_table(printed, caption).html)
+        text += markup.folded(PRINTED, markup.beside_table(printed, caption).html)
     return Html(text, shown.summary)
 
 
@@ -195,7 +195,7 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
     links = [link for one in means for link in here.links(one).items()]
     of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
     pages = {(row, domain): page for row, page in of_means for domain in table}
-    return html.linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
+    return markup.linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
 
 
 # Figures.
@@ -367,4 +367,4 @@ def blocked(paper: str) -> Html:
     """The tables and figures that cannot run or have no recorded run, and why."""
     found, ran = papers.load(paper).experiments, recorded(paper).experiments
     rows = [(f"{e.id}: {e.caption}", e.reason or UNRUN) for e in found if e.id not in ran]
-    return html.prose(("table or figure", "why it is not run"), rows, "what is not run")
+    return markup.prose(("table or figure", "why it is not run"), rows, "what is not run")
