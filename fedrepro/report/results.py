@@ -272,9 +272,9 @@ def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept
     were deleted, or only of some notebooks there; their records are beside the folder."""
     store, names = Store(folder.parent), None if only is None else [path.stem for path in only]
     lines = files.read_lines(folder.parent / STUDIES)
-    glued: dict[str, Any] = {line["name"]: (line, {}) for line in lines}
-    if names is not None:
-        glued = {name: glued[name] for name in names if name in glued}
+    glued: dict[str, Any] = {
+        line["name"]: (line, {}) for line in lines if names is None or line["name"] in names
+    }
     for path in sorted(folder.rglob("*.ipynb")) if only is None else filter(Path.exists, only):
         if ".ipynb_checkpoints" not in path.parts and (scraps := _scraps(path)):
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
