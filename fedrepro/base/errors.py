@@ -9,6 +9,10 @@ from pydantic import ValidationError
 class FedReproError(Exception):
     """A mistake the user can correct, in one line: what is wrong, then what to do."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows in place of a traceback. The cell still fails."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class Diverged(FedReproError):
     """The loss of a run is not finite in a round, counted from 1. Earlier rounds are kept."""

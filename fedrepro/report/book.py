@@ -5,7 +5,6 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,6 +61,11 @@ def page(name: str) -> str:
         fields.append((key, value, others or "-", row["status"], source))
         if others and row["status"] != "stated":
             left_open.append(f"- {key} is {value}, elsewhere {others}: {source}.")
+    used = []
+    for paper in map(papers.load, papers.names()):
+        runs = [e.id for e in paper.experiments if e.state == "runs"]
+        own = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
+        used += [f"- {paper.short}: {', '.join(own)}."] if own else []
     prose = "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
     sources = [f"`{layer.__module__.replace('.', '/')}.py`" for layer in cls.layers()]
     parts = [
@@ -76,7 +80,7 @@ def page(name: str) -> str:
         "## What the papers leave open\n",
         *(left_open or ["Nothing."]),
         "\n## Where it is used\n",
-        *(_used(name) or ["In no table of the five papers."]),
+        *(used or ["In no table of the five papers."]),
         "\n## Its code\n",
         f"{', '.join(sources)}, version {cls.version}.\n",
     ]
@@ -108,15 +112,6 @@ def _messages(cls: type[Method]) -> str:
     )
 
 
-def _used(name: str) -> list[str]:
-    lines = []
-    for paper in map(papers.load, papers.names()):
-        runs = [e.id for e in paper.experiments if e.state == "runs"]
-        used = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
-        lines += [f"- {paper.short}: {', '.join(used)}."] if used else []
-    return lines
-
-
 def _federation() -> Federation:
     generator, labels = torch.Generator().manual_seed(0), torch.arange(IMAGES) % CLASSES
     drawn = partial(torch.randint, 0, 256, (IMAGES, 3, SIZE, SIZE), dtype=torch.uint8)
@@ -130,7 +125,8 @@ def _federation() -> Federation:
 
 
 def write_scripts(folder: Path, runs: Path) -> None:
-    """`shared.js`, and `<digit>.js` for each first digit of a run id, if any run is packed."""
+    """`shared.js`, and `<digit>.js` for each first digit of a run id, if any run is packed.
+    Accuracies are in percent, rounded to 0.01."""
     packed = Pack(runs)
     if not packed.runs:
         return
@@ -139,30 +135,25 @@ def write_scripts(folder: Path, runs: Path) -> None:
     parts: dict[str, dict[str, dict[str, Any]]] = {"shared": {"protocols": {}, "data": {}}}
     protocols, of_data = parts["shared"].values()
     for run, line in packed.runs.items():
-        parts.setdefault(run[0], {"runs": {}})["runs"][run] = _run(packed, run, uses[run])
-        protocols[line["config"]["protocol"]] = packed.config(run)["protocol"]
-        data = packed.facts(run, "data")
+        config, data, curve = packed.config(run), packed.facts(run, "data"), packed.rows(run)
+        scores = {
+            rule: {domain: round(value, 2) for domain, value in found.items()}
+            for rule, found in metrics.all_scores(curve).items()
+        }
+        parts.setdefault(run[0], {"runs": {}})["runs"][run] = {
+            **line["config"],
+            "method": config["method"],
+            "environment": packed.facts(run, "environment"),
+            "data": line["data"],
+            "scores": scores,
+            "curve": list(metrics.accuracies(curve)["avg"].round(2).items()),
+            "uses": uses[run],
+        }
+        protocols[line["config"]["protocol"]] = config["protocol"]
         of_data[line["data"]] = {key: data[key] for key in ("hashes", "standins")}
     for name, part in parts.items():
         text = json.dumps(part, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         (folder / f"{name}.js").write_text(f"recorded({text});\n", encoding="utf-8")
-
-
-def _run(packed: Pack, run: str, uses: Sequence[Any]) -> dict[str, Any]:
-    """One run; accuracies in percent, rounded to 0.01."""
-    line, curve = packed.runs[run], packed.rows(run)
-    return {
-        **line["config"],
-        "method": packed.config(run)["method"],
-        "environment": packed.facts(run, "environment"),
-        "data": line["data"],
-        "scores": {
-            rule: {domain: round(value, 2) for domain, value in found.items()}
-            for rule, found in metrics.all_scores(curve).items()
-        },
-        "curve": list(metrics.accuracies(curve)["avg"].round(2).items()),
-        "uses": uses,
-    }
 
 
 def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
@@ -181,30 +172,24 @@ def _uses(packed: Pack, found: Results) -> dict[str, list[Any]]:
     return {run: list(each.values()) for run, each in uses.items()}
 
 
-# Docstrings, for Sphinx.
+# Docstrings, for Sphinx, which calls `setup`, and the others with a docstring or signature last.
 
 
-def listed(lines: list[str]) -> list[str]:
-    """A docstring with its described names as items of a list."""
-    text = ITEM.sub(r"\n\n- **\1**: ", "\n".join(line.strip() for line in lines).strip())
+def _listed(*event: Any) -> None:
+    """Make the described names of a docstring items of a list."""
+    text = ITEM.sub(r"\n\n- **\1**: ", "\n".join(line.strip() for line in event[-1]).strip())
     parts = re.split(r"\n{2,}", text)
     shown = [p.replace("\n", "\n  ") if p.startswith("- ") else p for p in parts]
-    return "\n\n".join(shown).splitlines()
+    event[-1][:] = "\n\n".join(shown).splitlines()
 
 
-def _process(app: Any, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    lines[:] = listed(lines)
-
-
-def _plain(app: Any, what: str, name: str, item: Any, options: Any, *signed: str) -> Any:
+def _plain(*event: Any) -> tuple[str, Any]:
     """A signature that Sphinx can parse: defaults without source text are named."""
-    given, returned = signed
-    given = re.sub(r"<function (\w+)>", r"\1", given or "").replace("<factory>", "...")
-    return given, returned
+    given = re.sub(r"<function (\w+)>", r"\1", event[-2] or "").replace("<factory>", "...")
+    return given, event[-1]
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx."""
-    app.connect("autodoc-process-docstring", _process)
+    app.connect("autodoc-process-docstring", _listed)
     app.connect("autodoc-process-signature", _plain)
     return {"parallel_read_safe": True}

@@ -14,12 +14,16 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.quantities.base import wide
 from fedrepro.report import picture as shared
 from fedrepro.report.picture import Picture, Printed
-from fedrepro.report.tables import AXES, Section, number, sections
+from fedrepro.report.tables import AXES, number, sections
 
 Along = Literal["round", "bytes"]
 ACCURACY = "mean test accuracy (%)"
 PAIR = r"^(\w+)=([-+.\de]+), *(\w+)=([-+.\de]+)$"
 MOVES = {-1: ("-", shared.COLOURS[0]), 0: (":", shared.PAPER), 1: ("--", shared.COLOURS[1])}
+BARS: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
+THEIRS = {"color": shared.PAPER, "marker": "s", "mfc": "white", "label": "paper, mean ± std"}
+MINE = {"color": shared.OURS, "marker": "o", "label": "ours, mean ± std"}
+SIDES = (("published", -0.17, THEIRS), ("ours", 0.17, MINE))  # with their shift downwards
 UNITS = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -32,7 +36,7 @@ def curves(
     level at its last accuracy. printed: the paper's final accuracies, as thin dotted lines."""
     figure, ax = shared.single(3.9 + 0.2 * math.ceil(frame.label.nunique() / 3))
     styles = shared.looks(frame.label)
-    means = shared.means(frame, x)
+    means = _means(frame, x)
     for index, (label, rows) in enumerate(means.groupby("label", sort=False)):
         _curve(ax, rows, styles[str(label)], index % 3)
         if (final := (printed or {}).get(str(label))) is not None:
@@ -41,11 +45,24 @@ def curves(
         shared.logarithmic_x(ax)
     else:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    where = "one client's traffic so far (MB)" if x == "bytes" else "communication round"
-    shared.label_axes(ax, where, ylabel, grid="both")
+    shared.label_axes(ax, shared.ALONG[x], ylabel, grid="both")
     shared.legend_above(figure, ax)
     figure.drawn_live = shared.live_curves(means, ylabel, printed)
     return figure
+
+
+def _means(frame: pd.DataFrame, x: Along) -> pd.DataFrame:
+    """Columns label, round, MB if x is bytes, mean, low, high, seeds, to each label's first end."""
+    grouped = frame.groupby(["label", "round"], sort=False)
+    rows = grouped.avg.agg(mean="mean", low="min", high="max", seeds="size")
+    if x == "bytes":
+        rows.insert(0, "MB", grouped.bytes.mean() / 1e6)
+    rows = rows[rows.seeds == rows.groupby("label").seeds.transform("max")].reset_index()
+    if x == "bytes":
+        most = rows.groupby("label")[["MB", "round"]].transform("max")
+        ends = (most.MB == 0) & (rows["round"] == most["round"])
+        rows = rows[(rows.MB > 0) | ends]  # round 0 has sent nothing
+    return rows
 
 
 def _curve(ax: Axes, rows: pd.DataFrame, style: dict[str, Any], shift: int) -> None:
@@ -67,8 +84,6 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     """One varied setting: one point per label in the order given, mean and standard deviation over
     seeds, each seed a thin dot. Labels ``mu=0.1`` are shortened to their values; ``FedAvg, N=10``
     is on a line for the name before the comma. frame: label, seed, value."""
-    from seaborn import scatterplot
-
     figure, ax = shared.single(3.6)
     cut = frame.label.astype(str).str.rpartition(", ")
     frame = frame.assign(line=cut[0], place=cut[2]).astype({"value": float})
@@ -77,12 +92,11 @@ def sweep(frame: pd.DataFrame, xlabel: str, ylabel: str = ACCURACY) -> Picture:
     if len(lines) == 1:
         frame["line"] = "mean ± std over seeds"
         styles = [{"color": shared.OURS, "marker": "o", "linestyle": "-"}]
-    dashes = {"linestyles": [one["linestyle"] for one in styles], "linewidth": 1.4}
-    bars = {"errorbar": "sd", "capsize": 0.05, "markersize": 7}
-    _points(ax, frame, "place", "line", styles, **bars, **dashes)
-    places = frame.place.map(names.index) + 0.12
-    scatterplot(x=places, y=frame.value, color=shared.PAPER, alpha=0.7, s=16, ax=ax)
-    ax.get_legend().remove()
+    how = {"linestyles": [one["linestyle"] for one in styles], "linewidth": 1.4, "capsize": 0.05}
+    _points(ax, frame, "place", "line", styles, **how, errorbar="sd", markersize=7)
+    frame["x"] = frame.place.map(names.index) + 0.12
+    dots = {"color": shared.PAPER, "alpha": 0.7, "s": 16, "legend": False}
+    shared.seaborn().scatterplot(frame, x="x", y="value", **dots, ax=ax)
     parts = [name.partition("=") for name in names]
     same = len({part[0] for part in parts}) == 1 and all(part[2] for part in parts)
     ax.set_xticks(range(len(names)), [part[2] for part in parts] if same else names)
@@ -96,18 +110,15 @@ def _points(
     ax: Any, frame: pd.DataFrame, x: str, hue: str, styles: Sequence[Mapping[str, Any]], **how: Any
 ) -> None:
     """Means of the column value with their bars, a series for each of `hue`."""
-    from seaborn import pointplot
-
     colours, markers = ([one[key] for one in styles] for key in ("color", "marker"))
     how |= {"palette": colours, "markers": markers, "err_kws": {"linewidth": 1.4}}
-    pointplot(frame, x=x, y="value", hue=hue, **how, ax=ax)
+    shared.seaborn().pointplot(frame, x=x, y="value", hue=hue, **how, ax=ax)
+    ax.get_legend().remove()
 
 
 def heat_map(frame: pd.DataFrame, printed: Printed = None) -> Picture:
     """Mean accuracy over a grid of two settings. frame: label (``mu=0.1, delta=0.2``, the first
     goes upwards), seed, value. printed: the paper's numbers by label, in a second line."""
-    from seaborn import heatmap
-
     means = frame.groupby("label").value.mean()
     found = means.index.str.extract(PAIR)
     theirs = {k: f"\n(paper {number(v, 'percent')})" for k, v in (printed or {}).items()}
@@ -119,7 +130,8 @@ def heat_map(frame: pd.DataFrame, printed: Printed = None) -> Picture:
     table = whole["value"].rename(index="{:g}".format, columns="{:g}".format)
     figure, ax = shared.single(1.2 + 0.75 * len(table))
     how = {"fmt": "", "annot_kws": {"size": shared.SMALL}, "cbar_kws": {"label": ACCURACY}}
-    heatmap(table, annot=whole["text"].fillna(""), cmap="cividis", **how, ax=ax)
+    how |= {"annot": whole["text"].fillna(""), "cmap": "cividis"}
+    shared.seaborn().heatmap(table, **how, ax=ax)
     ax.tick_params(axis="y", labelrotation=0)
     shared.label_axes(ax, across, down)
     return figure
@@ -132,10 +144,8 @@ def by_domain(cells: Sequence[Mapping[str, Any]]) -> Picture:
     columns, labels = list(dict.fromkeys(frame.column)), list(dict.fromkeys(frame.method))
     figure, ax = shared.single(3.4 + 0.2 * len(labels) / 2)
     styles = shared.looks(labels)
-    apart = {"dodge": 0.6 * (1 - 1 / len(labels)) or False, "linestyle": "none"}
-    bars = {"errorbar": ("pi", 100), "markersize": 6}
-    _points(ax, frame, "column", "method", list(styles.values()), **bars, **apart)
-    ax.get_legend().remove()
+    apart = {"dodge": 0.6 * (1 - 1 / len(labels)) or False, "linestyle": "none", "markersize": 6}
+    _points(ax, frame, "column", "method", [*styles.values()], **apart, errorbar=("pi", 100))
     ax.set_xticks(range(len(columns)), [name.replace("-", "-\n", 1) for name in columns])
     for place in np.arange(len(columns) - 1) + 0.5:
         ax.axvline(place, color=shared.GRID, linewidth=0.8)
@@ -211,36 +221,25 @@ def beside(table: pd.DataFrame) -> Picture:
     """A figure of a frame of `verdicts.build_table`, of one data set and scale: one panel per
     column, methods downwards, the printed mean and deviation above ours."""
     (section,) = sections(table)
-    height = 0.85 + 0.27 * len(section.methods)
-    figure, axes = shared.panels(len(section.columns), height, 0.9, sharey=True)
-    units = {section.unit(column) for column in section.columns}
+    methods, units = section.methods, {section.unit(column) for column in section.columns}
+    figure, axes = shared.panels(len(section.columns), 0.85 + 0.27 * len(methods), 0.9, sharey=True)
     for ax, column in zip(axes.flat, section.columns, strict=False):
+        cells = pd.DataFrame([section.cells.get((method, column), {}) for method in methods])
+        for key, shift, look in SIDES:
+            values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
+            if values.notna().any():
+                ax.errorbar(values, np.arange(len(methods)) + shift, xerr=stds, **look, **BARS)
         unit = section.unit(column)
-        _pairs(ax, section, column)
         xlabel = "" if len(units) == 1 else AXES.get(unit, unit)
         shared.label_axes(ax, xlabel, "", section.heading(column), grid="both")
-        ax.set_yticks(range(len(section.methods)), section.methods)
-        ax.set_ylim(len(section.methods) - 0.5, -0.5)
+        ax.set_yticks(range(len(methods)), methods)
+        ax.set_ylim(len(methods) - 0.5, -0.5)
         ax.locator_params(axis="x", nbins=4)
     if len(units) == 1:
         figure.supxlabel(AXES.get(*units, *units), fontsize=shared.TEXT)
     fullest = max(axes.flat, key=lambda ax: len(ax.get_legend_handles_labels()[1]))
     shared.legend_above(figure, fullest, 2, title=section.statement)
     return figure
-
-
-def _pairs(ax: Axes, section: Section, column: str) -> None:
-    """Printed and own value of each cell with its deviation, if there are any."""
-    cells = pd.DataFrame([section.cells.get((m, column), {}) for m in section.methods])
-    marks: dict[str, Any] = {"linestyle": "none", "markersize": 5.5, "capsize": 2.5}
-    theirs = marks | {"color": shared.PAPER, "marker": "s", "mfc": "white"}
-    ours = marks | {"color": shared.OURS, "marker": "o"}
-    rows = (("published", -0.17, theirs, "paper"), ("ours", 0.17, ours, "ours"))
-    for key, shift, style, name in rows:
-        values, stds = cells[key].astype(float), cells[f"{key}_std"].astype(float).fillna(0)
-        if values.notna().any():
-            places = np.arange(len(cells)) + shift
-            ax.errorbar(values, places, xerr=stds, **style, label=f"{name}, mean ± std")
 
 
 def order(rows: pd.DataFrame) -> Picture:
@@ -253,9 +252,8 @@ def order(rows: pd.DataFrame) -> Picture:
         line, colour = MOVES[(pair[1] > pair[0]) - (pair[1] < pair[0])]
         ax.plot([0, 1], pair, linestyle=line, color=colour, marker="o", label=row.method)
     for side, key, align in ((-0.05, "rank_published", "right"), (1.05, "rank_ours", "left")):
-        for rank in rows[key].unique():
-            text = "\n".join(rows.method[rows[key] == rank])  # one line per method that shares it
-            ax.text(side, float(rank), text, ha=align, va="center", size=shared.SMALL)
+        for rank, names in rows.groupby(key).method:  # one line per method that shares it
+            ax.text(side, rank, "\n".join(names), ha=align, va="center", size=shared.SMALL)
     tau = float(rows.tau.iloc[0])
     ax.set_xticks([0, 1], ["paper", f"ours ({rows.scale.iloc[0]})"])
     ax.set_yticks(range(1, len(rows) + 1))

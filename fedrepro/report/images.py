@@ -21,6 +21,7 @@ ROLES: dict[str, dict[str, Any]] = {
     "prototype": {"s": 70, "zorder": 2, **EDGE},
     "mean of prototypes": {"s": 190, "marker": "*", "color": MEAN, "zorder": 3, **EDGE},
 }
+BLUES: dict[str, Any] = {"cmap": "Blues", "vmin": 0, "cbar": False}  # of a heat map
 CONFUSED = 8  # methods in a figure of confusions
 SEEN = {"found": "found", "behind": "behind it", "another": "another"}
 
@@ -73,8 +74,6 @@ def _wrapped(name: str, width: int) -> str:
 def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     """Images by client (or domain, if they belong to all of it) and class: one panel per split,
     with sums. shares: percent of each client's training images instead of numbers."""
-    from seaborn import heatmap
-
     counts = federation.counts()
     if shares:
         counts = counts[counts.split == "train"]
@@ -91,9 +90,9 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
     figure, axes = shared.picture(height, len(tables), height_ratios=heights, sharex=True)
     for ax, (split, table) in zip(axes[:, 0], tables.items(), strict=True):
         named = table.rename(index=lambda name: _wrapped(str(name), 12))
-        look = {"fmt": "", "annot_kws": {"size": 8.5}, "cmap": "Blues", "cbar": False, "ax": ax}
+        look = {"fmt": "", "annot_kws": {"size": 8.5}, "ax": ax, **BLUES}
         top = 1.25 * max(table.to_numpy().max(), 1)
-        heatmap(named, annot=table.map(_count), vmin=0, vmax=top, **look)
+        shared.seaborn().heatmap(named, annot=table.map(_count), vmax=top, **look)
         for row, total in enumerate(table.sum(axis=1)):
             place = (table.shape[1] + 0.15, row + 0.5)
             ax.text(*place, _count(total), va="center", size=shared.SMALL, weight="bold")
@@ -103,7 +102,7 @@ def counts_chart(federation: Federation, shares: bool = False) -> Picture:
         owner = "client" if split == "train" else "domain"
         what = "images in percent, by class" if shares else "images by class, and in all"
         shared.label_axes(ax, "", owner, f"{split!s} {what}")
-    axes[-1, 0].set_xlabel("class", fontsize=shared.TEXT)
+    axes[-1, 0].set_xlabel("class")
     return figure
 
 
@@ -134,7 +133,7 @@ def embedding(points: pd.DataFrame, by: Literal["domain", "class"] = "domain") -
         axes.flat[-1].legend(*texts, fontsize=shared.SMALL, title=by, **shape)
     else:
         shared.legend_above(figure, axes[0, 0], 5 if by == "class" else 3)
-    figure.drawn_live = shared.live_embedding(points, by)
+    figure.drawn_live = shared.live_embedding(points, by, groups)
     return figure
 
 
@@ -150,15 +149,13 @@ def in_order(rows: pd.DataFrame, own: str) -> pd.DataFrame:
 def confusion(frame: pd.DataFrame) -> Picture:
     """Confusion of the test images of each class, in percent: one panel per domain, true classes
     downwards. The picture shows the first method, its interactive form all. frame: `in_order`."""
-    from seaborn import heatmap
-
     first, classes = frame.method.iloc[0], sorted(frame.cls.unique())
     domains = frame[frame.method == first].groupby("domain", sort=False)
     figure, axes = shared.panels(len(domains), 2.6, 0.3)
     for ax, (domain, part) in zip(axes.flat, domains, strict=False):
         table = part.pivot_table(index="cls", columns="predicted", values="percent", sort=False)
         table = table.reindex(index=classes, columns=classes).fillna(0)
-        heatmap(table, cmap="Blues", vmin=0, vmax=100, cbar=False, square=True, ax=ax)
+        shared.seaborn().heatmap(table, vmax=100, square=True, ax=ax, **BLUES)
         _name_classes(ax, classes, "right")
         shared.label_axes(ax, "predicted", "class", str(domain))
     figure.suptitle(f"{first}: % of each class", fontsize=shared.TEXT)
@@ -193,7 +190,8 @@ def plane(points: pd.DataFrame) -> Picture:
     key(s=110, marker="*", color=MEAN, label=star)
     _bare(ax)
     shared.legend_above(figure, ax, 3)
-    figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain")
+    every = list(points.domain.unique())
+    figure.drawn_live = shared.live_embedding(points.assign(label=points.role), "domain", every)
     return figure
 
 

@@ -1,6 +1,5 @@
 """For the paper notebooks: open a study from the parameters cell, show it, look into a method."""
 
-import copy
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 import scrapbook
-from IPython import get_ipython
 from IPython.display import Markdown
 from torch import Tensor
 
@@ -19,11 +17,9 @@ from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
-from fedrepro.quantities.base import Result
 from fedrepro.quantities.counted import with_prototypes
-from fedrepro.quantities.paper_run import Study, study
-from fedrepro.report import images, views
-from fedrepro.report.ledger import protocol_table
+from fedrepro.quantities.paper_run import Result, Study, study
+from fedrepro.report import images, ledger, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results
 from fedrepro.report.tables import NOTHING, Html
@@ -42,25 +38,12 @@ def open_study(
     runs_dir: str | None = None,
     changes: Mapping[str, Any] | None = None,
 ) -> Study:
-    """The study of a notebook's parameters. Mistakes in them give one line, not a traceback."""
-    errors_in_one_line()
+    """The study of a notebook's parameters."""
     if isinstance(methods, str):
         methods = [name.strip() for name in methods.split(",")]
     where: dict[str, Any] = {"device": device, "data_root": data_root, "runs_dir": runs_dir}
     where |= {"only": methods or None, "changes": changes or {}, "progress": progress(own=True)}
     return study(paper, dataset, scale, seed, **where)
-
-
-def errors_in_one_line() -> None:
-    """In this kernel a `FedReproError` is shown as one line; the cell still fails."""
-
-    def show_line(shell: Any, kind: type, value: BaseException, trace: Any, **_: Any) -> list[str]:
-        line = [f"{kind.__name__}: {value}"]
-        shell._showtraceback(kind, value, line)
-        return line
-
-    if (shell := get_ipython()) is not None:
-        shell.set_custom_exc((FedReproError,), show_line)
 
 
 def keep(name: str, picture: Picture) -> None:
@@ -77,7 +60,7 @@ def drawing(paper: str) -> Html:
 def protocol(study: Study, experiments: Sequence[str]) -> Html:
     """Every setting and every method's fields, with sources and alternatives."""
     names = {arm.method: None for name in experiments for arm in study.arms(name)}
-    return protocol_table(study.paper.sources(study.dataset, study.scale), names)
+    return ledger.protocol_table(study.paper.sources(study.dataset, study.scale), names)
 
 
 def runs(found: Results) -> pd.DataFrame:
@@ -197,7 +180,7 @@ def given(study: Study, method: Method, hook: str = "client_loss", round: int = 
     training = Training(method, study.protocol(), study.federation(), study.seed)
     for _ in range(round - 1):
         training.one_round()
-    training.method = copy.copy(method)
+    training.method = replace(method)
     object.__setattr__(training.method, hook, stop)  # a method is frozen
     try:
         training.one_round()

@@ -20,7 +20,7 @@ from PIL.PngImagePlugin import PngInfo
 Spec = dict[str, Any]
 Panels = npt.NDArray[Any]
 Printed = Mapping[str, float] | None  # the paper's numbers by label
-COLOURS = (  # seaborn's palette `colorblind`; seaborn itself takes two seconds to import
+COLOURS = (  # seaborn's palette `colorblind`
     *("#0173b2", "#de8f05", "#029e73", "#d55e00", "#cc78bc"),
     *("#ca9161", "#fbafe4", "#949494", "#ece133", "#56b4e9"),
 )
@@ -28,10 +28,12 @@ LINES: tuple[Any, ...] = (
     *("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2))),
     *((0, (3, 1, 1, 1)), (0, (1, 1))),
 )
-DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}  # Vega-Lite's
+DASHES = {"-": [1, 0], "--": [6, 3], "-.": [6, 3, 1, 3], ":": [1, 3]}  # these are Vega-Lite's
+DOT: Spec = {"type": "point", "filled": True}
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 PAPER, OURS, GRID = "#4D4D4D", COLOURS[0], "#DDDDDD"
+ALONG = {"round": "communication round", "bytes": "one client's traffic so far (MB)"}
 WIDTH, DPI = 5.0, 120  # inches: at 350 pixels a point of text is about a pixel
 TEXT, SMALL = 11, 9.5
 LIVE = "Vega-Lite"  # the name of the interactive form in a picture's file
@@ -39,7 +41,7 @@ MOST = 120_000  # bytes of a picture: a page with all its own has at most 3 MB
 STYLE = {  # over seaborn's style `ticks`
     **dict.fromkeys(("axes.spines.right", "axes.spines.top"), False),
     **dict.fromkeys(("xtick.labelsize", "ytick.labelsize"), SMALL),
-    "grid.color": GRID,
+    **{"axes.labelsize": TEXT, "grid.color": GRID},
 }
 # Methods in many figures have the same look in all of them. There are more methods than colours:
 # two of one colour differ in line or marker.
@@ -101,12 +103,17 @@ class Picture(Figure):
     _repr_png_ = png
 
 
+def seaborn() -> Any:
+    """The package, which takes two seconds to import."""
+    import seaborn
+
+    return seaborn
+
+
 def picture(height: float, rows: int = 1, cols: int = 1, **shared: Any) -> tuple[Picture, Panels]:
     """A picture of the standard width, and its axes (rows, cols)."""
-    from seaborn import axes_style
-
     figure = Picture(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
-    with rc_context(axes_style("ticks") | STYLE):
+    with rc_context(seaborn().axes_style("ticks") | STYLE):
         return figure, figure.subplots(rows, cols, squeeze=False, **shared)
 
 
@@ -136,29 +143,24 @@ def looks(labels: Iterable[object]) -> dict[str, dict[str, Any]]:
 
 
 def label_axes(ax: Axes, x: str = "", y: str = "", title: str = "", grid: Any = None) -> None:
-    """Texts of the standard size. grid: the axes with lines of a grid: x, y or both."""
+    """Texts of an axes. grid: the axes with lines of a grid: x, y or both."""
     if grid:
         ax.grid(axis=grid, color=GRID)
-    ax.set_xlabel(x, fontsize=TEXT)
-    ax.set_ylabel(y, fontsize=TEXT)
-    ax.set_title(title, fontsize=TEXT)
+    ax.set(xlabel=x, ylabel=y)
+    ax.set_title(title, fontsize=TEXT)  # takes no size from the style
 
 
 def legend_above(figure: Picture, ax: Axes, ncols: int = 3, title: str | None = None) -> None:
     """Put the legend above the axes, in as many columns as fit; title: a line above it."""
     handles, labels = ax.get_legend_handles_labels()
-    while ncols > 1 and _inches(labels, ncols) > WIDTH:
-        ncols -= 1
+    letters = [len(label) for label in labels]
+    splits = (np.array_split(letters, n) for n in range(min(ncols, len(labels)), 1, -1))
+    # The approximate width: letters and one handle for each column, which are filled one by one.
+    fit = (one for one in splits if sum(0.066 * part.max() + 0.6 for part in one) <= WIDTH)
+    ncols = len(next(fit, [letters]))
     text = {"title": title, "fontsize": SMALL, "title_fontsize": SMALL}
     look = {"frameon": False, "handlelength": 2.6, "columnspacing": 1.2, **text}
-    ncols = min(ncols, len(labels))
     figure.legend(handles, labels, loc="outside upper center", ncols=ncols, **look)
-
-
-def _inches(labels: Sequence[str], ncols: int) -> float:
-    """The approximate width of a legend, filled column by column: letters and one handle each."""
-    columns = [part for part in np.array_split(list(map(len, labels)), ncols) if len(part)]
-    return sum(0.066 * float(part.max()) + 0.6 for part in columns)
 
 
 def logarithmic_x(ax: Axes) -> None:
@@ -176,41 +178,43 @@ def logarithmic_x(ax: Axes) -> None:
 # Altair's import takes a second in every kernel, plotly's script is five times as large as Vega's.
 
 
-def _spec(rows: pd.DataFrame, said: str, **what: Any) -> Spec:
-    """A Vega-Lite figure. said: a sentence with a number, also in the picture's description."""
+def _spec(
+    rows: pd.DataFrame, said: str, names: Sequence[str], list_of: str = "Highlight", **what: Any
+) -> Spec:
+    """A Vega-Lite figure. said: a sentence with a number, also in the picture's description.
+    names: what can be `chosen` in a list beside the figure."""
     numeric = pd.api.types.is_numeric_dtype
     parse = {str(c): "number" if numeric(rows[c]) else "string" for c in rows}
     csv = rows.to_csv(index=False, float_format="%.6g")
+    bind = {"input": "select", "options": names, "name": f"{list_of} "}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",  # a name; nothing loads it
         "description": said,
         "data": {"values": csv, "format": {"type": "csv", "parse": parse}},
+        "params": [{"name": "chosen", "value": names[0], "bind": bind}],
         **what,
     }
 
 
-def _at(field: str, kind: str = "nominal", title: str | None = "", **more: Any) -> Spec:
-    """A channel; its title is the field's name by default."""
-    return {"field": field, "type": kind, "title": field if title == "" else title, **more}
+def _layer(mark: Any, encoding: Spec, *transform: Spec, clicked: str = "", **more: Any) -> Spec:
+    """clicked: the field of which a value can be clicked in the legend."""
+    select = {"type": "point", "fields": [clicked]}
+    params = [{"name": "clicked", "select": select, "bind": "legend"}] if clicked else []
+    return {"mark": mark, "encoding": encoding, "transform": transform, "params": params, **more}
 
 
-def _number(field: str, title: str | None = "", **more: Any) -> Spec:
-    return _at(field, "quantitative", title, **more)
+def _at(field: str, kind: str = "nominal", **more: Any) -> Spec:
+    """A channel."""
+    return {"field": field, "type": kind, **more}
+
+
+def _number(field: str, **more: Any) -> Spec:
+    return _at(field, "quantitative", **more)
 
 
 def _told(*fields: str, **titled: str) -> list[Spec]:
     """The tooltip of a mark."""
     return [_at(field) for field in fields] + [_at(field, title=t) for field, t in titled.items()]
-
-
-def _pick(what: str, names: Sequence[str], every: bool = True) -> list[Spec]:
-    options = ["all", *names] if every else list(names)
-    bind = {"input": "select", "options": options, "name": f"{what} "}
-    return [{"name": "chosen", "value": options[0], "bind": bind}]
-
-
-def _click(field: str) -> list[Spec]:
-    return [{"name": "clicked", "select": {"type": "point", "fields": [field]}, "bind": "legend"}]
 
 
 def _lit(field: str, value: float = 1) -> Spec:
@@ -237,111 +241,80 @@ def _extremes(values: pd.Series, what: str) -> str:
 
 
 def live_curves(rows: pd.DataFrame, ylabel: str, printed: Printed) -> Spec:
-    """As `figures.curves` draws them. rows: from `means`."""
+    """As `figures.curves` draws them, from the same rows."""
     if printed:
         rows["printed"] = rows.label.map(printed)
     labels = [str(label) for label in rows.label.unique()]
-    said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
     told = _told(*rows.columns.drop(["low", "high"]), low="lowest seed", high="highest seed")
-    up, (line, fill) = _number("mean", ylabel, scale={"zero": False}), _styled(labels)
+    up, (line, fill) = _number("mean", title=ylabel, scale={"zero": False}), _styled(labels)
     line |= {"y": up, "opacity": _lit("label")}
     band = {"y": up | {"field": "low"}, "y2": {"field": "high"}, "opacity": _lit("label", 0.16)}
     near = {"name": "near", "select": {"type": "point", "on": "pointerover", "nearest": True}}
     seen = {"or": [{"param": "near", "empty": False}, "datum.points == 1"]}
-    dot = {"condition": {"test": seen, "value": 1}, "value": 0}
+    shown = {"condition": {"test": seen, "value": 1}, "value": 0}
+    dot = {"y": up, "opacity": shown, "tooltip": told}
     counted = {"joinaggregate": [{"op": "count", "as": "points"}], "groupby": ["label"]}
-    layers: list[Spec] = [
-        {"mark": "area", "encoding": band | fill},
-        {"mark": "line", "encoding": line, "params": _click("label")},
-        {
-            "params": [near],
-            "transform": [counted],
-            "mark": {"type": "point", "filled": True, "size": 60},
-            "encoding": {"y": up, "opacity": dot, "tooltip": told} | fill,
-        },
+    layers = [
+        _layer("area", band | fill),
+        _layer("line", line, clicked="label"),
+        _layer(DOT | {"size": 60}, dot | fill, counted, params=[near]),
     ]
-    along = _number("round", "communication round")
+    across: Spec = {"x": {"value": 0}, "x2": {"value": "width"}}
+    x = _number("round", title=ALONG["round"])
     if "MB" in rows:
-        scale = {"type": "log", "nice": False}
-        along = _number("MB", "one client's traffic so far (MB)", scale=scale)
-        silent = {
-            "transform": [{"filter": "datum.MB == 0"}],
-            "mark": {"type": "rule", "strokeWidth": 2},
-            "encoding": line | {"x": {"value": 0}, "x2": {"value": "width"}, "tooltip": told},
-        }
+        x = _number("MB", title=ALONG["bytes"], scale={"type": "log", "nice": False})
+        rule = {"type": "rule", "strokeWidth": 2}
+        level = line | across | {"tooltip": told}
+        silent = _layer(rule, level, {"filter": "datum.MB == 0"})
         layers = [{"transform": [{"filter": "datum.MB > 0"}], "layer": layers}, silent]
     if printed:
-        level = {"y": _number("printed", ylabel), "x": {"value": 0}, "x2": {"value": "width"}}
-        final = {"op": "min", "field": "printed", "as": "printed"}
-        told = _told("label", "printed")
-        theirs: Spec = {
-            "transform": [{"aggregate": [final], "groupby": ["label"]}],
-            "mark": {"type": "rule", "strokeWidth": 1, "strokeDash": [1, 3]},
-            "encoding": level | {"stroke": line["stroke"], "tooltip": told},
-        }
-        layers.append(theirs)
-    pick = _pick("Highlight", labels)
-    return _spec(rows, said, height=340, params=pick, layer=layers, encoding={"x": along})
+        final = [{"op": "min", "field": "printed", "as": "printed"}]
+        level = across | {"y": _number("printed", title=ylabel), "stroke": line["stroke"]}
+        level |= {"tooltip": _told("label", "printed")}
+        rule = {"type": "rule", "strokeWidth": 1, "strokeDash": [1, 3]}
+        layers.append(_layer(rule, level, {"aggregate": final, "groupby": ["label"]}))
+    said = _extremes(rows.groupby("label", sort=False)["mean"].last(), "at the end")
+    return _spec(rows, said, ["all", *labels], height=340, layer=layers, encoding={"x": x})
 
 
-def means(frame: pd.DataFrame, x: str) -> pd.DataFrame:
-    """Columns label, round, MB if x is bytes, mean, low, high, seeds, to each label's first end."""
-    sent = {"MB": ("bytes", lambda values: values.mean() / 1e6)} if x == "bytes" else {}
-    how = {"mean": "mean", "low": "min", "high": "max", "seeds": "size"}
-    seeds = {name: ("avg", of) for name, of in how.items()}
-    rows = frame.groupby(["label", "round"], sort=False).agg(**sent, **seeds).reset_index()
-    rows = rows[rows.seeds == rows.groupby("label").seeds.transform("max")]
-    if x == "bytes":
-        most = rows.groupby("label")[["MB", "round"]].transform("max")
-        ends = (most.MB == 0) & (rows["round"] == most["round"])
-        rows = rows[(rows.MB > 0) | ends]  # round 0 has sent nothing
-    return rows
-
-
-def live_embedding(points: pd.DataFrame, by: str) -> Spec:
+def live_embedding(points: pd.DataFrame, by: str, groups: Sequence[str]) -> Spec:
     """One panel per label; colour and shape show domains or classes."""
     key = "domain" if by == "domain" else "cls"
     rows = points[["label", "domain", "cls", "x", "y"]].round(2)
-    groups = sorted(rows[key].unique()) if by == "class" else list(rows[key].unique())
-    sizes = rows.value_counts(key)
-    counted = ", ".join(f"{sizes[group]} of {group}" for group in groups)
-    scale = {"domain": groups, "range": [COLOURS[i % 10] for i in range(len(groups))]}
-    shapes = {"domain": groups, "range": [SHAPES[i % 6] for i in range(len(groups))]}
     encoding = {
-        **{axis: _number(axis, None, axis=None) for axis in ("x", "y")},
-        "color": _at(key, title=by, scale=scale),
-        "shape": _at(key, title=by, scale=shapes),
+        **{axis: _number(axis, axis=None) for axis in ("x", "y")},
+        "color": _at(key, title=by, scale={"domain": groups, "range": COLOURS}),
+        "shape": _at(key, title=by, scale={"domain": groups, "range": SHAPES}),
         "opacity": _lit(key, 0.85),
         "tooltip": _told("label", "domain", cls="class"),
     }
-    mark = {"type": "point", "filled": True, "size": 28}
-    panel = {"params": _click(key), "mark": mark, "encoding": encoding}
-    said = f"{len(rows)} points in {rows.label.nunique()} panels: {counted}"
-    facet = _at("label", title=None, sort=list(rows.label.unique()))
-    return _spec(rows, said, params=_pick("Highlight", groups), facet=facet, spec=panel)
+    sizes, labels = rows.value_counts(key), list(rows.label.unique())
+    counted = ", ".join(f"{sizes[group]} of {group}" for group in groups)
+    said = f"{len(rows)} points in {len(labels)} panels: {counted}"
+    panel = _layer(DOT | {"size": 28}, encoding, clicked=key)
+    facet = _at("label", title=None, sort=labels)
+    return _spec(rows, said, ["all", *groups], facet=facet, spec=panel)
 
 
 def live_confusion(frame: pd.DataFrame) -> Spec:
     """One panel per domain for the chosen method. frame: as in `images.confusion`."""
-    classes = sorted(frame.cls.unique())
-    first = frame[frame.method == frame.method.iloc[0]]
+    classes, methods = sorted(frame.cls.unique()), list(frame.method.unique())
+    first = frame[frame.method == methods[0]]
     wrong = first.percent.where(first.cls != first.predicted, 0)
     most = first.loc[wrong.idxmax()]
     said = f"{most.method} most often takes {most.cls} for {most.predicted} on {most.domain}: "
     said += f"{wrong.max():.1f} % of its images"
-    panel = {
-        "mark": "rect",
-        "encoding": {
-            "x": _at("predicted", sort=classes, scale={"domain": classes}),
-            "y": _at("cls", title="class", sort=classes, scale={"domain": classes}),
-            "opacity": _number("percent", scale={"domain": [0, 100], "range": [0.04, 1]}),
-            "tooltip": _told("method", "domain", "predicted", "percent", "images", cls="class"),
-        },
+    order: Spec = {"sort": classes, "scale": {"domain": classes}}
+    encoding = {
+        "x": _at("predicted", **order),
+        "y": _at("cls", title="class", **order),
+        "opacity": _number("percent", scale={"domain": [0, 100], "range": [0.04, 1]}),
+        "tooltip": _told("method", "domain", "predicted", "percent", "images", cls="class"),
     }
-    pick = _pick("Method", list(frame.method.unique()), every=False)
-    facet = _at("domain", title=None, sort=list(frame.domain.unique()))
     chosen = [{"filter": "datum.method == chosen"}]
-    return _spec(frame, said, params=pick, transform=chosen, facet=facet, spec=panel)
+    facet = _at("domain", title=None, sort=list(frame.domain.unique()))
+    how = {"transform": chosen, "facet": facet, "spec": _layer("rect", encoding)}
+    return _spec(frame, said, methods, "Method", **how)
 
 
 def live_radar(wide: pd.DataFrame, low: float) -> Spec:
@@ -349,42 +322,30 @@ def live_radar(wide: pd.DataFrame, low: float) -> Spec:
     spokes, labels = list(wide.columns), list(wide.index)
     rows = wide.rename_axis("label").reset_index().melt("label", spokes, "domain", "value")
     rows["spoke"] = rows.domain.map(spokes.index)
-    said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
-    top = 1.4 * (100 - low)
-    scale = {"domain": [-top, top]}
-    plane = {axis: _number(axis, None, axis=None, scale=scale) for axis in ("x", "y")}
-    turn = f"2 * PI * datum.spoke / {len(spokes)}"
-    turned: list[Spec] = [
-        {"calculate": f"(datum.value - {low}) * {turns}({turn})", "as": axis}
-        for axis, turns in (("x", "cos"), ("y", "sin"))
+    turned = [
+        {"calculate": f"(datum.value - {low}) * {turn}(2 * PI * datum.spoke / {len(spokes)})"}
+        | {"as": axis}
+        for axis, turn in (("x", "cos"), ("y", "sin"))
     ]
-    closed = {"type": "line", "interpolate": "linear-closed"}
-    dot = {"type": "point", "filled": True, "size": 45}
-    (line, fill), lit = _styled(labels), {"opacity": _lit("label")}
-    line = {**plane, **line, **lit, "order": _number("spoke")}
-    fill = plane | fill | lit | {"tooltip": _told("label", "domain", value="test accuracy (%)")}
-    layers = [
-        *_web(spokes, low, turned, plane),
-        {"params": _click("label"), "transform": turned, "mark": closed, "encoding": line},
-        {"transform": turned, "mark": dot, "encoding": fill},
-    ]
-    pick = _pick("Highlight", labels)
-    return _spec(rows, said, params=pick, layer=layers, view={"stroke": None})
-
-
-def _web(spokes: Sequence[str], low: float, turned: list[Spec], plane: Spec) -> list[Spec]:
-    """The rings of a radar, and the names of rings and spokes."""
+    scale = {"domain": [-1.4 * (100 - low), 1.4 * (100 - low)]}
+    plane = {axis: _number(axis, axis=None, scale=scale) for axis in ("x", "y")}
     rings = range(round(low), 101, 10 if low >= 50 else 20)
     corners = [{"value": ring, "spoke": i} for ring in rings for i in range(len(spokes))]
-    beyond = 100 + 0.18 * (100 - low)
+    beyond, flat = 100 + 0.18 * (100 - low), math.cos(math.pi / len(spokes))
     texts = [{"value": beyond, "spoke": i, "text": name} for i, name in enumerate(spokes)]
-    flat = math.cos(math.pi / len(spokes))  # radius of the middle of a side
-    for ring in rings:
+    for ring in rings:  # in the middle of a side
         texts.append({"value": low + (ring - low) * flat, "spoke": 0.5, "text": f"{ring} %"})
-    line = {"type": "line", "interpolate": "linear-closed", "color": "#999", "strokeWidth": 0.6}
-    drawn = {**plane, "detail": _at("value"), "order": _number("spoke")}
-    named = {**plane, "text": _at("text")}
-    return [
-        {"data": {"values": corners}, "transform": turned, "mark": line, "encoding": drawn},
-        {"data": {"values": texts}, "transform": turned, "mark": "text", "encoding": named},
+    web = {"detail": _at("value"), "order": _number("spoke"), **plane}
+    (line, fill), lit = _styled(labels), {"opacity": _lit("label"), **plane}
+    line |= lit | {"order": _number("spoke")}
+    fill |= lit | {"tooltip": _told("label", "domain", value="test accuracy (%)")}
+    closed = {"type": "line", "interpolate": "linear-closed"}
+    thin = closed | {"color": "#999", "strokeWidth": 0.6}
+    layers = [
+        _layer(thin, web, *turned, data={"values": corners}),
+        _layer("text", plane | {"text": _at("text")}, *turned, data={"values": texts}),
+        _layer(closed, line, *turned, clicked="label"),
+        _layer(DOT | {"size": 45}, fill, *turned),
     ]
+    said = _extremes(rows.set_index(rows.label + " on " + rows.domain).value, "by domain")
+    return _spec(rows, said, ["all", *labels], layer=layers, view={"stroke": None})

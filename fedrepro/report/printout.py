@@ -52,10 +52,9 @@ def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]
         return []
     lines = []
     for place, seeds in found.items():
-        values = list(seeds.values())
-        low, high = (number(end, "percent") for end in metrics.interval(values))
-        mean = number(sum(values) / len(values), "percent")
-        lines.append((*place, str(len(values)), mean, f"{low} to {high}"))
+        low, high = (number(end, "percent") for end in metrics.interval(list(seeds.values())))
+        mean = number(sum(seeds.values()) / len(seeds), "percent")
+        lines.append((*place, str(len(seeds)), mean, f"{low} to {high}"))
     return lines
 
 
@@ -77,17 +76,15 @@ def published_cells(folders: Sequence[Path]) -> list[dict[str, Any]]:
 
 def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows of `published_cells` as text."""
-    header = ("paper", "table", "dataset", "method", "column")
-    lines = [
-        (
-            *(row[key] for key in header),
-            spread(row["published"], row["published_std"], row["unit"]),
-            spread(row["ours"], row["ours_std"], row["unit"]),
-            *(str(row["seeds"]), row["scale"] or "–", row["verdict"]),
-            *(_bounds(row), row["why"]),
-        )
-        for row in rows
-    ]
+    header, lines = ("paper", "table", "dataset", "method", "column"), []
+    for row in rows:
+        unit, sides = row["unit"], ("published", "ours")
+        numbers = [spread(row[side], row[f"{side}_std"], unit) for side in sides]
+        facts = str(row["seeds"]), row["scale"] or "–", row["verdict"]
+        known = (row[key] for key in ("difference", "low", "high") if row[key] is not None)
+        gap, *ends = [number(value, unit) for value in known] or ["–"]
+        gap += f" [{', '.join(ends)}]" * bool(ends)
+        lines.append((*(row[key] for key in header), *numbers, *facts, gap, row["why"]))
     more = ("paper's", "ours", "seeds", "scale", "verdict", "d, 95 % interval", "why")
     found = Counter((row["verdict"], row["scale"]) for row in rows)
     said = [
@@ -96,15 +93,6 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     table = text.aligned((*header, *more), lines)
     return f"{table}\n{len(rows):,} cells: {', '.join(said)}"
-
-
-def _bounds(row: Mapping[str, Any]) -> str:
-    """The difference between ours and the paper's, with its 95 % interval where it has one."""
-    if row["difference"] is None:
-        return "–"
-    ends = (row[key] for key in ("difference", "low", "high") if row[key] is not None)
-    middle, *bounds = (number(end, row["unit"]) for end in ends)
-    return f"{middle} [{', '.join(bounds)}]" if bounds else middle
 
 
 def claim_lines(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,6 @@ import pandas as pd
 from fedrepro import papers
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
-from fedrepro.base.files import RECORDS
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
 from fedrepro.quantities.paper_run import Result, Study
@@ -29,7 +28,7 @@ Asked = tuple[Study, Sequence[str]]  # and its experiments
 SENTINEL = "finished"
 GIVEN = ("dataset", "scale", "seed", "changes")  # of a study; changes where there are some
 STUDIES = "studies.jsonl.gz"  # next to packed records: the notebooks' glued results, one line each
-FOLDER = RECORDS
+FOLDER = files.RECORDS
 SHORT = 10  # digits of a run id in an address; enough to tell a million runs apart
 OWN = ("method", "column", "value")  # of a glued row; the rest is glued once for rows in sequence
 FLAT = 1.0  # points that a flat curve gains at most in the last quarter of its rounds
@@ -93,22 +92,19 @@ class Kept(Study):
 
     def _read(self, experiment: str) -> tuple[list[Result], list[tuple[Arm, Diverged]]]:
         arms = {arm.label: arm for arm in self.arms(experiment)}
-        trials: dict[str, dict[str, Record]] = defaultdict(dict)
-        for run, used, label, value in self.scraps["trials"]:
-            if used == experiment:
-                trials[label][value] = self._record_of(run)
         results = []
-        for run, used, label in self.scraps["runs"]:
-            if used == experiment:
-                record = self._record_of(run)
+        for run, *place in self.scraps["runs"]:
+            if place[0] == experiment:
+                record, label = self._record_of(run), place[1]
                 if (arm := arms.get(label)) is None:  # no longer in the paper's file
                     own = record.config["method"]
                     arm = Arm(label, own["name"], own["fields"], self.protocol(), alternative=True)
+                tried = [(v, one) for one, *used, v in self.scraps["trials"] if used == place]
+                trials = {value: self._record_of(one) for value, one in tried}
                 past = short_hash(record.config) not in self.asked(experiment).get(label, ())
-                results.append(Result(arm, record, trials[label], past))
-        ends = [end for end in self.scraps["diverged"] if end[0] == experiment]
-        ended = [(arms[e[1]], Diverged(*e[2:])) for e in ends if e[1] in arms]
-        return results, ended
+                results.append(Result(arm, record, trials, past))
+        ends = [end for used, *end in self.scraps["diverged"] if used == experiment]
+        return results, [(arms[row], Diverged(*end)) for row, *end in ends if row in arms]
 
     def asked(self, experiment: str) -> dict[str, set[str]]:
         """Hashes of the configurations that each row asks for today, by label: of the row, of its
@@ -141,8 +137,7 @@ class Results:
 
     @property
     def paper(self) -> Paper:
-        names = {study.paper.name for study, _ in self.studies}
-        names = {self._paper} if self._paper else names
+        names = {self._paper} if self._paper else {study.paper.name for study, _ in self.studies}
         if len(names) != 1:
             raise FedReproError("a table is of one paper; name it, as in results.recorded('adcol')")
         return papers.load(names.pop())
@@ -277,19 +272,20 @@ def collect(folder: Path, only: Sequence[Path] | None = None) -> list[tuple[Kept
     were deleted, or only of some notebooks there; their records are beside the folder."""
     store, names = Store(folder.parent), None if only is None else [path.stem for path in only]
     lines = files.read_lines(folder.parent / STUDIES)
-    glued = {line["name"]: line for line in lines if names is None or line["name"] in names}
-    shown: dict[str, dict[str, str]] = {}
+    glued: dict[str, Any] = {
+        line["name"]: (line, {}) for line in lines if names is None or line["name"] in names
+    }
     for path in sorted(folder.rglob("*.ipynb")) if only is None else filter(Path.exists, only):
         if ".ipynb_checkpoints" not in path.parts and (scraps := _scraps(path)):
-            glued[path.stem] = {name: scrap.data for name, scrap in scraps.items()}
             drawn = {k: s.display["data"] for k, s in scraps.items() if s.display}
-            shown[path.stem] = {k: d["image/png"] for k, d in drawn.items() if "image/png" in d}
+            shown = {k: data["image/png"] for k, data in drawn.items() if "image/png" in data}
+            glued[path.stem] = {k: scrap.data for k, scrap in scraps.items()}, shown
     every: list[Kept] = []
-    for name, data in glued.items():
-        own = {key: data["study"][key] for key in GIVEN if key in data["study"]}
-        own |= {"scraps": data, "name": name, "shown": shown.get(name, {})}
-        paper = papers.load(data["study"]["paper"])
-        every.append(Kept(paper, store=store, beside=every, **own))
+    for name, (scraps, shown) in glued.items():
+        facts = scraps["study"]
+        given = {key: facts[key] for key in GIVEN if key in facts}
+        own = {"store": store, "scraps": scraps, "name": name, "shown": shown, "beside": every}
+        every.append(Kept(papers.load(facts["paper"]), **given, **own))
     return [(one, one.scraps["study"]["experiments"]) for one in every]
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape, unescape
-from itertools import product
+from itertools import compress, product
 from string import ascii_lowercase
 from typing import Any
 
@@ -18,15 +18,22 @@ from fedrepro.report.text import aligned
 from fedrepro.report.verdicts import order
 
 Links = Mapping[tuple[str, str, str, str], str]
+Marks = Mapping[str, str]  # letters of caveats
+RANKS = ("rank_published", "rank_ours", "tau")  # of a cell with both numbers, at scale reduced
 NOTHING = "No run is recorded yet for this."
-FILED = "authors’ file"
+FILED, APART = "authors’ file", "\u2260"
+RANKS_NOTE = "Ranks (1 is best) count the methods with both numbers."
+FILED_NOTE = (
+    f"{FILED}: numbers from the public repository of the authors; {APART} if the printed number is "
+    "not their rounding."
+)
 PARTS = {  # what a column shows, by scale
-    "paper": ("paper", "ours", "difference", "verdict"),
-    "reduced": ("paper", "ours", "rank, paper", "rank, ours"),
+    "paper": ["paper", "ours", "difference", "verdict"],
+    "reduced": ["paper", "ours", "rank, paper", "rank, ours"],
 }
 # Stays in sight, and wraps, while the wide table under it is scrolled.
 CAPTION = "display: inline-block; position: sticky; left: 0; max-width: min(40rem, 82vw)"
-MINUS, APART = "\u2212", "\u2260"
+MINUS = "\u2212"
 UNIT_SIGNS = {"percent": "%", "fraction": "0 to 1", "ratio": "ratio", "factor": "times"}
 AXES = {
     "percent": "accuracy (%)",
@@ -144,6 +151,18 @@ def spread(mean: Any, std: Any, unit: str) -> str:
     return text if std is None or pd.isna(std) else f"{text} ± {number(std, unit)}"
 
 
+def folded(title: str, html: str) -> str:
+    """HTML that is shown when its title is clicked."""
+    return f"<details><summary>{escape(title)}</summary>\n{html}</details>\n"
+
+
+def badge(word: str, why: str = "", shown: str = "") -> str:
+    """A verdict in its colour. why: said under the pointer. shown: a text in the word's place."""
+    title = f' title="{escape(why)}"' if why else ""
+    kind = word.replace(" ", "-")
+    return f'<span class="verdict verdict-{kind}"{title}>{escape(shown or word)}</span>'
+
+
 # Printed numbers beside ours: one section per data set and scale.
 
 
@@ -152,34 +171,38 @@ class Section:
 
     cells: lines of `verdicts.build_table` by (method, column); absent if neither side has a number.
     Methods and columns are in the paper's order, then what it does not print; an average last.
-    left_out: printed columns without a counterpart in our data. standins: columns that are a
-    stand-in, or an average that contains one. bare: no printed number belongs to these data. filed:
-    the authors' files have some.
+    standins: columns that are a stand-in, or an average that contains one. bare: no printed number
+    belongs to these data. filed: the authors' files have some.
     """
 
     def __init__(self, rows: list[dict[str, Any]], scale: str) -> None:
         self.table, self.dataset, self.scale = rows[0]["table"], rows[0]["dataset"], scale
         table = papers.load(rows[0]["paper"]).table(self.table)
-        order = [*table.columns, *(row["column"] for row in rows)]
-        columns = sorted(
-            {row["column"] for row in rows}, key=lambda c: (c == "avg", order.index(c))
-        )
+        held = dict.fromkeys(row["column"] for row in rows)
+        names = [*table.columns, *held]
+        columns = sorted(held, key=lambda c: (c == "avg", names.index(c)))
         printed = {row["column"] for row in rows if pd.notna(row["published"])}
         ran = {row["column"] for row in rows if row["seeds"]}
         # Other domains than the paper's: its own columns would be empty.
         foreign = bool(ran - printed - {"avg"})
-        self.left_out = [c for c in columns if foreign and c not in ran]
-        self.columns = [c for c in columns if c not in self.left_out]
+        self.columns = [c for c in columns if c in ran or not foreign]
+        left_out = ", ".join(c for c in columns if c not in self.columns)
         if foreign:  # an average over other domains is another number
             rows = [row | {"published": None, "published_std": None} for row in rows]
         self.cells = {(r["method"], r["column"]): r for r in rows if r["column"] in self.columns}
-        order = [*table.rows, *(row["method"] for row in rows)]
-        self.methods = sorted({method for method, _ in self.cells}, key=order.index)
+        names = [*table.rows, *(row["method"] for row in rows)]
+        self.methods = sorted({method for method, _ in self.cells}, key=names.index)
         self.standins = {row["column"] for row in rows if row["standin"]}
         self.bare = all(pd.isna(cell["published"]) for cell in self.cells.values())
         filed = any(pd.notna(cell["authors"]) for cell in self.cells.values())
         self.filed = filed and not self.bare
         self.statement = _STATEMENTS.get(scale, "not run: printed numbers only")
+        foreign_note = f"Other domains than the paper's, whose columns are left out: {left_out}."
+        notes = foreign_note, RANKS_NOTE, FILED_NOTE
+        holds = left_out, scale == "reduced" and not self.bare, self.filed
+        self.notes = list(compress(notes, holds))
+        for row in order(pd.DataFrame(self.cells.values())).to_dict("records") if holds[1] else ():
+            self.cells[row["method"], row["column"]] |= {key: row[key] for key in RANKS}
 
     def unit(self, column: str) -> str:
         return next(str(cell["unit"]) for (_, c), cell in self.cells.items() if c == column)
@@ -195,6 +218,98 @@ class Section:
         clauses = [c for place in places for c in self.cells.get(place, {}).get("caveats", ())]
         letters = (*ascii_lowercase, *map("".join, product(ascii_lowercase, repeat=2)))
         return dict(zip(dict.fromkeys(clauses), letters, strict=False))
+
+    def html(self, caption: str, links: Links) -> str:
+        """The table; the averaged columns are folded under one of their average."""
+        others = [column for column in self.columns if column != "avg"]
+        caveats = self.caveats(["avg", *others])  # letters in the order of sight
+
+        def part(columns: Sequence[str], label: str) -> str:
+            """Some columns, and under them those caveats that they have."""
+            said = f"{escape(self.statement)}."
+            if self.scale in ("reduced", "smoke"):
+                said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
+            kind = f"dataframe beside beside-{self.scale or 'none'}"
+            texts = self._texts(columns, caveats, links)
+            html = styled(texts, kind, label, f"{escape(label)}. {said}")
+            own = self.caveats(columns)
+            lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
+            marks = f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
+            return html + marks * bool(lines)
+
+        label = f"{caption or self.table}, {self.dataset}"
+        if len(others) in (0, len(self.columns)):
+            html = part(self.columns, label)
+        else:
+            html = part(["avg"], label) + folded("Per domain", part(others, f"{label}, per domain"))
+        return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in self.notes)
+
+    def text(self, caption: str) -> str:
+        """The same, aligned: a block per column; one if nothing is compared with ours."""
+        caveats = self.caveats(self.columns)
+        texts = self._texts(self.columns, caveats, {})
+        texts = texts.map(_bare).rename(index=_bare, columns=_bare)
+        blocks = [f"{caption or self.table}, {self.dataset}. {self.statement}."]
+        if self.bare:
+            rows = texts.droplevel(1, axis=1)
+            blocks.append(aligned(("method", *rows), rows.itertuples(name=None)))
+        for heading in texts.columns.unique(0) if not self.bare else ():
+            rows = texts[heading]
+            lines = rows[rows.ne("").any(axis=1) & (rows["ours"] != "–")].itertuples(name=None)
+            blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
+        notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + self.notes
+        return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
+
+    def _texts(self, shown: Sequence[str], caveats: Marks, links: Links) -> pd.DataFrame:
+        """HTML of columns: a row per method and last Kendall's tau; columns (column, part)."""
+        parts = ["ours"] if self.bare else PARTS.get(self.scale, ["paper", "ours"])
+        parts = parts + [FILED] * self.filed  # last: on a phone the others come first
+        columns: dict[tuple[str, str], list[str]] = {}
+        taus = {}
+        for column in shown:
+            unit = self.unit(column)
+            heading = escape(f"{self.heading(column)} ({UNIT_SIGNS.get(unit, unit)})")
+            rows = [self.cells.get((method, column)) for method in self.methods]
+            cells = [_cell(row, caveats, links) for row in rows]
+            columns |= {(heading, part): [cell.get(part, "") for cell in cells] for part in parts}
+            if agreed := [row["tau"] for row in rows if row and "tau" in row]:
+                taus[heading, "rank, ours"] = number(agreed[0], "ratio")
+        frame = pd.DataFrame(columns, index=list(map(escape, self.methods)))
+        frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
+        if taus:  # in a browser the row in italics stays last when others are sorted
+            frame.loc["<em>Kendall’s tau</em>"] = [taus.get(key, "") for key in columns]
+        return frame
+
+
+def _bare(html: str) -> str:
+    return unescape(re.sub("<[^>]*>", "", re.sub("<(br|sup)", r" <\1", html)))
+
+
+def _cell(cell: Mapping[str, Any] | None, caveats: Marks, links: Links) -> dict[str, str]:
+    """The parts of a printed cell beside ours, as HTML."""
+    if cell is None:
+        return {"paper": "–", "ours": "–"}
+    unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
+    valid, seeds = int(cell["valid"]), int(cell["seeds"])
+    of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
+    of = "(one run)" if seeds == 1 else f"({of})"
+    ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
+    ours = f"{ours} {of}" if seeds else "not run"
+    ours += f'<sup class="mark">{letters}</sup>' * bool(letters)
+    to = links.get((cell["dataset"], cell["scale"], cell["method"], cell["column"]))
+    ours = link(ours, to if seeds else None)
+    gap = number(cell["difference"], unit, signed=True)
+    if pd.notna(cell["low"]):
+        gap += f"<br><small>[{number(cell['low'], unit)}, {number(cell['high'], unit)}]</small>"
+    return {
+        "paper": spread(cell["published"], cell["published_std"], unit),
+        FILED: f"{APART} " * bool(cell["contradicted"]) + number(cell["authors"], unit),
+        "ours": ours,
+        "difference": gap,
+        "verdict": badge(cell["verdict"], cell["why"]),
+        "rank, paper": f"{cell['rank_published']:g}" if "tau" in cell else "–",
+        "rank, ours": f"{cell['rank_ours']:g}" if "tau" in cell else "–",
+    }
 
 
 def sections(frame: pd.DataFrame) -> list[Section]:
@@ -213,140 +328,13 @@ def sections(frame: pd.DataFrame) -> list[Section]:
 def beside_table(table: pd.DataFrame, caption: str = "", links: Links | None = None) -> Html:
     """A frame of `verdicts.build_table` as one table per data set and scale: methods downwards, per
     column the paper's number, ours, their difference with its interval, and the verdict; at scale
-    reduced ranks instead. The averaged columns are folded under a table of their average.
-    links: the target of our number of a (data set, scale, method, column)."""
+    reduced ranks. links: the target of our number of a (data set, scale, method, column)."""
     found = sections(table)
     where = ", ".join(f"{s.dataset} {s.scale}".strip() for s in found)
-    html = "\n".join(_section_html(one, caption or one.table, links or {}) for one in found)
+    html = "\n".join(one.html(caption, links or {}) for one in found)
     return Html(html, f"{found[0].table} beside the paper's: {where}")
 
 
-def _section_html(section: Section, caption: str, links: Links) -> str:
-    others = [column for column in section.columns if column != "avg"]
-    caveats = section.caveats(["avg", *others])  # letters in the order of sight
-
-    def part(columns: Sequence[str], label: str) -> str:
-        """Some columns, and under them those caveats that they have."""
-        said = f"{escape(section.statement)}."
-        if section.scale in ("reduced", "smoke"):
-            said = f"<strong>{said[:-1]}</strong>. Every cell: {badge('no verdict')}."
-        kind = f"dataframe beside beside-{section.scale or 'none'}"
-        texts = _texts(section, columns, caveats, links)
-        html = styled(texts, kind, label, f"{escape(label)}. {said}")
-        own = section.caveats(columns)
-        lines = [f"<li><sup>{caveats[c]}</sup> {escape(c)}</li>" for c in caveats if c in own]
-        marks = f'<ul class="table-marks" style="list-style: none">{"".join(lines)}</ul>\n'
-        return html + marks * bool(lines)
-
-    label = f"{caption}, {section.dataset}"
-    if len(others) in (0, len(section.columns)):
-        html = part(section.columns, label)
-    else:
-        html = part(["avg"], label) + folded("Per domain", part(others, f"{label}, per domain"))
-    return html + "".join(f'<p class="table-note">{escape(n)}</p>\n' for n in _notes(section))
-
-
-def folded(title: str, html: str) -> str:
-    """HTML that is shown when its title is clicked."""
-    return f"<details><summary>{escape(title)}</summary>\n{html}</details>\n"
-
-
 def plain(table: pd.DataFrame, caption: str = "") -> str:
-    """The same in aligned text: a block per column; one if nothing is compared with ours."""
-    return "\n".join(_section_plain(section, caption) for section in sections(table))
-
-
-def _section_plain(section: Section, caption: str) -> str:
-    def bare(html: str) -> str:
-        return unescape(re.sub("<[^>]*>", "", re.sub("<(br|sup)", r" <\1", html)))
-
-    caveats = section.caveats(section.columns)
-    texts = _texts(section, section.columns, caveats, {})
-    texts = texts.map(bare).rename(index=bare, columns=bare)
-    blocks = [f"{caption or section.table}, {section.dataset}. {section.statement}."]
-    if section.bare:
-        rows = texts.droplevel(1, axis=1)
-        blocks.append(aligned(("method", *rows), rows.itertuples(name=None)))
-    else:
-        for heading in texts.columns.unique(0):
-            rows = texts[heading]
-            there = rows.ne("").any(axis=1) & (rows["ours"] != "–")
-            lines = rows[there].itertuples(name=None)
-            blocks.append(f"{heading}\n{aligned(('method', *rows), lines)}")
-    notes = [f"  {letter}  {clause}" for clause, letter in caveats.items()] + _notes(section)
-    return "\n\n".join([*blocks, "\n".join(notes)]).rstrip("\n") + "\n"
-
-
-def _texts(
-    section: Section, shown: Sequence[str], caveats: Mapping[str, str], links: Links
-) -> pd.DataFrame:
-    """HTML of columns: a row per method and last Kendall's tau; columns (column, part)."""
-    parts = ("ours",) if section.bare else PARTS.get(section.scale, ("paper", "ours"))
-    if section.filed:
-        parts = (*parts, FILED)  # last: on a phone the others come first
-    ranks = pd.DataFrame()
-    if "rank, ours" in parts:
-        ranks = order(pd.DataFrame(section.cells.values())).set_index(["column", "method"])
-    columns: dict[tuple[str, str], list[str]] = {}
-    taus = {}
-    for column in shown:
-        unit = section.unit(column)
-        heading = escape(f"{section.heading(column)} ({UNIT_SIGNS.get(unit, unit)})")
-        rows = [section.cells.get((method, column)) for method in section.methods]
-        cells = [_cell(row, caveats, ranks, links) for row in rows]
-        columns |= {(heading, part): [cell.get(part, "") for cell in cells] for part in parts}
-        if column in ranks.index:
-            taus[heading, "rank, ours"] = number(ranks.tau[column].iloc[0], "ratio")
-    frame = pd.DataFrame(columns, index=list(map(escape, section.methods)))
-    frame.columns = pd.MultiIndex.from_tuples(columns, names=[None, "method"])
-    if taus:  # in a browser the row in italics stays last when others are sorted
-        frame.loc["<em>Kendall’s tau</em>"] = [taus.get(key, "") for key in columns]
-    return frame
-
-
-def _cell(
-    cell: Mapping[str, Any] | None, caveats: Mapping[str, str], ranks: pd.DataFrame, links: Links
-) -> dict[str, str]:
-    if cell is None:
-        return {"paper": "–", "ours": "–"}
-    unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
-    valid, seeds = int(cell["valid"]), int(cell["seeds"])
-    of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
-    of = "(one run)" if seeds == 1 else f"({of})"
-    ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
-    ours = f"{ours} {of}" if seeds else "not run"
-    ours += f'<sup class="mark">{letters}</sup>' * bool(letters)
-    to = links.get((cell["dataset"], cell["scale"], cell["method"], cell["column"]))
-    ours = link(ours, to if seeds else None)
-    gap = number(cell["difference"], unit, signed=True)
-    if pd.notna(cell["low"]):
-        gap += f"<br><small>[{number(cell['low'], unit)}, {number(cell['high'], unit)}]</small>"
-    key = (cell["column"], cell["method"])
-    placed = ranks.loc[key] if key in ranks.index else {}
-    return {
-        "paper": spread(cell["published"], cell["published_std"], unit),
-        FILED: f"{APART} " * bool(cell["contradicted"]) + number(cell["authors"], unit),
-        "ours": ours,
-        "difference": gap,
-        "verdict": badge(cell["verdict"], cell["why"]),
-        "rank, paper": f"{placed['rank_published']:g}" if len(placed) else "–",
-        "rank, ours": f"{placed['rank_ours']:g}" if len(placed) else "–",
-    }
-
-
-def badge(word: str, why: str = "", shown: str = "") -> str:
-    """A verdict in its colour. why: said under the pointer. shown: a text in the word's place."""
-    title = f' title="{escape(why)}"' if why else ""
-    kind = word.replace(" ", "-")
-    return f'<span class="verdict verdict-{kind}"{title}>{escape(shown or word)}</span>'
-
-
-def _notes(section: Section) -> list[str]:
-    left_out, ranked = ", ".join(section.left_out), section.scale == "reduced" and not section.bare
-    filed = "numbers from the public repository of the authors"
-    notes = {
-        f"Other domains than the paper's, whose columns are left out: {left_out}.": left_out,
-        "Ranks (1 is best) count the methods with both numbers.": ranked,
-        f"{FILED}: {filed}; {APART} if the printed number is not their rounding.": section.filed,
-    }
-    return [note for note, holds in notes.items() if holds]
+    """The same in aligned text."""
+    return "\n".join(one.text(caption) for one in sections(table))

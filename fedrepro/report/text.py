@@ -46,12 +46,9 @@ def dataset_name(dataset: str) -> str:
 
 def aligned(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns aligned on the left, two spaces apart."""
-    lines = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(cell) for cell in column) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    lines = [header, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -2,7 +2,6 @@
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -14,19 +13,10 @@ from fedrepro.federated import metrics
 from fedrepro.quantities import accuracy
 from fedrepro.quantities.base import wide
 from fedrepro.report import figures, images, ledger, verdicts
+from fedrepro.report import tables as markup
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import FOLDER, Kept, Results, recorded
-from fedrepro.report.tables import (
-    NOTHING,
-    Html,
-    beside_table,
-    folded,
-    linked_table,
-    nothing,
-    number,
-    prose,
-    sections,
-)
+from fedrepro.report.tables import NOTHING, Html, nothing, number
 from fedrepro.report.text import dataset_name
 
 PRINTED = "The printed numbers"
@@ -66,8 +56,8 @@ def overview(found: Results) -> pd.DataFrame | Html:
         for run in {r.record.run_id for *_, r in Results([(study, names)]).runs()} or [None]
     ]
     grouped = pd.DataFrame(rows).sort_values("seed").groupby(["name", "scale"])
-    seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
     runs = grouped.run.nunique().map(lambda n: n or "counted")
+    seeds = grouped.seed.agg(lambda seeds: ", ".join(map(str, seeds.unique())))
     counts = pd.DataFrame({"seeds": seeds, "runs": runs}).reset_index("scale")
     return counts.rename_axis(index=None, columns="data set")
 
@@ -83,15 +73,15 @@ def table(found: Results, experiment: str) -> Html:
     paper, spec = found.paper, found.paper.experiment(experiment)
     caption = f"{paper.short}, {experiment}: {spec.caption}"
     rows = verdicts.beside(found, experiment)
-    shown = beside_table(rows, caption, found.links(experiment))
+    shown = markup.beside_table(rows, caption, found.links(experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
-        return replace(nothing(), html=first + nothing().html + folded(PRINTED, shown.html))
-    html = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
-    if spec.table and all(section.bare for section in sections(rows)):
+        return Html(first + nothing().html + markup.folded(PRINTED, shown.html), NOTHING)
+    text = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
+    if spec.table and all(section.bare for section in markup.sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
-        html += folded(PRINTED, beside_table(printed, caption).html)
-    return replace(shown, html=html)
+        text += markup.folded(PRINTED, markup.beside_table(printed, caption).html)
+    return Html(text, shown.summary)
 
 
 def undecided(found: Results, experiment: str) -> str:
@@ -205,7 +195,7 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
     links = [link for one in means for link in here.links(one).items()]
     of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
     pages = {(row, domain): page for row, page in of_means for domain in table}
-    return linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
+    return markup.linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
 
 
 # Figures.
@@ -213,11 +203,10 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
 
 def curves(found: Results, experiment: str, dataset: str, x: figures.Along = "round") -> Shown:
     """Accuracy during training, over rounds or bytes; at scale paper with the printed ones."""
-    here, printed = found.of_one_scale(dataset, experiment), None
-    if x == "round" and {study.scale for study, _ in here.studies} == {"paper"}:
-        printed = _printed(found, experiment, "avg")
-    rows = here.curves(experiment)
-    return _drawn(found, experiment, dataset, rows, figures.curves, x=x, printed=printed)
+    here = found.of_one_scale(dataset, experiment)
+    full = x == "round" and {study.scale for study, _ in here.studies} == {"paper"}
+    how = {"x": x, "printed": _printed(found, experiment, "avg") if full else None}
+    return _drawn(found, experiment, dataset, here.curves(experiment), figures.curves, **how)
 
 
 def _drawn(
@@ -378,4 +367,4 @@ def blocked(paper: str) -> Html:
     """The tables and figures that cannot run or have no recorded run, and why."""
     found, ran = papers.load(paper).experiments, recorded(paper).experiments
     rows = [(f"{e.id}: {e.caption}", e.reason or UNRUN) for e in found if e.id not in ran]
-    return prose(("table or figure", "why it is not run"), rows, "what is not run")
+    return markup.prose(("table or figure", "why it is not run"), rows, "what is not run")
