@@ -3,6 +3,7 @@
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from fedrepro.quantities.base import wide
 from fedrepro.report import figures, images, ledger, verdicts
 from fedrepro.report import tables as markup
 from fedrepro.report.picture import Picture
-from fedrepro.report.results import FOLDER, Kept, Results, recorded
+from fedrepro.report.results import FOLDER, Kept, Results, recorded, run_link
 from fedrepro.report.tables import NOTHING, Html, nothing, number
 from fedrepro.report.text import dataset_name
 
@@ -196,6 +197,19 @@ def linked(found: Results, dataset: str, rows: Mapping[str, Sequence[str]]) -> H
     of_means = [(row, page) for (*_, row, column), page in links if column == "avg"]
     pages = {(row, domain): page for row, page in of_means for domain in table}
     return markup.linked_table(table, pages, f"{', '.join(rows)} on {dataset}")
+
+
+def each_seed(found: Results, experiment: str, values: pd.DataFrame, row: str = "") -> Html:
+    """Values with one line per seed, each leading to its run. row: the one that all columns are of;
+    by default a column has the name of its row."""
+    runs = {(study.seed, r.label): r.record.run_id for study, _, r in found.runs(experiment)}
+    pages = {
+        (str(seed), column): run_link(runs[seed, row or column])
+        for seed, column in product(values.index, values)
+        if (seed, row or column) in runs
+    }
+    shown = values.rename(index=str).rename_axis(columns="seed")
+    return markup.linked_table(shown, pages, f"{experiment}, seed by seed")
 
 
 # Figures.
