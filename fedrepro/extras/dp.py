@@ -4,7 +4,6 @@ ADCOL with both (its Section B.12). Opacus (extra `privacy`) does the accounting
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -110,7 +109,6 @@ def fit(
     server.log[f"{name}_epsilon"] = spent(sigma, delta, rate, steps * server.round)
 
 
-@dataclass(frozen=True)
 class PrivateADCOL(ADCOLVariants):
     """A trusted server trains D with DP-SGD (`epsilon`); a curious one gets noisy representations
     (`local_epsilon`)."""

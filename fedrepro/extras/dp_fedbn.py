@@ -1,7 +1,6 @@
 """FedBN with client-level differential privacy, compared with ADCOL in its Table 17."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,7 +12,6 @@ from fedrepro.extras.dp import clipped, noise, noise_multiplier
 from fedrepro.federated.clients import turns_of
 
 
-@dataclass(frozen=True)
 class DPFedBN(fl.Method):
     """FedBN with clipped updates and noise. Li et al., ADCOL, Sec. B.12.
 

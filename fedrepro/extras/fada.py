@@ -1,6 +1,5 @@
 """Federated adversarial domain adaptation."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
@@ -19,7 +18,6 @@ from fedrepro.methods.losses import kl_from_uniform
 SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`
 
 
-@dataclass(frozen=True)
 class FADA(AttendedSources, fl.Method):
     """Labelled sources teach one unlabelled target: an extractor no discriminator can tell source
     from target by, a disentangler, and an attention to the sources that help the target cluster.

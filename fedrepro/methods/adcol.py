@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,6 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.losses import kl_from_uniform
 
 
-@dataclass(frozen=True)
 class ADCOL(fl.Method):
     """Each client keeps its whole network; only representations and a discriminator are sent.
 

@@ -1,7 +1,6 @@
 """The variants of ADCOL's appendix, and its form in FedPall's code."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -12,7 +11,6 @@ from fedrepro.methods.adcol import ADCOL
 from fedrepro.models.networks import Panel, ResNetDiscriminator
 
 
-@dataclass(frozen=True)
 class ADCOLVariants(ADCOL):
     """With `two_stages` a round of the paper is two rounds of the protocol with the same clients
     (`stay: 2`). In the odd one they train without D and send, and D learns; in the even one they

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -158,9 +158,11 @@ class Phase:
 CLOSING = Phase("closing", 1, trains=lambda tensor: False)
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods. What a method does not override is federated averaging's."""
+    """Base class of all methods, which are frozen dataclasses by being its subclasses. What a
+    method does not override is federated averaging's."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -171,6 +173,9 @@ class Method:
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", "base class")
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def network(self, module: FLModel) -> FLModel:
         """The protocol's network, unchanged or wrapped with the method's own tensors."""

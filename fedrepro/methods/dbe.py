@@ -1,7 +1,6 @@
 """Domain bias eliminator."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,7 +10,6 @@ from fedrepro.methods.losses import mean_regulariser
 from fedrepro.models import Shifted, ShiftedModel
 
 
-@dataclass(frozen=True)
 class DBE(fl.Method):
     """FedAvg with a trained vector m of each client added to its features, and a common mean.
 

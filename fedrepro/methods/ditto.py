@@ -1,12 +1,10 @@
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import proximal
 
 
-@dataclass(frozen=True)
 class Ditto(fl.Method):
     """FedAvg, and each client's own network v, which is pulled towards the received one w.
 

@@ -1,6 +1,5 @@
 """Prototypes of augmented images."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +9,6 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
 
 
-@dataclass(frozen=True)
 class FedAPC(fl.PrototypeMessages, fl.Method):
     """FedAvg whose clients contrast features with global prototypes of augmented images.
 

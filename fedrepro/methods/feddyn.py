@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -10,7 +9,6 @@ from fedrepro.methods.losses import feddyn_linear, proximal
 from fedrepro.methods.server import under
 
 
-@dataclass(frozen=True)
 class FedDyn(fl.Method):
     """FedAvg that corrects each client's objective until all clients share one optimum.
 

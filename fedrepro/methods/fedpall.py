@@ -1,7 +1,6 @@
 """Prototype-based adversarial and collaborative learning."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +12,6 @@ from fedrepro.methods.prototypes import fedpall_mix, unit_mean
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
 
-@dataclass(frozen=True)
 class FedPall(fl.PrototypeMessages, fl.Method):
     """Encoders stay at their clients; features, masked and mixed with prototypes, are sent.
 

@@ -1,6 +1,5 @@
 """FedPall as in its text, where that differs from its code, and its ablations."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -12,7 +11,6 @@ from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
 from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
 
 
-@dataclass(frozen=True)
 class FedPallVariants(FedPall):
     """`reading` "paper" follows the text. Uploads may be masked in another way, or not at all."""
 

@@ -1,4 +1,3 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,7 +7,6 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_contrast
 
 
-@dataclass(frozen=True)
 class FedProc(fl.PrototypeMessages, fl.Method):
     """FedAvg that first trains features towards their class's global prototype, then the
     classifier.

@@ -1,11 +1,9 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import prototype_mse
 
 
-@dataclass(frozen=True)
 class FedProto(fl.PrototypeMessages, fl.Method):
     """Clients keep their networks; mean features of their classes are averaged instead.
 

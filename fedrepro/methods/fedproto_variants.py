@@ -1,6 +1,5 @@
 """FedProto as in other papers' code."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,7 +12,6 @@ from fedrepro.methods.prototypes import HELD
 from fedrepro.models import FLModel, Output, WrappedModel
 
 
-@dataclass(frozen=True)
 class FedProtoVariants(FedProto):
     """With `averages_networks` it is FedAvg with FedProto's term: networks are sent too, and the
     server's is tested. With `inference` "prototype" the nearest global prototype classifies."""

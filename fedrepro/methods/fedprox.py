@@ -1,11 +1,9 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.losses import proximal
 
 
-@dataclass(frozen=True)
 class FedProx(fl.Method):
     """FedAvg that keeps clients near the received network.
 

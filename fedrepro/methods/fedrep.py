@@ -1,10 +1,8 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class FedRep(fl.Method):
     """The representation is averaged, the prediction head stays at its client.
 

@@ -1,5 +1,4 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,7 +8,6 @@ from fedrepro.methods.losses import prototype_contrast, prototype_mse
 from fedrepro.methods.prototypes import finch_prototypes
 
 
-@dataclass(frozen=True)
 class FPL(fl.PrototypeMessages, fl.Method):
     """FedAvg that pulls features towards prototypes; a class may have several prototypes.
 

@@ -1,6 +1,5 @@
 """Intra- and inter-domain prototypes."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -11,7 +10,6 @@ from fedrepro.methods.losses import prototype_contrast, prototype_mse
 from fedrepro.methods.prototypes import beta_draws, distance_reweighted, mix_other_class
 
 
-@dataclass(frozen=True)
 class I2PFL(fl.PrototypeMessages, fl.Method):
     """FedAvg with prototypes of two kinds; Le et al., I2PFL, Eqs. 2 to 10.
 

@@ -1,6 +1,5 @@
 """I2PFL's ablations and other readings of its Eq. 8."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,7 +16,6 @@ from fedrepro.methods.prototypes import (
 )
 
 
-@dataclass(frozen=True)
 class I2PFLVariants(I2PFL):
     """With `augmented_over` "client" the augmented means are over all of a client's data, as Eq. 8
     says. They are made from its trained network's features after each round and stay at the client

@@ -1,5 +1,3 @@
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -7,7 +5,6 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.losses import model_contrast
 
 
-@dataclass(frozen=True)
 class MOON(fl.Method):
     """FedAvg that pulls a client's features towards those of the received network, and away from
     those of its own previous network.

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,7 +13,6 @@ from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.methods.server import fit_until_flat
 
 
-@dataclass(frozen=True)
 class MPFT(fl.Method):
     """Clients send prototypes of their images' embeddings; the server trains the adapter on all of
     them as if they were data, and sends it. One round.

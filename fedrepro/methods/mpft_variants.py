@@ -1,7 +1,6 @@
 """MPFT with noise on its prototypes, and with few-shot adaptation."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,7 +11,6 @@ from fedrepro.methods.losses import distill_kl
 from fedrepro.methods.mpft import MPFT
 
 
-@dataclass(frozen=True)
 class MPFTVariants(MPFT):
     """With `shots` each client fine-tunes the received adapter on a few of its own images: CE +
     lambda KL(p_received || p), Alg. 3. Then each client's adapter is tested."""

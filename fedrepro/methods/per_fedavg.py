@@ -1,10 +1,8 @@
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class PerFedAvg(fl.Method):
     """First-order Per-FedAvg: clients update the shared network with gradients after one step.
 

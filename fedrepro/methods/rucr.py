@@ -1,7 +1,6 @@
 """Representation unification and classifier rectification."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -14,7 +13,6 @@ from fedrepro.methods.prototypes import count_weighted_mean, unit_mean
 from fedrepro.models import Output, WrappedModel
 
 
-@dataclass(frozen=True)
 class RUCR(fl.PrototypeMessages, fl.Method):
     """FedAvg with features pulled towards global prototypes, and a predictor trained on mixtures.
 

@@ -1,6 +1,6 @@
 """RUCR as in its authors' code."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -9,7 +9,6 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.rucr import RUCR
 
 
-@dataclass(frozen=True)
 class RUCRVariants(RUCR):
     """The authors' code continues from the predictor before rectification; `rectify_at` "end"
     does not."""
