@@ -1,10 +1,9 @@
 """FedBN with client-level differential privacy, compared with ADCOL in its Table 17."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import torch_stream
@@ -53,15 +52,15 @@ class DPFedBN(fl.Method):
         scale = torch.tensor(self.clip * part / self.epsilon, dtype=server.dtype)
         return {"schedule": scale.to(server.device)}
 
-    def release(self, client: fl.TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def upload(self, client: fl.TrainedClient) -> fl.Message:
         before = client.received["model"]
-        update = {name: value - before[name] for name, value in shared.items()}
+        update = {name: client.state[name] - value for name, value in before.items()}
         update = clipped(update, self.clip, self.order)
         if self.server_is == "curious":
             scale = float(client.received["schedule"])
             for name, value in update.items():
                 update[name] = value + noise(value, scale, "laplace", client.generator)
-        return {name: before[name] + value for name, value in update.items()}
+        return {"model": {name: before[name] + value for name, value in update.items()}}
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         if self.server_is != "trusted":

@@ -253,12 +253,9 @@ class Method:
         return {}
 
     def upload(self, client: TrainedClient) -> Message:
-        """The message from a client besides the shared tensors."""
+        """The message from a client besides the shared tensors. A ``model`` in it is sent in their
+        place, for example with noise for privacy."""
         return {}
-
-    def release(self, client: TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The shared tensors that a client sends: as trained, unless noise is added for privacy."""
-        return dict(shared)
 
     def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
         """Weights of the clients' shared tensors in their average, from numbers of images: n_i /

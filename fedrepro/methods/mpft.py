@@ -1,7 +1,7 @@
 """Multi-domain prototypes that the server trains one adapter on."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -54,9 +54,6 @@ class MPFT(fl.Method):
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return not (tensor.is_fixed or tensor.is_counter)
-
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
-        return ("global",)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         return ()
