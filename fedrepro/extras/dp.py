@@ -72,12 +72,11 @@ class PrivateADCOL(ADCOLVariants):
         "privacy",
         "stated",
         (2.0, 5.0, 10.0),
-        low=0,
         later=True,
     )
-    delta: float = fl.hyper(0.01, "Sec. B.12: at most 0.01", "stated", low=0, high=1, later=True)
+    delta: float = fl.hyper(0.01, "Sec. B.12: at most 0.01", "stated", high=1, later=True)
     clip: float = fl.hyper(
-        1.0, "Sec. B.12: default parameters, no number", "decided", (0.1, 10.0), low=0, later=True
+        1.0, "Sec. B.12: default parameters, no number", "decided", (0.1, 10.0), later=True
     )
     local_epsilon: float | None = fl.hyper(
         None,
@@ -85,7 +84,6 @@ class PrivateADCOL(ADCOLVariants):
         "value; the normalisation is not stated (to [0, 1] here, and D reads them so)",
         "stated",
         (2.0, 5.0, 10.0),
-        low=0,
         later=True,
     )
     local_noise: Noise = fl.hyper(

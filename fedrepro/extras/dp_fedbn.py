@@ -28,12 +28,12 @@ class DPFedBN(fl.Method):
     )
 
     epsilon: float = fl.hyper(
-        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0), low=0
+        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0)
     )
     server_is: Literal["curious", "trusted"] = fl.hyper(
         "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated"
     )
-    clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0), low=0)
+    clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0))
     order: float = fl.hyper(
         2.0,
         "under Laplace noise only order 1 gives epsilon-DP of the whole update",
@@ -43,7 +43,7 @@ class DPFedBN(fl.Method):
         text="not stated in ADCOL's paper: the usual norm of an update",
     )
     delta: float = fl.hyper(
-        0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", low=0, high=1
+        0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", high=1
     )
     bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated", ())
 

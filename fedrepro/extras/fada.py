@@ -51,27 +51,28 @@ class FADA(AttendedSources, fl.Method):
     )
 
     target: int = fl.hyper(
-        0, "ADCOL App. C: each client in turn, its labels unused; -1 is the last", "stated"
+        0,
+        "ADCOL App. C: each client in turn, its labels unused; -1 is the last",
+        "stated",
+        low=None,
     )
     alignment: float = fl.hyper(
-        1.0, "not stated", "decided", (0.01, 0.1), low=0, code="DAL code has 0.01, under Adam"
+        1.0, "not stated", "decided", (0.01, 0.1), code="DAL code has 0.01, under Adam"
     )
-    confusion: float = fl.hyper(1.0, "1 in DAL code", "code", (0.1, 0.0), low=0, text="not stated")
+    confusion: float = fl.hyper(1.0, "1 in DAL code", "code", (0.1, 0.0), text="not stated")
     information: float = fl.hyper(
-        1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0), low=0
+        1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0)
     )
     reconstruction: float = fl.hyper(
-        0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0), low=0
+        0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0)
     )
     estimator_hidden: int = fl.hyper(512, "512 in DAL code", "code", low=1, text="not stated")
     discriminator_hidden: tuple[int, ...] = fl.hyper(
         (256,), "not stated; 256 in DAL code, leaky ReLU there, ReLU here", "code", ((512, 512),)
     )
     discriminator_epochs: int = fl.hyper(1, "not stated; as ADCOL's", "decided", (3,), low=1)
-    discriminator_lr: float = fl.hyper(0.01, "not stated; as ADCOL's", "decided", (0.001,), low=0)
-    discriminator_momentum: float = fl.hyper(
-        0.9, "not stated; as ADCOL's", "decided", (0.0,), low=0
-    )
+    discriminator_lr: float = fl.hyper(0.01, "not stated; as ADCOL's", "decided", (0.001,))
+    discriminator_momentum: float = fl.hyper(0.9, "not stated; as ADCOL's", "decided", (0.0,))
     attention: Literal["relative", "absolute", "equal"] = fl.hyper(
         "relative",
         "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "
@@ -79,7 +80,7 @@ class FADA(AttendedSources, fl.Method):
         "decided",
     )
     target_share: float = fl.hyper(
-        1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), low=0, high=1
+        1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), high=1
     )
     bn_policy: Literal["recompute", "average"] = fl.hyper(
         "recompute", "not stated; average takes the sources', by attention", "decided"

@@ -28,9 +28,7 @@ class ADCOL(fl.Method):
         r"\min_{D} \; -\sum_i \sum_{z \in Z_i} \log D_i(z)",
     )
 
-    mu: float = fl.hyper(
-        1.0, "Sec. 5.4; Sec. 5.1 names none", "stated", (10.0, 0.1, 0.01, 0.001), low=0
-    )
+    mu: float = fl.hyper(1.0, "Sec. 5.4; Sec. 5.1 names none", "stated", (10.0, 0.1, 0.01, 0.001))
     discriminator_hidden: tuple[int, ...] = fl.hyper(
         (512, 512), "Sec. 5.1: 3-layer MLP, hidden 512", "stated", ((), (512,))
     )
@@ -42,10 +40,10 @@ class ADCOL(fl.Method):
         low=1,
     )
     discriminator_lr: float = fl.hyper(
-        0.01, "Alg. 1: one symbol for both learning rates", "inferred", (0.001,), low=0
+        0.01, "Alg. 1: one symbol for both learning rates", "inferred", (0.001,)
     )
     discriminator_momentum: float = fl.hyper(
-        0.9, "Sec. 5.1 names one optimiser", "inferred", (0.0,), low=0, code="FL-bench code has 0"
+        0.9, "Sec. 5.1 names one optimiser", "inferred", (0.0,), code="FL-bench code has 0"
     )
     sampling: float = fl.hyper(
         1.0, "Sec. 5.1: none; Table 15 varies it", "stated", (0.2, 0.4, 0.6, 0.8), low=0.001, high=1

@@ -42,7 +42,7 @@ class ADCOLVariants(ADCOL):
         later=True,
     )
     discriminator_weight_decay: float | None = fl.hyper(
-        None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), low=0, later=True
+        None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), later=True
     )
 
     def shares(self, tensor: fl.TensorInfo) -> bool:

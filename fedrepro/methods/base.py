@@ -29,7 +29,7 @@ def hyper(
     *,
     text: str = "",
     code: str = "",
-    low: float | None = None,
+    low: float | None = 0,
     high: float | None = None,
     later: bool = False,
 ) -> Any:
@@ -37,8 +37,9 @@ def hyper(
     the other values of a bool or a Literal).
 
     text, code: what the paper or public code says of it, where the source is another.
-    low, high: inclusive bounds of a number, checked when a method is created by name. later: it
-    was added after the first recorded runs of the method, so it must not change their ids.
+    low, high: inclusive bounds of a number, checked when a method is created by name; None: there
+    is none. later: it was added after the first recorded runs of the method, so it must not change
+    their ids.
     """
     said = {"status": status, **sides(status, source, text, code)}
     facts = {"alternatives": alternatives, "low": low, "high": high, "later": later}

@@ -31,16 +31,10 @@ class DBE(fl.Method):
     )
 
     kappa: float = fl.hyper(
-        1.0, "MPFT Sec. C.2 and code", "stated", (50.0, 0.0), low=0, code="the authors' example: 50"
+        1.0, "MPFT Sec. C.2 and code", "stated", (50.0, 0.0), code="the authors' example: 50"
     )
     momentum: float = fl.hyper(
-        0.01,
-        "MPFT and code",
-        "stated",
-        (1.0, 0.1),
-        low=0,
-        high=1,
-        code="authors' example 1, PFLlib 0.1",
+        0.01, "MPFT and code", "stated", (1.0, 0.1), high=1, code="authors' example 1, PFLlib 0.1"
     )
     bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg", "inferred")
 

@@ -21,12 +21,7 @@ class Ditto(fl.Method):
     )
 
     lam: float = fl.hyper(
-        2.0,
-        "MPFT Sec. C.2",
-        "stated",
-        (1.0, 0.1),
-        low=0,
-        code="authors' code 0.1, 1 or 2; FL-bench 1",
+        2.0, "MPFT Sec. C.2", "stated", (1.0, 0.1), code="authors' code 0.1, 1 or 2; FL-bench 1"
     )
     personal_epochs: int | None = fl.hyper(
         1, "MPFT Sec. C.2; None: the protocol's", "stated", (None,), low=1, code="FL-bench code"

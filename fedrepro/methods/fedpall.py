@@ -34,18 +34,18 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         r"G^k = \sum_i n_i^k c_i^k \Big/ \sum_i n_i^k",
     )
 
-    mu: float = fl.hyper(0.1, "Sec. 5.1; Digits .7, code .3; 0: Fig. 3", "stated", TRIED, low=0)
-    delta: float = fl.hyper(0.1, "Sec. 5.1; Digits .3, code .7; 0: Fig. 3", "stated", TRIED, low=0)
+    mu: float = fl.hyper(0.1, "Sec. 5.1; Digits .7, code .3; 0: Fig. 3", "stated", TRIED)
+    delta: float = fl.hyper(0.1, "Sec. 5.1; Digits .3, code .7; 0: Fig. 3", "stated", TRIED)
     temperature: float = fl.hyper(3.0, "code", "code", low=0.001, text="Eq. 7 names no value")
-    mix_low: float = fl.hyper(0.8, "code", "code", low=0, high=1, text="Eq. 9 names no value")
-    mix_high: float = fl.hyper(1.0, "code", "code", low=0, high=1, text="Eq. 9 names no value")
-    keep: float = fl.hyper(0.9, "code", "code", low=0, high=1, text="Eq. 10 names no value")
+    mix_low: float = fl.hyper(0.8, "code", "code", high=1, text="Eq. 9 names no value")
+    mix_high: float = fl.hyper(1.0, "code", "code", high=1, text="Eq. 9 names no value")
+    keep: float = fl.hyper(0.9, "code", "code", high=1, text="Eq. 10 names no value")
     global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated")
     closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code")
     server_epochs: int = fl.hyper(3, "code: Office-10, PACS; Digits 1", "code", (1,), low=1)
-    server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated", low=0)
-    server_momentum: float = fl.hyper(0.9, "code, at the server only", "code", low=0)
-    server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code", low=0)
+    server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated")
+    server_momentum: float = fl.hyper(0.9, "code, at the server only", "code")
+    server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code")
     bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred", ())
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:

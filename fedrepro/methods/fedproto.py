@@ -31,7 +31,6 @@ class FedProto(fl.PrototypeMessages, fl.Method):
         "MarsFL code 2, MPFT Sec. C.2 50 (its code leaves the term out)",
         "code",
         (0.1, 2.0, 50.0),
-        low=0,
     )
     prototype_weighting: Literal["clients", "images"] = fl.hyper(
         "clients",

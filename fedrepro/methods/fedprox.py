@@ -16,7 +16,7 @@ class FedProx(fl.Method):
     equations = (r"\min_{w_i} \; \mathrm{CE} + \frac{\mu}{2} \lVert w_i - w^{t} \rVert^2",)
 
     mu: float = fl.hyper(
-        0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001), low=0
+        0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001)
     )
     clipped: Literal["loss", "ce"] = fl.hyper(
         "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", later=True

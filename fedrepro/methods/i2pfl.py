@@ -47,13 +47,13 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
         "mean", "FPL code: mean over dimensions", "code", text="Eq. 9 says a distance"
     )
     decay: float = fl.hyper(
-        0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), low=0, high=1
+        0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), high=1
     )
     gpcl: float = fl.hyper(
-        1.0, "weight; FedDAP code 1, Eq. 10 none; 0 leaves it out (Table 5)", "code", (0.0,), low=0
+        1.0, "weight; FedDAP code 1, Eq. 10 none; 0 leaves it out (Table 5)", "code", (0.0,)
     )
     apa: float = fl.hyper(
-        1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0), low=0
+        1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0)
     )
     prototypes_in_training_mode: bool = fl.hyper(
         False, "Sec. 6: after training", "stated", code="FPL code: in the last epoch's batches"

@@ -35,7 +35,6 @@ class MOON(fl.Method):
         "I2PFL and FedAPC follow, 5; MPFT Sec. C.2 0.001",
         "code",
         (5.0, 0.001, 0.1, 10.0),
-        low=0,
     )
     temperature: float = fl.hyper(
         0.5, "authors' and RethinkFL code; FedPall code and MPFT: 1", "code", (1.0,), low=0.001

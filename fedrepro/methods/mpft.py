@@ -40,11 +40,11 @@ class MPFT(fl.Method):
     starts: int = fl.hyper(
         1, "of k-means: today's default; at its time 10", "inferred", (10,), low=1, later=True
     )
-    server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,), low=0)
+    server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,))
     server_epochs: int = fl.hyper(200, "authors' code: at most; the cosine's end", "code", low=1)
-    server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code", low=0)
+    server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code")
     threshold: float = fl.hyper(
-        0.001, "authors' code", "code", (0.1, 0.01, 0.0001), low=0, text="App. D tries four"
+        0.001, "authors' code", "code", (0.1, 0.01, 0.0001), text="App. D tries four"
     )
     server_batch: int = fl.hyper(
         10, "authors' code; a smaller last one is left out", "code", low=1, later=True

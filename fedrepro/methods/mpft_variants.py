@@ -22,19 +22,19 @@ class MPFTVariants(MPFT):
     )
 
     noise_scale: float = fl.hyper(
-        0.0, "Sec. 5.6, s: deviation; Tables 1-3: none", "stated", (0.05, 0.1, 0.5, 1.0, 5.0), low=0
+        0.0, "Sec. 5.6, s: deviation; Tables 1-3: none", "stated", (0.05, 0.1, 0.5, 1.0, 5.0)
     )
     noise_share: float = fl.hyper(
-        0.1, "Sec. 5.6, q: what the noise is multiplied by", "stated", (0.2, 0.5, 0.8), low=0
+        0.1, "Sec. 5.6, q: what the noise is multiplied by", "stated", (0.2, 0.5, 0.8)
     )
     shots: int | None = fl.hyper(
         None, "Sec. 5.4: none; Figure 4 has 1 to 64", "stated", (1, 2, 4, 8, 16, 32, 64), low=1
     )
     distillation: float = fl.hyper(
-        0.0, "Eq. 5, lambda; authors' code tries four", "decided", (10.0, 100.0, 1000.0), low=0
+        0.0, "Eq. 5, lambda; authors' code tries four", "decided", (10.0, 100.0, 1000.0)
     )
     adaptation_lr: float = fl.hyper(
-        1e-4, "authors' code: 0.001 at the first of ten warm-up epochs", "code", low=0
+        1e-4, "authors' code: 0.001 at the first of ten warm-up epochs", "code"
     )
     adaptation_batch: int = fl.hyper(8, "authors' code", "code", low=2)
 

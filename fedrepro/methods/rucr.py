@@ -33,16 +33,16 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         r"\lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ trains the classifier}",
     )
 
-    weight: float = fl.hyper(0.1, "FedPall code; the authors' 0.15", "code", (0.15,), low=0)
+    weight: float = fl.hyper(0.1, "FedPall code; the authors' 0.15", "code", (0.15,))
     temperature: float = fl.hyper(1.0, "FedPall code; the authors' 0.9", "code", (0.9,), low=0.001)
     rectify_epochs: int | None = fl.hyper(
         None, "the protocol's, as FedPall code; the authors' code: 50", "code", (50,), low=1
     )
-    rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code", low=0)
+    rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code")
     lam_low: float = fl.hyper(
-        0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), low=0, high=1
+        0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), high=1
     )
-    lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), low=0, high=1)
+    lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), high=1)
     # mixtures need the whole received network, so no policy keeps a part of it at the client
     bn_policy: Literal["average", "first"] = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 

@@ -23,7 +23,7 @@ class RUCRVariants(RUCR):
         "start", "FedPall code rectifies after the test; the authors' before", "code"
     )
     rectify_last: int | None = fl.hyper(
-        None, "FedPall code: all rounds; the authors': r >= R - 20 of 150", "code", (20,), low=0
+        None, "FedPall code: all rounds; the authors': r >= R - 20 of 150", "code", (20,)
     )
     rectify_steps: int | None = fl.hyper(
         None,
