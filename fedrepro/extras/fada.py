@@ -5,20 +5,12 @@ from typing import Literal
 import torch.nn.functional as F
 
 import fedrepro.methods.api as fl
-from fedrepro.extras.fada_parts import (
-    AttendedSources,
-    Disentangled,
-    DisentanglingModel,
-    cross_entropy_to,
-    information_bound,
-    opposed,
-)
-from fedrepro.methods.losses import kl_from_uniform
+from fedrepro.extras import fada_parts as parts
 
 SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`
 
 
-class FADA(AttendedSources, fl.Method):
+class FADA(parts.AttendedSources, fl.Method):
     """Labelled sources teach one unlabelled target: an extractor no discriminator can tell source
     from target by, a disentangler, and an attention to the sources that help the target cluster.
 
@@ -87,7 +79,7 @@ class FADA(AttendedSources, fl.Method):
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
-        return DisentanglingModel(module, self.information, self.estimator_hidden)
+        return parts.DisentanglingModel(module, self.information, self.estimator_hidden)
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return tensor.part != "own" or tensor.name.startswith("invariant.")
@@ -100,19 +92,20 @@ class FADA(AttendedSources, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        assert isinstance(out, Disentangled)
+        assert isinstance(out, parts.Disentangled)
         if "discriminators" in received:  # only the target gets them all
             guess = received["discriminators"](out.features)
-            return {"fool": self.alignment * cross_entropy_to(SOURCE, guess)}
+            return {"fool": self.alignment * parts.cross_entropy_to(SOURCE, guess)}
         guess = received["discriminator"](out.features)
         error = (out.rebuilt - out.features.detach()).square().mean()
         terms = {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            "fool": self.alignment * cross_entropy_to(TARGET, guess),
+            "fool": self.alignment * parts.cross_entropy_to(TARGET, guess),
             "identify": fl.cross_entropy(out.guessed, batch.y),
-            "confuse": self.confusion * kl_from_uniform(out.confused),
+            "confuse": self.confusion * fl.losses.kl_from_uniform(out.confused),
             "rebuild": self.reconstruction * error,
         }
         if self.information:
-            terms["information"] = opposed(F.softplus(information_bound(out.joint, out.marginal)))
+            bound = parts.information_bound(out.joint, out.marginal)
+            terms["information"] = parts.opposed(F.softplus(bound))
         return terms

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import kl_from_uniform
 
 
 class ADCOL(fl.Method):
@@ -62,7 +61,7 @@ class ADCOL(fl.Method):
         out = model(batch.x)
         guess = received["discriminator"](self.shown(out.features))
         ce = fl.cross_entropy(out.logits, batch.y)
-        return {"ce": ce, "kl": self.mu * kl_from_uniform(guess)}
+        return {"ce": ce, "kl": self.mu * fl.losses.kl_from_uniform(guess)}
 
     def shown(self, z: Tensor) -> Tensor:
         """The input of D for representations (n, d)."""

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import mean_regulariser
 from fedrepro.models import Shifted, ShiftedModel
 
 
@@ -52,7 +51,7 @@ class DBE(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         assert isinstance(out, Shifted)
-        distance = mean_regulariser(out.running, self.common_mean(received))
+        distance = fl.losses.mean_regulariser(out.running, self.common_mean(received))
         ce = fl.cross_entropy(out.logits, batch.y)
         return {"ce": ce, "mean": self.kappa * out.started * distance}
 

@@ -2,7 +2,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import proximal
 
 
 class Ditto(fl.Method):
@@ -50,7 +49,7 @@ class Ditto(fl.Method):
     ) -> fl.Terms:
         """CE + lambda/2 ||v - w||^2 over the shared tensors of w."""
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, received["model"])
+        distance = fl.losses.proximal(model.params, received["model"])
         return {"ce": ce, "pull": self.lam * distance}
 
     def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_contrast
 
 
 class FedAPC(fl.PrototypeMessages, fl.Method):
@@ -60,7 +59,8 @@ class FedAPC(fl.PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        contrast = prototype_contrast(out.features, batch.y, *fl.received_table(received), self.tau)
+        known = *fl.received_table(received), self.tau
+        contrast = fl.losses.prototype_contrast(out.features, batch.y, *known)
         return {"ce": fl.cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
 
     def augmentations(self) -> list[fl.Augmentation | None]:

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import feddyn_linear, proximal
 from fedrepro.methods.server import under
 
 
@@ -44,8 +43,8 @@ class FedDyn(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            terms["linear"] = self.alpha * feddyn_linear(model.params, received["memory"])
-            terms["prox"] = self.alpha * proximal(model.params, received["model"])
+            terms["linear"] = self.alpha * fl.losses.feddyn_linear(model.params, received["memory"])
+            terms["prox"] = self.alpha * fl.losses.proximal(model.params, received["model"])
         return terms
 
     def weights(self, protocol: fl.Protocol, counts: Sequence[int]) -> list[float]:

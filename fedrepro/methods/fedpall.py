@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import fedpall_contrast, kl_from_uniform
-from fedrepro.methods.prototypes import fedpall_mix, unit_mean
 
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
@@ -62,10 +60,11 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
             guess = received["amplifier"](out.features)
-            terms["kl"] = self.mu * kl_from_uniform(guess)
+            terms["kl"] = self.mu * fl.losses.kl_from_uniform(guess)
         if self.delta:
             known = *fl.received_table(received), self.temperature
-            terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
+            contrast = fl.losses.fedpall_contrast(out.features, batch.y, *known)
+            terms["contrast"] = self.delta * contrast
         return terms
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
@@ -76,7 +75,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         """The sent form of features (n, d)."""
         known = client.labels, client.received["prototypes"], client.generator
-        return fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
+        return fl.prototypes.fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
 
     def init_server(self, server: fl.Server) -> None:
         super().init_server(server)
@@ -107,4 +106,4 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         server.publish("classifier", "predictor", self.broadcast)
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return unit_mean(stack, told)
+        return fl.prototypes.unit_mean(stack, told)

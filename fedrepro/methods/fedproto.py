@@ -1,7 +1,6 @@
 from typing import Literal
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_mse
 
 
 class FedProto(fl.PrototypeMessages, fl.Method):
@@ -50,5 +49,5 @@ class FedProto(fl.PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        distance = prototype_mse(out.features, batch.y, *fl.received_table(received))
+        distance = fl.losses.prototype_mse(out.features, batch.y, *fl.received_table(received))
         return {"ce": fl.cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}

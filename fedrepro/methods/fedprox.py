@@ -1,7 +1,6 @@
 from typing import Literal
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import proximal
 
 
 class FedProx(fl.Method):
@@ -35,5 +34,5 @@ class FedProx(fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, received["model"])
+        distance = fl.losses.proximal(model.params, received["model"])
         return {"ce": ce, "prox": self.mu * distance}

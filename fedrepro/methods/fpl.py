@@ -4,8 +4,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototypes import finch_prototypes
 
 
 class FPL(fl.PrototypeMessages, fl.Method):
@@ -52,8 +50,8 @@ class FPL(fl.PrototypeMessages, fl.Method):
         known = prototypes, present, self.temperature, owner
         return {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            "contrast": prototype_contrast(out.features, batch.y, *known),
-            "consistency": prototype_mse(out.features, batch.y, unbiased, clusters),
+            "contrast": fl.losses.prototype_contrast(out.features, batch.y, *known),
+            "consistency": fl.losses.prototype_mse(out.features, batch.y, unbiased, clusters),
         }
 
     def init_server(self, server: fl.Server) -> None:
@@ -71,5 +69,5 @@ class FPL(fl.PrototypeMessages, fl.Method):
         return room, owned
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        prototypes, _, present = finch_prototypes(stack, told)
+        prototypes, _, present = fl.prototypes.finch_prototypes(stack, told)
         return prototypes, present

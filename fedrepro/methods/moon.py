@@ -2,7 +2,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import model_contrast
 
 
 class MOON(fl.Method):
@@ -66,7 +65,7 @@ class MOON(fl.Method):
         mode, other = self.references_in_training_mode, self.previous_in_training_mode
         ahead = model.run(shared, batch.x, training=mode).features
         behind = model.run(previous, batch.x, training=mode if other is None else other).features
-        contrast = model_contrast(out.features, ahead, behind, self.temperature)
+        contrast = fl.losses.model_contrast(out.features, ahead, behind, self.temperature)
         return {"ce": fl.cross_entropy(out.logits, batch.y), "contrast": self.mu * contrast}
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:

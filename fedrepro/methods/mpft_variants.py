@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import distill_kl
 from fedrepro.methods.mpft import MPFT
 
 
@@ -68,6 +67,6 @@ class MPFTVariants(MPFT):
         """CE + lambda KL(p_received || p), Eq. 5."""
         whole = {**received["memory"], **received["model"]}
         logits, teacher = model(batch.x).logits, model.run(whole, batch.x).logits
-        distance = distill_kl(logits, teacher.detach())
+        distance = fl.losses.distill_kl(logits, teacher.detach())
         ce = fl.cross_entropy(logits, batch.y)
         return {"ce": ce, "distillation": self.distillation * distance}

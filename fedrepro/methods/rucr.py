@@ -8,9 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prior_adjusted_cross_entropy
-from fedrepro.methods.prototypes import count_weighted_mean, unit_mean
-from fedrepro.models import Output, WrappedModel
 
 
 class RUCR(fl.PrototypeMessages, fl.Method):
@@ -60,8 +57,8 @@ class RUCR(fl.PrototypeMessages, fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         anchors = received["anchors" if "anchors" in received else "prototypes"]
-        how = received["shares"], self.temperature
-        unify = self.weight * prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
+        how = batch.y, anchors, received["shares"], self.temperature
+        unify = self.weight * fl.losses.prior_adjusted_cross_entropy(out.features, *how)
         ce = fl.cross_entropy(out.logits, batch.y)
         return {"ce": ce, "unify": unify * received["present"].any()}
 
@@ -90,17 +87,17 @@ class RUCR(fl.PrototypeMessages, fl.Method):
 
     def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
         stack, counts = self.stacked(server, uploads)
-        new, present = count_weighted_mean(stack, counts)
+        new, present = fl.prototypes.count_weighted_mean(stack, counts)
         server.tensors["anchors"] = torch.where(present[:, None], new, server.tensors["anchors"])
-        self.hold(server, *self.renewed(server, *unit_mean(stack, counts)))
+        self.hold(server, *self.renewed(server, *fl.prototypes.unit_mean(stack, counts)))
         # one sample if this round had none: the share's logarithm stays finite
         total = counts.sum(dim=0).clamp(min=1)
         server.tensors["shares"] = total / total.sum()
 
 
-class TwoEntrances(WrappedModel):
+class TwoEntrances(fl.WrappedModel):
     """A network that takes images or, after its encoder, features (b, d) (RUCR)."""
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> fl.Output:
         z = x if x.ndim == 2 else self.projection(self.encoder(x))
-        return Output(z, self.predictor(z))
+        return fl.Output(z, self.predictor(z))
