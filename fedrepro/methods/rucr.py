@@ -47,12 +47,10 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         return TwoEntrances(module)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        return (self.rectification(protocol), *super().phases(protocol))
-
-    def rectification(self, protocol: fl.Protocol) -> fl.Phase:
         epochs = self.rectify_epochs or protocol.local_epochs
         step = fl.OptimizerSpec(lr=self.rectify_lr)
-        return fl.Phase("rectify", epochs, lambda t: t.part == "predictor", step, loss="rectify")
+        head = fl.Phase("rectify", epochs, lambda t: t.part == "predictor", step, loss="rectify")
+        return (head, *super().phases(protocol))
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)

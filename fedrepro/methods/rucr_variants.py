@@ -40,10 +40,8 @@ class RUCRVariants(RUCR):
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         rectify, local = super().phases(protocol)
+        rectify = replace(rectify, steps=self.rectify_steps)
         return (rectify, local) if self.rectify_at == "start" else (local, rectify)
-
-    def rectification(self, protocol: fl.Protocol) -> fl.Phase:
-        return replace(super().rectification(protocol), steps=self.rectify_steps)
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
         message, last = super().download(server, client), self.rectify_last
