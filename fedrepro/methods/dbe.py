@@ -51,7 +51,8 @@ class DBE(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         assert isinstance(out, Shifted)
-        distance = fl.losses.mean_regulariser(out.running, self.common_mean(received))
+        apart = fl.losses.wide(out.running) - self.common_mean(received)
+        distance = 0.5 * apart.square().mean()  # the factor is PFLlib's code's
         ce = fl.cross_entropy(out.logits, batch.y)
         return {"ce": ce, "mean": self.kappa * out.started * distance}
 

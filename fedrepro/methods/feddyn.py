@@ -43,7 +43,9 @@ class FedDyn(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            terms["linear"] = self.alpha * fl.losses.feddyn_linear(model.params, received["memory"])
+            g = received["memory"]  # -g_i / alpha
+            products = [(g[name] * v).sum() for name, v in model.params.items() if name in g]
+            terms["linear"] = self.alpha * torch.stack(products).sum()
             terms["prox"] = self.alpha * fl.losses.proximal(model.params, received["model"])
         return terms
 
