@@ -1,6 +1,5 @@
 """FedBN with client-level differential privacy, compared with ADCOL in its Table 17."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -62,7 +61,7 @@ class DPFedBN(fl.Method):
                 update[name] = value + noise(value, scale, "laplace", client.generator)
         return {"model": {name: before[name] + value for name, value in update.items()}}
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         if self.server_is != "trusted":
             return
         rate = len(uploads) / server.clients

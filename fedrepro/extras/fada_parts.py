@@ -199,7 +199,7 @@ class AttendedSources:
             message["candidates"] = server.network("candidates")
         return message
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         messages = {upload.client: upload.message for upload in uploads}
         sources = self.sources(server)
         (target,) = messages.keys() - set(sources)

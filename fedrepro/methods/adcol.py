@@ -1,7 +1,6 @@
 """Adversarial collaborative learning."""
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +87,7 @@ class ADCOL(fl.Method):
         network = server.network("discriminator", self.discriminator_in_training_mode)
         return {"discriminator": network}
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         z = [upload.message["representations"] for upload in uploads]
         owner = [torch.full((len(r),), n) for r, n in zip(z, self.owners(uploads), strict=True)]
         data, training = (torch.cat(z), torch.cat(owner)), self.discriminator_in_training_mode
@@ -96,7 +95,7 @@ class ADCOL(fl.Method):
         self.learn(server, *data)
         server.log["discriminator_accuracy_before"] = before
 
-    def owners(self, uploads: Sequence[fl.Upload]) -> Sequence[int]:
+    def owners(self, uploads: fl.Uploads) -> list[int]:
         return [upload.client for upload in uploads]
 
     def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:

@@ -1,6 +1,5 @@
 """The variants of ADCOL's appendix, and its form in FedPall's code."""
 
-from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
@@ -91,7 +90,7 @@ class ADCOLVariants(ADCOL):
         mode, _ = super().reads(client)
         return mode, client.augmentation if self.closing_pass else None
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         if self.two_stages and server.round % 2 == 0:
             return
         super().server_step(server, uploads)
@@ -99,8 +98,8 @@ class ADCOLVariants(ADCOL):
             panel = cast(Panel, server.modules["panel"])
             panel.take(server.modules["discriminator"], first=server.round == 1)
 
-    def owners(self, uploads: Sequence[fl.Upload]) -> Sequence[int]:
-        return range(len(uploads)) if self.two_stages else super().owners(uploads)
+    def owners(self, uploads: fl.Uploads) -> list[int]:
+        return list(range(len(uploads))) if self.two_stages else super().owners(uploads)
 
     def optimizer(self, protocol: fl.Protocol) -> fl.OptimizerSpec:
         spec, decay = super().optimizer(protocol), self.discriminator_weight_decay

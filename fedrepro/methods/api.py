@@ -9,6 +9,7 @@ from fedrepro.methods.base import (
     CLOSING,
     Batch,
     BNPolicy,
+    Layout,
     LocalModel,
     Method,
     Phase,
@@ -16,6 +17,7 @@ from fedrepro.methods.base import (
     Terms,
     TrainedClient,
     Upload,
+    Uploads,
     hyper,
 )
 from fedrepro.methods.losses import cross_entropy
@@ -24,8 +26,9 @@ from fedrepro.methods.server import Message, Server
 from fedrepro.models import FLModel, Output, TensorInfo, WrappedModel, discriminator
 
 __all__ = [
-    "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "LocalModel",
-    "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "PrototypeMessages",
-    "Server", "Shots", "TensorInfo", "Terms", "TrainedClient", "Upload", "WrappedModel",
-    "class_means", "cross_entropy", "discriminator", "empty_table", "hyper", "received_table",
+    "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "Layout",
+    "LocalModel", "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol",
+    "PrototypeMessages", "Server", "Shots", "TensorInfo", "Terms", "TrainedClient", "Upload",
+    "Uploads", "WrappedModel", "class_means", "cross_entropy", "discriminator", "empty_table",
+    "hyper", "received_table",
 ]  # fmt: skip

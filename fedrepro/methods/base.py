@@ -19,6 +19,7 @@ from fedrepro.models import FLModel, Output, TensorInfo
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
+Layout = Mapping[str, TensorInfo]  #: A network's tensors by name.
 
 
 def hyper(
@@ -123,6 +124,9 @@ class Upload:
     message: Message
 
 
+Uploads = Sequence[Upload]  #: The messages of a round's clients, in their order.
+
+
 class Shots(NamedTuple):
     """The first few training images of each class, with their own batch size."""
 
@@ -204,7 +208,7 @@ class Method:
         """Whether a client replaces this tensor with the server's at the start of a round."""
         return self.broadcast(tensor)
 
-    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Layout) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, if all
         of it is shared, else "personal", each client's at the start of the next round. Others:
         "trained", each client's after local training; "twin", its second network."""
@@ -267,7 +271,7 @@ class Method:
             return [1 / len(counts)] * len(counts)
         return [count / sum(counts) for count in counts]
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+    def server_step(self, server: Server, uploads: Uploads) -> None:
         """Train the server on the uploads; the average is in `server.model` already."""
 
     # What a client remembers.

@@ -1,7 +1,5 @@
 """Domain bias eliminator."""
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -83,7 +81,7 @@ class DBE(fl.Method):
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         return {} if client.state["started"] else {"running_mean": client.state["running_mean"]}
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         if server.round > 1:
             server.tensors["told"][[upload.client for upload in uploads]] = True
             return

@@ -1,5 +1,3 @@
-"""DBE as in MPFT's code."""
-
 from typing import Literal
 
 import fedrepro.methods.api as fl

@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from typing import Literal
 
 import fedrepro.methods.api as fl
@@ -52,7 +51,7 @@ class Ditto(fl.Method):
         distance = fl.losses.proximal(model.params, received["model"])
         return {"ce": ce, "pull": self.lam * distance}
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("twin",)
 
     def watched(self) -> str | None:

@@ -74,7 +74,7 @@ class FedDyn(fl.Method):
             server.tensors[f"sent/{name}"] = server.model[name]
             server.tensors[f"moved/{name}"] = torch.zeros_like(server.model[name])
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         part = len(uploads) / server.clients
         for name, sent in under(server.tensors, "sent/").items():
             moved = server.tensors[f"moved/{name}"] + part * (server.model[name] - sent)

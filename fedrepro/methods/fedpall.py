@@ -1,7 +1,5 @@
 """Prototype-based adversarial and collaborative learning."""
 
-from collections.abc import Mapping, Sequence
-
 import torch
 from torch import Tensor
 
@@ -49,7 +47,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return self.global_classifier and tensor.part == "predictor" and not tensor.is_bn
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("trained",)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
@@ -91,7 +89,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
             message["amplifier"] = server.network("amplifier", training=True)  # as in the code
         return message
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         super().server_step(server, uploads)
         z = [upload.message["features"] for upload in uploads]
         labels = [upload.message["labels"] for upload in uploads]

@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -57,11 +55,11 @@ class FPL(fl.PrototypeMessages, fl.Method):
     def init_server(self, server: fl.Server) -> None:
         self.hold(server, *self.joined(*fl.empty_table(server, server.clients, server.classes)))
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         super().server_step(server, uploads)
         server.log["cluster_prototypes"] = float(server.tensors["present"].sum())
 
-    def stacked(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> tuple[Tensor, Tensor]:
+    def stacked(self, server: fl.Server, uploads: fl.Uploads) -> tuple[Tensor, Tensor]:
         # Room for all clients, also those that do not participate: the table keeps its shape.
         room, owned = fl.empty_table(server, server.clients, server.classes)
         rows = [upload.client for upload in uploads]

@@ -1,7 +1,6 @@
 """Multi-domain prototypes that the server trains one adapter on."""
 
 import math
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -79,7 +78,7 @@ class MPFT(fl.Method):
         means = KMeans(count, random_state=0, n_init=self.starts).fit(z.cpu().numpy())
         return torch.from_numpy(means.cluster_centers_).to(z)
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         z = torch.cat([upload.message["prototypes"] for upload in uploads])
         counts = [upload.message["counts"].cpu() for upload in uploads]
         labels = torch.cat([torch.repeat_interleave(part) for part in counts]).to(z.device)

@@ -1,6 +1,3 @@
-"""MPFT with noise on its prototypes, and with few-shot adaptation."""
-
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -37,7 +34,7 @@ class MPFTVariants(MPFT):
     )
     adaptation_batch: int = fl.hyper(8, "authors' code", "code", low=2)
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("global",) if self.shots is None else ("personal",)
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:

@@ -1,5 +1,3 @@
-from collections.abc import Mapping
-
 import fedrepro.methods.api as fl
 
 
@@ -49,7 +47,7 @@ class PerFedAvg(fl.Method):
         step = fl.OptimizerSpec(lr=_or_lr(self.alpha, protocol))
         return (fl.Phase("adapt", self.adapt_epochs, optimizer=step, steps=self.adapt_steps),)
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("personal",) if self.adapt_epochs else super().evaluated_models(layout)
 
 

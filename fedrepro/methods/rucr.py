@@ -1,6 +1,5 @@
 """Representation unification and classifier rectification."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -83,7 +82,7 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         zeros = server.tensors["anchors"] = server.tensors["prototypes"]
         server.tensors["shares"] = zeros.new_full((server.classes,), 1 / server.classes)
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         stack, counts = self.stacked(server, uploads)
         new, present = fl.prototypes.count_weighted_mean(stack, counts)
         server.tensors["anchors"] = torch.where(present[:, None], new, server.tensors["anchors"])
