@@ -13,7 +13,6 @@ from fedrepro.methods.base import (
     LocalModel,
     Method,
     Phase,
-    Shots,
     Terms,
     TrainedClient,
     Upload,
@@ -28,7 +27,7 @@ from fedrepro.models import FLModel, Output, TensorInfo, WrappedModel, discrimin
 __all__ = [
     "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "Layout",
     "LocalModel", "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol",
-    "PrototypeMessages", "Server", "Shots", "TensorInfo", "Terms", "TrainedClient", "Upload",
+    "PrototypeMessages", "Server", "TensorInfo", "Terms", "TrainedClient", "Upload",
     "Uploads", "WrappedModel", "class_means", "cross_entropy", "discriminator", "empty_table",
     "hyper", "received_table",
 ]  # fmt: skip

@@ -127,13 +127,6 @@ class Upload:
 Uploads = Sequence[Upload]  #: The messages of a round's clients, in their order.
 
 
-class Shots(NamedTuple):
-    """The first few training images of each class, with their own batch size."""
-
-    per_class: int
-    batch_size: int
-
-
 @dataclass(frozen=True)
 class Phase:
     """A part of local training. Phases of a round run in order on the same network.
@@ -235,8 +228,9 @@ class Method:
         """Training on a temporary copy before a personal network is tested."""
         return ()
 
-    def adapts_on(self, protocol: Protocol) -> Shots | None:
-        """The images of that training; None: all of the client's."""
+    def adapts_on(self, protocol: Protocol) -> tuple[int, int] | None:
+        """The number of training images of each class, the first ones, that it reads, and its batch
+        size; None: all of the client's, in the protocol's batches."""
         return None
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> Terms:

@@ -51,8 +51,8 @@ class MPFTVariants(MPFT):
         spec = fl.OptimizerSpec(kind="adamw", lr=self.adaptation_lr, clip=1.0)
         return (fl.Phase("adapt", 1, optimizer=spec, loss="adaptation_loss"),)
 
-    def adapts_on(self, protocol: fl.Protocol) -> fl.Shots | None:
-        return None if self.shots is None else fl.Shots(self.shots, self.adaptation_batch)
+    def adapts_on(self, protocol: fl.Protocol) -> tuple[int, int] | None:
+        return None if self.shots is None else (self.shots, self.adaptation_batch)
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         fixed = {n: v for n, v in server.model.items() if server.layout[n].is_fixed}
