@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import seeded_modules, torch_stream
-from fedrepro.methods.server import fit_until_flat
 
 
 class MPFT(fl.Method):
@@ -96,10 +95,26 @@ class MPFT(fl.Method):
         server.log["server_loss"] = float(np.mean(losses[-steps:]))
 
     def fit(self, module: nn.Module, z: Tensor, labels: Tensor, order: Tensor) -> list[float]:
-        """Train the adapter on prototypes, in the same order in every epoch. Returns the batches'
-        losses."""
-        warmup = min(self.server_warmup, self.server_epochs - 1)
-        end = {"warmup": warmup, "cosine": self.server_epochs}
-        spec = fl.OptimizerSpec(kind="adamw", lr=self.server_lr, **end)
+        """Train the adapter on prototypes, in the same order in every epoch, until the last losses
+        deviate by less than the threshold, or the schedule ends. Returns the batches' losses."""
+        rise = {"warmup": min(self.server_warmup, self.server_epochs - 1)}
+        spec = fl.OptimizerSpec(kind="adamw", lr=self.server_lr, cosine=self.server_epochs, **rise)
         batches = [(z[index], labels[index]) for index in order.split(self.server_batch)]
-        return fit_until_flat(module, batches, spec, self.last_losses, self.threshold)
+        parameters, decay = list(module.parameters()), spec.weight_decay
+        optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
+        losses: list[float] = []
+        for epoch in range(1, self.server_epochs + 1):
+            optimizer.param_groups[0]["lr"] = spec.rate(epoch)
+            seen = []
+            for x, y in batches:
+                optimizer.zero_grad(set_to_none=True)
+                loss = fl.cross_entropy(module(x).logits, y)
+                loss.backward()
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+                seen.append(loss.detach())
+            losses += torch.stack(seen).tolist()
+            last = losses[-self.last_losses :]
+            if len(losses) > len(last) and np.std(last) < self.threshold:
+                break
+        return losses

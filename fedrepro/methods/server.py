@@ -1,11 +1,10 @@
 """The server of a federated run, and the messages between it and the clients."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -202,31 +201,3 @@ def flat(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors with a prefix in their flat name, by the rest of the name."""
     return {key[len(prefix) :]: value for key, value in flat.items() if key.startswith(prefix)}
-
-
-def fit_until_flat(
-    module: nn.Module,
-    batches: Sequence[tuple[Tensor, Tensor]],
-    spec: OptimizerSpec,
-    window: int,
-    threshold: float,
-) -> list[float]:
-    """Train a network with AdamW on the same batches until the losses of the last `window` batches
-    deviate by less than the threshold, or the schedule ends. Returns the batches' losses."""
-    parameters, decay = list(module.parameters()), spec.weight_decay
-    optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
-    losses: list[float] = []
-    for epoch in range(1, (spec.cosine or 0) + 1):
-        optimizer.param_groups[0]["lr"] = spec.rate(epoch)
-        seen = []
-        for x, y in batches:
-            optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(module(x).logits, y)
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            seen.append(loss.detach())
-        losses += torch.stack(seen).tolist()
-        if len(losses) > window and np.std(losses[-window:]) < threshold:
-            break
-    return losses
