@@ -159,8 +159,8 @@ CLOSING = Phase("closing", 1, trains=lambda tensor: False)
 @dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods, which are frozen dataclasses by being its subclasses. What a
-    method does not override is federated averaging's."""
+    """Base class of all methods. A subclass becomes a frozen dataclass without a decorator. What it
+    does not override is federated averaging's."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
