@@ -20,7 +20,7 @@ from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
 from fedrepro.base.rng import Purpose, torch_stream
 from fedrepro.data.federation import Samples
 from fedrepro.data.transforms import augment, epoch_batches, normalise, slices
-from fedrepro.methods.base import Batch, LocalModel, Method, Phase, Shots
+from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.server import Message
 from fedrepro.models import FLModel, Output, architecture, layout, run_with
 
@@ -45,15 +45,17 @@ class Job:
     stream: Purpose = "batches"
     batch_size: int | None = None
 
-    def of_few(self, shots: Shots | None) -> "Job":
-        """The same training on a few images of each class; None: on all."""
+    def of_few(self, shots: tuple[int, int] | None) -> "Job":
+        """The same training on this many images of each class, in batches of a size; None: on all
+        in its own batches."""
         if shots is None:
             return self
+        per_class, batch_size = shots
         labels = self.samples.labels
         place = F.one_hot(labels).cumsum(dim=0).gather(1, labels[:, None])[:, 0]  # in its class
-        few = place <= shots.per_class
+        few = place <= per_class
         samples = Samples(self.samples.images[few], labels[few])
-        return replace(self, samples=samples, batch_size=shots.batch_size)
+        return replace(self, samples=samples, batch_size=batch_size)
 
 
 class Streams:

@@ -4,8 +4,7 @@ ADCOL with both (its Section B.12). Opacus (extra `privacy`) does the accounting
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal
 
 import torch
@@ -14,7 +13,6 @@ from torch import Tensor
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import stream_seed
 from fedrepro.methods.adcol_variants import ADCOLVariants
-from fedrepro.methods.server import learn
 
 Noise = Literal["laplace", "gaussian"]
 
@@ -64,53 +62,6 @@ def spent(noise: float, delta: float, rate: float, steps: int) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def fit(
-    server: fl.Server,
-    name: str,
-    inputs: Tensor,
-    labels: Tensor,
-    *,
-    epochs: int,
-    optimizer: fl.OptimizerSpec,
-    epsilon: float,
-    delta: float,
-    clip: float,
-) -> None:
-    """`Server.fit` by DP-SGD: batches drawn by Poisson sampling, each sample's gradient clipped,
-    noise added (Abadi et al. 2016). epsilon, delta: of the whole run; every round uses an equal
-    share. clip: largest gradient norm of one sample. Also logs the epsilon spent so far."""
-    inputs, labels = inputs.to(server.device), labels.to(server.device)
-    rate = min(1.0, server.protocol.batch_size / len(labels))
-    steps = epochs * math.ceil(1 / rate)
-    sigma = noise_multiplier(epsilon, delta, rate, steps * server.protocol.rounds)
-    from opacus import GradSampleModule
-    from opacus.optimizers import DPOptimizer
-
-    key = stream_seed(server.seed, "server", round=server.round)
-    order = torch.Generator().manual_seed(key)
-    # A copy is trained: the hooks for each sample's gradient must not be sent.
-    module = GradSampleModule(copy.deepcopy(server.modules[name]).train())
-    sums = torch.zeros(3, device=server.device)
-    with server.momentum(name, module, optimizer) as sgd:
-        private = DPOptimizer(
-            sgd,
-            noise_multiplier=sigma,
-            max_grad_norm=clip,
-            expected_batch_size=rate * len(labels),
-            generator=torch.Generator(server.device).manual_seed(key),
-        )
-        for _ in range(steps):
-            chosen = torch.rand(len(labels), generator=order) < rate
-            if chosen.any():  # else there is no gradient
-                index = chosen.nonzero().squeeze(1).to(server.device)
-                x = inputs[index].requires_grad_()  # Opacus warns about inputs without gradients
-                sums += learn(module, private, x, labels[index])
-    server.modules[name].load_state_dict(module.to_standard_module().state_dict())
-    server.log_fit(name, sums)
-    server.log[f"{name}_epsilon"] = spent(sigma, delta, rate, steps * server.round)
-
-
-@dataclass(frozen=True)
 class PrivateADCOL(ADCOLVariants):
     """A trusted server trains D with DP-SGD (`epsilon`); a curious one gets noisy representations
     (`local_epsilon`)."""
@@ -121,12 +72,11 @@ class PrivateADCOL(ADCOLVariants):
         "privacy",
         "stated",
         (2.0, 5.0, 10.0),
-        low=0,
         later=True,
     )
-    delta: float = fl.hyper(0.01, "Sec. B.12: at most 0.01", "stated", low=0, high=1, later=True)
+    delta: float = fl.hyper(0.01, "Sec. B.12: at most 0.01", "stated", high=1, later=True)
     clip: float = fl.hyper(
-        1.0, "Sec. B.12: default parameters, no number", "decided", (0.1, 10.0), low=0, later=True
+        1.0, "Sec. B.12: default parameters, no number", "decided", (0.1, 10.0), later=True
     )
     local_epsilon: float | None = fl.hyper(
         None,
@@ -134,7 +84,6 @@ class PrivateADCOL(ADCOLVariants):
         "value; the normalisation is not stated (to [0, 1] here, and D reads them so)",
         "stated",
         (2.0, 5.0, 10.0),
-        low=0,
         later=True,
     )
     local_noise: Noise = fl.hyper(
@@ -156,8 +105,36 @@ class PrivateADCOL(ADCOLVariants):
         return message
 
     def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:
+        """By DP-SGD with a budget: batches drawn by Poisson sampling, each sample's gradient
+        clipped, noise added (Abadi et al. 2016). Every round has an equal share of the budget. Also
+        logs the epsilon spent so far."""
         if self.epsilon is None:
             return super().learn(server, z, owner)
-        budget = {"epsilon": self.epsilon, "delta": self.delta, "clip": self.clip}
-        epochs, optimizer = self.discriminator_epochs, self.optimizer(server.protocol)
-        fit(server, "discriminator", z, owner, epochs=epochs, optimizer=optimizer, **budget)
+        z, owner, n = z.to(server.device), owner.to(server.device), len(z)
+        rate = min(1.0, server.protocol.batch_size / n)
+        steps, rounds = self.discriminator_epochs * math.ceil(1 / rate), server.protocol.rounds
+        sigma = noise_multiplier(self.epsilon, self.delta, rate, steps * rounds)
+        from opacus import GradSampleModule
+        from opacus.optimizers import DPOptimizer
+
+        key = stream_seed(server.seed, "server", round=server.round)
+        order = torch.Generator().manual_seed(key)
+        private = partial(
+            DPOptimizer,
+            noise_multiplier=sigma,
+            max_grad_norm=self.clip,
+            expected_batch_size=rate * n,
+            generator=torch.Generator(server.device).manual_seed(key),
+        )
+        chosen = ((torch.rand(n, generator=order) < rate).nonzero()[:, 0] for _ in range(steps))
+        indices = (index.to(server.device) for index in chosen if len(index))  # else no gradient
+        # Opacus warns about inputs without gradients.
+        batches = ((z[index].requires_grad_(), owner[index]) for index in indices)
+        # A copy is trained: the hooks for each sample's gradient must not be sent.
+        original = server.modules["discriminator"]
+        module = GradSampleModule(copy.deepcopy(original).train())
+        spec = self.optimizer(server.protocol)
+        server.learn("discriminator", module, spec, batches, private)
+        original.load_state_dict(module.to_standard_module().state_dict())
+        now = spent(sigma, self.delta, rate, steps * server.round)
+        server.log["discriminator_epsilon"] = now

@@ -1,11 +1,8 @@
 """FedBN with client-level differential privacy, compared with ADCOL in its Table 17."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import torch_stream
@@ -13,7 +10,6 @@ from fedrepro.extras.dp import clipped, noise, noise_multiplier
 from fedrepro.federated.clients import turns_of
 
 
-@dataclass(frozen=True)
 class DPFedBN(fl.Method):
     """FedBN with clipped updates and noise. Li et al., ADCOL, Sec. B.12.
 
@@ -31,12 +27,12 @@ class DPFedBN(fl.Method):
     )
 
     epsilon: float = fl.hyper(
-        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0), low=0
+        5.0, "ADCOL, Sec. B.12: the budget of the whole run", "stated", (2.0, 10.0)
     )
     server_is: Literal["curious", "trusted"] = fl.hyper(
         "curious", "ADCOL, Sec. B.12: Table 17; trusted: its text's 66.3 %", "stated"
     )
-    clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0), low=0)
+    clip: float = fl.hyper(0.01, "not stated in ADCOL's paper", "decided", (0.1, 1.0))
     order: float = fl.hyper(
         2.0,
         "under Laplace noise only order 1 gives epsilon-DP of the whole update",
@@ -46,7 +42,7 @@ class DPFedBN(fl.Method):
         text="not stated in ADCOL's paper: the usual norm of an update",
     )
     delta: float = fl.hyper(
-        0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", low=0, high=1
+        0.01, "ADCOL, Sec. B.12: at most 0.01 (trusted server)", "stated", high=1
     )
     bn_policy: fl.BNPolicy = fl.hyper("local", "FedBN, Alg. 1: the method itself", "stated", ())
 
@@ -55,17 +51,17 @@ class DPFedBN(fl.Method):
         scale = torch.tensor(self.clip * part / self.epsilon, dtype=server.dtype)
         return {"schedule": scale.to(server.device)}
 
-    def release(self, client: fl.TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def upload(self, client: fl.TrainedClient) -> fl.Message:
         before = client.received["model"]
-        update = {name: value - before[name] for name, value in shared.items()}
+        update = {name: client.state[name] - value for name, value in before.items()}
         update = clipped(update, self.clip, self.order)
         if self.server_is == "curious":
             scale = float(client.received["schedule"])
             for name, value in update.items():
                 update[name] = value + noise(value, scale, "laplace", client.generator)
-        return {name: before[name] + value for name, value in update.items()}
+        return {"model": {name: before[name] + value for name, value in update.items()}}
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         if self.server_is != "trusted":
             return
         rate = len(uploads) / server.clients

@@ -1,26 +1,16 @@
 """Federated adversarial domain adaptation."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch.nn.functional as F
 
 import fedrepro.methods.api as fl
-from fedrepro.extras.fada_parts import (
-    AttendedSources,
-    Disentangled,
-    DisentanglingModel,
-    cross_entropy_to,
-    information_bound,
-    opposed,
-)
-from fedrepro.methods.losses import kl_from_uniform
+from fedrepro.extras import fada_parts as parts
 
 SOURCE, TARGET = 0, 1  # a discriminator's classes, in the order of `fit`
 
 
-@dataclass(frozen=True)
-class FADA(AttendedSources, fl.Method):
+class FADA(parts.AttendedSources, fl.Method):
     """Labelled sources teach one unlabelled target: an extractor no discriminator can tell source
     from target by, a disentangler, and an attention to the sources that help the target cluster.
 
@@ -53,27 +43,28 @@ class FADA(AttendedSources, fl.Method):
     )
 
     target: int = fl.hyper(
-        0, "ADCOL App. C: each client in turn, its labels unused; -1 is the last", "stated"
+        0,
+        "ADCOL App. C: each client in turn, its labels unused; -1 is the last",
+        "stated",
+        low=None,
     )
     alignment: float = fl.hyper(
-        1.0, "not stated", "decided", (0.01, 0.1), low=0, code="DAL code has 0.01, under Adam"
+        1.0, "not stated", "decided", (0.01, 0.1), code="DAL code has 0.01, under Adam"
     )
-    confusion: float = fl.hyper(1.0, "1 in DAL code", "code", (0.1, 0.0), low=0, text="not stated")
+    confusion: float = fl.hyper(1.0, "1 in DAL code", "code", (0.1, 0.0), text="not stated")
     information: float = fl.hyper(
-        1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0), low=0
+        1e-4, "DAL code; not stated. The estimator itself has weight 1", "code", (0.01, 0.0)
     )
     reconstruction: float = fl.hyper(
-        0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0), low=0
+        0.01, "not stated; 0.01 in DAL code, of the mean over features", "code", (1.0, 0.0)
     )
     estimator_hidden: int = fl.hyper(512, "512 in DAL code", "code", low=1, text="not stated")
     discriminator_hidden: tuple[int, ...] = fl.hyper(
         (256,), "not stated; 256 in DAL code, leaky ReLU there, ReLU here", "code", ((512, 512),)
     )
     discriminator_epochs: int = fl.hyper(1, "not stated; as ADCOL's", "decided", (3,), low=1)
-    discriminator_lr: float = fl.hyper(0.01, "not stated; as ADCOL's", "decided", (0.001,), low=0)
-    discriminator_momentum: float = fl.hyper(
-        0.9, "not stated; as ADCOL's", "decided", (0.0,), low=0
-    )
+    discriminator_lr: float = fl.hyper(0.01, "not stated; as ADCOL's", "decided", (0.001,))
+    discriminator_momentum: float = fl.hyper(0.9, "not stated; as ADCOL's", "decided", (0.0,))
     attention: Literal["relative", "absolute", "equal"] = fl.hyper(
         "relative",
         "Peng et al.: softmax of W - W_i, which grow until one source has all the weight; divided "
@@ -81,14 +72,14 @@ class FADA(AttendedSources, fl.Method):
         "decided",
     )
     target_share: float = fl.hyper(
-        1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), low=0, high=1
+        1.0, "not stated; 0 is a network of the sources alone", "decided", (0.0,), high=1
     )
     bn_policy: Literal["recompute", "average"] = fl.hyper(
         "recompute", "not stated; average takes the sources', by attention", "decided"
     )
 
     def network(self, module: fl.FLModel) -> fl.FLModel:
-        return DisentanglingModel(module, self.information, self.estimator_hidden)
+        return parts.DisentanglingModel(module, self.information, self.estimator_hidden)
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
         return tensor.part != "own" or tensor.name.startswith("invariant.")
@@ -101,19 +92,20 @@ class FADA(AttendedSources, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        assert isinstance(out, Disentangled)
+        assert isinstance(out, parts.Disentangled)
         if "discriminators" in received:  # only the target gets them all
             guess = received["discriminators"](out.features)
-            return {"fool": self.alignment * cross_entropy_to(SOURCE, guess)}
+            return {"fool": self.alignment * parts.cross_entropy_to(SOURCE, guess)}
         guess = received["discriminator"](out.features)
         error = (out.rebuilt - out.features.detach()).square().mean()
         terms = {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            "fool": self.alignment * cross_entropy_to(TARGET, guess),
+            "fool": self.alignment * parts.cross_entropy_to(TARGET, guess),
             "identify": fl.cross_entropy(out.guessed, batch.y),
-            "confuse": self.confusion * kl_from_uniform(out.confused),
+            "confuse": self.confusion * fl.losses.kl_from_uniform(out.confused),
             "rebuild": self.reconstruction * error,
         }
         if self.information:
-            terms["information"] = opposed(F.softplus(information_bound(out.joint, out.marginal)))
+            bound = parts.information_bound(out.joint, out.marginal)
+            terms["information"] = parts.opposed(F.softplus(bound))
         return terms

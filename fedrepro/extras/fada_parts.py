@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
 from fedrepro.data.transforms import normalise, slices
-from fedrepro.methods.losses import TINY, wide
-from fedrepro.models import WrappedModel, norms
+from fedrepro.models import norms
 from fedrepro.models.networks import Panel
 
 IMAGES = 256  # in a batch, when extractors are compared
@@ -48,7 +47,7 @@ class Estimator(nn.Module):
         return value[:, 0]
 
 
-class DisentanglingModel(WrappedModel):
+class DisentanglingModel(fl.WrappedModel):
     """A network whose predictor reads the domain-invariant part of z, with the networks that
     separate the parts. against: weight with which the two parts lower the estimate of their
     information."""
@@ -112,8 +111,8 @@ def information_bound(joint: Tensor, marginal: Tensor) -> Tensor:
     """Donsker and Varadhan's lower bound of a mutual information in nats: E T - log E' exp T. joint
     (b,): T of pairs that belong together; marginal (b,): of others. A poor T gives less than 0.
     Belghazi et al., MINE (2018)."""
-    spread = torch.logsumexp(wide(marginal), dim=0) - math.log(len(marginal))
-    return wide(joint).mean() - spread
+    spread = torch.logsumexp(fl.losses.wide(marginal), dim=0) - math.log(len(marginal))
+    return fl.losses.wide(joint).mean() - spread
 
 
 def opposed(x: Tensor, by: float = 1.0) -> Tensor:
@@ -200,7 +199,7 @@ class AttendedSources:
             message["candidates"] = server.network("candidates")
         return message
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         messages = {upload.client: upload.message for upload in uploads}
         sources = self.sources(server)
         (target,) = messages.keys() - set(sources)
@@ -234,5 +233,5 @@ class AttendedSources:
         before, *after = message["scatter"]
         gain = before - torch.stack(after)
         if self.attention == "relative":
-            gain = gain / before.clamp(min=TINY)
+            gain = gain / before.clamp(min=fl.losses.TINY)
         return torch.softmax(gain, dim=0)

@@ -191,20 +191,18 @@ def misses(encoder: Embedder, images: Tensor, prototypes: Tensor) -> Tensor:
 def invert(
     encoder: Embedder,
     prototypes: Tensor,
-    size: int,
+    first: Tensor,
     steps: int,
-    lr: float,
-    generator: torch.Generator,
     checkpoint: Checkpoint | None = None,
 ) -> Tensor:
-    """Images (m, 3, size, size) in [0, 1] whose embeddings are near prototypes (m, d).
+    """Images (m, 3, H, H) in [0, 1] whose embeddings are near prototypes (m, d).
 
-    Minimises the mean squared error with Adam from `start`, limited to [0, 1] after every step,
-    each image separately. MPFT's App. G does not give start, optimiser and rate. Equal arguments
-    give equal bits on one CPU, also from a checkpoint.
+    Minimises the mean squared error with Adam from the first images, limited to [0, 1] after every
+    step, each image separately. MPFT's App. G does not give start, optimiser and rate. Equal
+    arguments give equal bits on one CPU, also from a checkpoint.
     """
-    images = start(len(prototypes), size, generator).requires_grad_()
-    optimizer = torch.optim.Adam([images], lr=lr)
+    images = first.clone().requires_grad_()
+    optimizer = torch.optim.Adam([images], lr=LEARNING_RATE)
     done = 0
     if checkpoint is not None and (held := checkpoint.load()) is not None:
         done = held[1]["steps"]
@@ -258,8 +256,7 @@ def _made(asked: Asked, steps: int, checkpoint: Checkpoint) -> Made:
     size = encoder.side or data.size
     prototypes = torch.stack(targets)
     first = start(len(targets), size, torch_stream(asked.seed, "figure"))
-    stream = torch_stream(asked.seed, "figure")
-    found = invert(encoder, prototypes, size, steps, LEARNING_RATE, stream, checkpoint)
+    found = invert(encoder, prototypes, first, steps, checkpoint)
     ends = [misses(encoder, images, prototypes).double().numpy() for images in (first, found)]
     given = {"behind": torch.stack(behind), "another": torch.stack(another)}
     shown = {"start": first, "found": found}

@@ -261,8 +261,7 @@ class Training:
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
         message = returned(self.method.upload, view)
         if self.travelling:
-            shared = {n: trained.state[n] for n in self.travelling}
-            message["model"] = returned(self.method.release, view, shared)
+            message.setdefault("model", {n: trained.state[n] for n in self.travelling})
         return Upload(client.index, len(client.data.train), message)
 
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:

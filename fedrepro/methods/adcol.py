@@ -1,17 +1,13 @@
 """Adversarial collaborative learning."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import kl_from_uniform
 
 
-@dataclass(frozen=True)
 class ADCOL(fl.Method):
     """Each client keeps its whole network; only representations and a discriminator are sent.
 
@@ -30,9 +26,7 @@ class ADCOL(fl.Method):
         r"\min_{D} \; -\sum_i \sum_{z \in Z_i} \log D_i(z)",
     )
 
-    mu: float = fl.hyper(
-        1.0, "Sec. 5.4; Sec. 5.1 names none", "stated", (10.0, 0.1, 0.01, 0.001), low=0
-    )
+    mu: float = fl.hyper(1.0, "Sec. 5.4; Sec. 5.1 names none", "stated", (10.0, 0.1, 0.01, 0.001))
     discriminator_hidden: tuple[int, ...] = fl.hyper(
         (512, 512), "Sec. 5.1: 3-layer MLP, hidden 512", "stated", ((), (512,))
     )
@@ -44,10 +38,10 @@ class ADCOL(fl.Method):
         low=1,
     )
     discriminator_lr: float = fl.hyper(
-        0.01, "Alg. 1: one symbol for both learning rates", "inferred", (0.001,), low=0
+        0.01, "Alg. 1: one symbol for both learning rates", "inferred", (0.001,)
     )
     discriminator_momentum: float = fl.hyper(
-        0.9, "Sec. 5.1 names one optimiser", "inferred", (0.0,), low=0, code="FL-bench code has 0"
+        0.9, "Sec. 5.1 names one optimiser", "inferred", (0.0,), code="FL-bench code has 0"
     )
     sampling: float = fl.hyper(
         1.0, "Sec. 5.1: none; Table 15 varies it", "stated", (0.2, 0.4, 0.6, 0.8), low=0.001, high=1
@@ -66,7 +60,7 @@ class ADCOL(fl.Method):
         out = model(batch.x)
         guess = received["discriminator"](self.shown(out.features))
         ce = fl.cross_entropy(out.logits, batch.y)
-        return {"ce": ce, "kl": self.mu * kl_from_uniform(guess)}
+        return {"ce": ce, "kl": self.mu * fl.losses.kl_from_uniform(guess)}
 
     def shown(self, z: Tensor) -> Tensor:
         """The input of D for representations (n, d)."""
@@ -93,7 +87,7 @@ class ADCOL(fl.Method):
         network = server.network("discriminator", self.discriminator_in_training_mode)
         return {"discriminator": network}
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         z = [upload.message["representations"] for upload in uploads]
         owner = [torch.full((len(r),), n) for r, n in zip(z, self.owners(uploads), strict=True)]
         data, training = (torch.cat(z), torch.cat(owner)), self.discriminator_in_training_mode
@@ -101,7 +95,7 @@ class ADCOL(fl.Method):
         self.learn(server, *data)
         server.log["discriminator_accuracy_before"] = before
 
-    def owners(self, uploads: Sequence[fl.Upload]) -> Sequence[int]:
+    def owners(self, uploads: fl.Uploads) -> list[int]:
         return [upload.client for upload in uploads]
 
     def learn(self, server: fl.Server, z: Tensor, owner: Tensor) -> None:

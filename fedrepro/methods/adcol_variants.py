@@ -1,7 +1,5 @@
 """The variants of ADCOL's appendix, and its form in FedPall's code."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
@@ -12,7 +10,6 @@ from fedrepro.methods.adcol import ADCOL
 from fedrepro.models.networks import Panel, ResNetDiscriminator
 
 
-@dataclass(frozen=True)
 class ADCOLVariants(ADCOL):
     """With `two_stages` a round of the paper is two rounds of the protocol with the same clients
     (`stay: 2`). In the odd one they train without D and send, and D learns; in the even one they
@@ -44,7 +41,7 @@ class ADCOLVariants(ADCOL):
         later=True,
     )
     discriminator_weight_decay: float | None = fl.hyper(
-        None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), low=0, later=True
+        None, "Sec. 5.1: clients'; FedPall code: 1e-5", "inferred", (1e-5,), later=True
     )
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
@@ -93,7 +90,7 @@ class ADCOLVariants(ADCOL):
         mode, _ = super().reads(client)
         return mode, client.augmentation if self.closing_pass else None
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         if self.two_stages and server.round % 2 == 0:
             return
         super().server_step(server, uploads)
@@ -101,8 +98,8 @@ class ADCOLVariants(ADCOL):
             panel = cast(Panel, server.modules["panel"])
             panel.take(server.modules["discriminator"], first=server.round == 1)
 
-    def owners(self, uploads: Sequence[fl.Upload]) -> Sequence[int]:
-        return range(len(uploads)) if self.two_stages else super().owners(uploads)
+    def owners(self, uploads: fl.Uploads) -> list[int]:
+        return list(range(len(uploads))) if self.two_stages else super().owners(uploads)
 
     def optimizer(self, protocol: fl.Protocol) -> fl.OptimizerSpec:
         spec, decay = super().optimizer(protocol), self.discriminator_weight_decay

@@ -1,28 +1,33 @@
-"""Everything needed to write a method, in one import; also for methods outside fedrepro."""
+"""Everything needed to write a method, in one import; also for methods outside fedrepro. Below
+`losses` and `prototypes` are the functions of single equations."""
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Augmentation, OptimizerSpec, Protocol
+from fedrepro.methods import losses as losses
+from fedrepro.methods import prototypes as prototypes
 from fedrepro.methods.base import (
     CLOSING,
     Batch,
     BNPolicy,
+    Layout,
     LocalModel,
     Method,
     Phase,
-    Shots,
     Terms,
     TrainedClient,
     Upload,
+    Uploads,
     hyper,
 )
 from fedrepro.methods.losses import cross_entropy
 from fedrepro.methods.prototypes import PrototypeMessages, class_means, empty_table, received_table
 from fedrepro.methods.server import Message, Server
-from fedrepro.models import FLModel, Output, TensorInfo, discriminator
+from fedrepro.models import FLModel, Output, TensorInfo, WrappedModel, discriminator
 
 __all__ = [
-    "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "LocalModel",
-    "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol", "PrototypeMessages",
-    "Server", "Shots", "TensorInfo", "Terms", "TrainedClient", "Upload", "class_means",
-    "cross_entropy", "discriminator", "empty_table", "hyper", "received_table",
+    "CLOSING", "Augmentation", "BNPolicy", "Batch", "FLModel", "FedReproError", "Layout",
+    "LocalModel", "Message", "Method", "OptimizerSpec", "Output", "Phase", "Protocol",
+    "PrototypeMessages", "Server", "TensorInfo", "Terms", "TrainedClient", "Upload",
+    "Uploads", "WrappedModel", "class_means", "cross_entropy", "discriminator", "empty_table",
+    "hyper", "received_table",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple, get_args, get_origin
+from typing import Any, ClassVar, Literal, NamedTuple, dataclass_transform, get_args, get_origin
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from fedrepro.models import FLModel, Output, TensorInfo
 
 BNPolicy = Literal["average", "local", "first", "recompute"]  #: How BatchNorm is shared.
 Terms = dict[str, Tensor]  #: Terms of a loss by name, scalars.
+Layout = Mapping[str, TensorInfo]  #: A network's tensors by name.
 
 
 def hyper(
@@ -29,7 +30,7 @@ def hyper(
     *,
     text: str = "",
     code: str = "",
-    low: float | None = None,
+    low: float | None = 0,
     high: float | None = None,
     later: bool = False,
 ) -> Any:
@@ -37,8 +38,9 @@ def hyper(
     the other values of a bool or a Literal).
 
     text, code: what the paper or public code says of it, where the source is another.
-    low, high: inclusive bounds of a number, checked when a method is created by name. later: it
-    was added after the first recorded runs of the method, so it must not change their ids.
+    low, high: inclusive bounds of a number, checked when a method is created by name; None: there
+    is none. later: it was added after the first recorded runs of the method, so it must not change
+    their ids.
     """
     said = {"status": status, **sides(status, source, text, code)}
     facts = {"alternatives": alternatives, "low": low, "high": high, "later": later}
@@ -122,11 +124,7 @@ class Upload:
     message: Message
 
 
-class Shots(NamedTuple):
-    """The first few training images of each class, with their own batch size."""
-
-    per_class: int
-    batch_size: int
+Uploads = Sequence[Upload]  #: The messages of a round's clients, in their order.
 
 
 @dataclass(frozen=True)
@@ -158,9 +156,11 @@ class Phase:
 CLOSING = Phase("closing", 1, trains=lambda tensor: False)
 
 
+@dataclass_transform(frozen_default=True)
 @dataclass(frozen=True)
 class Method:
-    """Base class of all methods. What a method does not override is federated averaging's."""
+    """Base class of all methods. A subclass becomes a frozen dataclass without a decorator. What it
+    does not override is federated averaging's."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -171,6 +171,9 @@ class Method:
     equations: ClassVar[tuple[str, ...]] = ()  # LaTeX, for the method's page
 
     bn_policy: BNPolicy = hyper("average", "base class")
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def network(self, module: FLModel) -> FLModel:
         """The protocol's network, unchanged or wrapped with the method's own tensors."""
@@ -198,7 +201,7 @@ class Method:
         """Whether a client replaces this tensor with the server's at the start of a round."""
         return self.broadcast(tensor)
 
-    def evaluated_models(self, layout: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: Layout) -> tuple[str, ...]:
         """The networks whose test accuracy is the method's result: "global", the server's, if all
         of it is shared, else "personal", each client's at the start of the next round. Others:
         "trained", each client's after local training; "twin", its second network."""
@@ -225,8 +228,9 @@ class Method:
         """Training on a temporary copy before a personal network is tested."""
         return ()
 
-    def adapts_on(self, protocol: Protocol) -> Shots | None:
-        """The images of that training; None: all of the client's."""
+    def adapts_on(self, protocol: Protocol) -> tuple[int, int] | None:
+        """The number of training images of each class, the first ones, that it reads, and its batch
+        size; None: all of the client's, in the protocol's batches."""
         return None
 
     def client_loss(self, model: LocalModel, batch: Batch, received: Message) -> Terms:
@@ -248,12 +252,9 @@ class Method:
         return {}
 
     def upload(self, client: TrainedClient) -> Message:
-        """The message from a client besides the shared tensors."""
+        """The message from a client besides the shared tensors. A ``model`` in it is sent in their
+        place, for example with noise for privacy."""
         return {}
-
-    def release(self, client: TrainedClient, shared: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The shared tensors that a client sends: as trained, unless noise is added for privacy."""
-        return dict(shared)
 
     def weights(self, protocol: Protocol, counts: Sequence[int]) -> list[float]:
         """Weights of the clients' shared tensors in their average, from numbers of images: n_i /
@@ -264,7 +265,7 @@ class Method:
             return [1 / len(counts)] * len(counts)
         return [count / sum(counts) for count in counts]
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+    def server_step(self, server: Server, uploads: Uploads) -> None:
         """Train the server on the uploads; the average is in `server.model` already."""
 
     # What a client remembers.

@@ -1,17 +1,12 @@
 """Domain bias eliminator."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import mean_regulariser
 from fedrepro.models import Shifted, ShiftedModel
 
 
-@dataclass(frozen=True)
 class DBE(fl.Method):
     """FedAvg with a trained vector m of each client added to its features, and a common mean.
 
@@ -33,16 +28,10 @@ class DBE(fl.Method):
     )
 
     kappa: float = fl.hyper(
-        1.0, "MPFT Sec. C.2 and code", "stated", (50.0, 0.0), low=0, code="the authors' example: 50"
+        1.0, "MPFT Sec. C.2 and code", "stated", (50.0, 0.0), code="the authors' example: 50"
     )
     momentum: float = fl.hyper(
-        0.01,
-        "MPFT and code",
-        "stated",
-        (1.0, 0.1),
-        low=0,
-        high=1,
-        code="authors' example 1, PFLlib 0.1",
+        0.01, "MPFT and code", "stated", (1.0, 0.1), high=1, code="authors' example 1, PFLlib 0.1"
     )
     bn_policy: fl.BNPolicy = fl.hyper("average", "as FedAvg", "inferred")
 
@@ -60,7 +49,8 @@ class DBE(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         assert isinstance(out, Shifted)
-        distance = mean_regulariser(out.running, self.common_mean(received))
+        apart = fl.losses.wide(out.running) - self.common_mean(received)
+        distance = 0.5 * apart.square().mean()  # the factor is PFLlib's code's
         ce = fl.cross_entropy(out.logits, batch.y)
         return {"ce": ce, "mean": self.kappa * out.started * distance}
 
@@ -91,7 +81,7 @@ class DBE(fl.Method):
     def upload(self, client: fl.TrainedClient) -> fl.Message:
         return {} if client.state["started"] else {"running_mean": client.state["running_mean"]}
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         if server.round > 1:
             server.tensors["told"][[upload.client for upload in uploads]] = True
             return

@@ -1,13 +1,9 @@
-"""DBE as in MPFT's code."""
-
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.dbe import DBE
 
 
-@dataclass(frozen=True)
 class DBEVariants(DBE):
     """With `mean_lr` the vector m has its own optimiser, with that learning rate."""
 

@@ -1,12 +1,8 @@
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import proximal
 
 
-@dataclass(frozen=True)
 class Ditto(fl.Method):
     """FedAvg, and each client's own network v, which is pulled towards the received one w.
 
@@ -23,12 +19,7 @@ class Ditto(fl.Method):
     )
 
     lam: float = fl.hyper(
-        2.0,
-        "MPFT Sec. C.2",
-        "stated",
-        (1.0, 0.1),
-        low=0,
-        code="authors' code 0.1, 1 or 2; FL-bench 1",
+        2.0, "MPFT Sec. C.2", "stated", (1.0, 0.1), code="authors' code 0.1, 1 or 2; FL-bench 1"
     )
     personal_epochs: int | None = fl.hyper(
         1, "MPFT Sec. C.2; None: the protocol's", "stated", (None,), low=1, code="FL-bench code"
@@ -57,10 +48,10 @@ class Ditto(fl.Method):
     ) -> fl.Terms:
         """CE + lambda/2 ||v - w||^2 over the shared tensors of w."""
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, received["model"])
+        distance = fl.losses.proximal(model.params, received["model"])
         return {"ce": ce, "pull": self.lam * distance}
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("twin",)
 
     def watched(self) -> str | None:

@@ -1,16 +1,13 @@
 """Prototypes of augmented images."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_contrast
 
 
-@dataclass(frozen=True)
 class FedAPC(fl.PrototypeMessages, fl.Method):
     """FedAvg whose clients contrast features with global prototypes of augmented images.
 
@@ -32,7 +29,7 @@ class FedAPC(fl.PrototypeMessages, fl.Method):
     tau: float = fl.hyper(
         0.02, "FPL code and FedDAP code; not given", "code", (0.05, 0.07, 0.1, 0.5), low=0.001
     )
-    weight: float = fl.hyper(1.0, "Eq. 6: the sum", "stated", low=0)
+    weight: float = fl.hyper(1.0, "Eq. 6: the sum", "stated")
     augmented: bool = fl.hyper(True, "Eq. 3; Table II leaves it out", "stated")
     views: int = fl.hyper(
         3, "N of Eq. 2, not given; one per technique of Sec. III-A", "decided", (1, 2, 5), low=1
@@ -48,13 +45,10 @@ class FedAPC(fl.PrototypeMessages, fl.Method):
         "probability, area and shape of FedDAP code's helper, which draws once for a whole batch "
         "of tensors, here for each image",
         "code",
-        low=0,
         high=1,
         text="Sec. III-A: erasing",
     )
-    crop: int = fl.hyper(
-        4, "padding of FedDAP code's helper", "code", low=0, text="Sec. III-A: cropping"
-    )
+    crop: int = fl.hyper(4, "padding of FedDAP code's helper", "code", text="Sec. III-A: cropping")
     flip: bool = fl.hyper(
         True, "Sec. III-A: flipping", "stated", (), code="left-right as in FPL code"
     )
@@ -65,7 +59,8 @@ class FedAPC(fl.PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        contrast = prototype_contrast(out.features, batch.y, *fl.received_table(received), self.tau)
+        known = *fl.received_table(received), self.tau
+        contrast = fl.losses.prototype_contrast(out.features, batch.y, *known)
         return {"ce": fl.cross_entropy(out.logits, batch.y), "apc": self.weight * contrast}
 
     def augmentations(self) -> list[fl.Augmentation | None]:

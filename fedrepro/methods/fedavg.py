@@ -1,9 +1,6 @@
-from dataclasses import dataclass
-
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class FedAvg(fl.Method):
     """Clients train the received network on their own images; the server averages all of it.
 

@@ -1,10 +1,8 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class FedBN(fl.Method):
     """FedAvg, but every BatchNorm layer, weights and statistics, stays at its client.
 

@@ -1,16 +1,13 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import feddyn_linear, proximal
 from fedrepro.methods.server import under
 
 
-@dataclass(frozen=True)
 class FedDyn(fl.Method):
     """FedAvg that corrects each client's objective until all clients share one optimum.
 
@@ -46,8 +43,10 @@ class FedDyn(fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = {"ce": fl.cross_entropy(model(batch.x).logits, batch.y)}
         if self.form == "dynamic":
-            terms["linear"] = self.alpha * feddyn_linear(model.params, received["memory"])
-            terms["prox"] = self.alpha * proximal(model.params, received["model"])
+            g = received["memory"]  # -g_i / alpha
+            products = [(g[name] * v).sum() for name, v in model.params.items() if name in g]
+            terms["linear"] = self.alpha * torch.stack(products).sum()
+            terms["prox"] = self.alpha * fl.losses.proximal(model.params, received["model"])
         return terms
 
     def weights(self, protocol: fl.Protocol, counts: Sequence[int]) -> list[float]:
@@ -75,7 +74,7 @@ class FedDyn(fl.Method):
             server.tensors[f"sent/{name}"] = server.model[name]
             server.tensors[f"moved/{name}"] = torch.zeros_like(server.model[name])
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         part = len(uploads) / server.clients
         for name, sent in under(server.tensors, "sent/").items():
             moved = server.tensors[f"moved/{name}"] + part * (server.model[name] - sent)

@@ -1,19 +1,13 @@
 """Prototype-based adversarial and collaborative learning."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import fedpall_contrast, kl_from_uniform
-from fedrepro.methods.prototypes import fedpall_mix, unit_mean
 
 TRIED = (0.0, 0.2, 0.3, 0.5, 0.7, 1.0)  # weights of the two terms
 
 
-@dataclass(frozen=True)
 class FedPall(fl.PrototypeMessages, fl.Method):
     """Encoders stay at their clients; features, masked and mixed with prototypes, are sent.
 
@@ -36,24 +30,24 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         r"G^k = \sum_i n_i^k c_i^k \Big/ \sum_i n_i^k",
     )
 
-    mu: float = fl.hyper(0.1, "Sec. 5.1; Digits .7, code .3; 0: Fig. 3", "stated", TRIED, low=0)
-    delta: float = fl.hyper(0.1, "Sec. 5.1; Digits .3, code .7; 0: Fig. 3", "stated", TRIED, low=0)
+    mu: float = fl.hyper(0.1, "Sec. 5.1; Digits .7, code .3; 0: Fig. 3", "stated", TRIED)
+    delta: float = fl.hyper(0.1, "Sec. 5.1; Digits .3, code .7; 0: Fig. 3", "stated", TRIED)
     temperature: float = fl.hyper(3.0, "code", "code", low=0.001, text="Eq. 7 names no value")
-    mix_low: float = fl.hyper(0.8, "code", "code", low=0, high=1, text="Eq. 9 names no value")
-    mix_high: float = fl.hyper(1.0, "code", "code", low=0, high=1, text="Eq. 9 names no value")
-    keep: float = fl.hyper(0.9, "code", "code", low=0, high=1, text="Eq. 10 names no value")
+    mix_low: float = fl.hyper(0.8, "code", "code", high=1, text="Eq. 9 names no value")
+    mix_high: float = fl.hyper(1.0, "code", "code", high=1, text="Eq. 9 names no value")
+    keep: float = fl.hyper(0.9, "code", "code", high=1, text="Eq. 10 names no value")
     global_classifier: bool = fl.hyper(True, "Sec. 3.2.4; Fig. 6: the client's", "stated")
     closing_pass: bool = fl.hyper(True, "code; its mode is the features' too", "code")
     server_epochs: int = fl.hyper(3, "code: Office-10, PACS; Digits 1", "code", (1,), low=1)
-    server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated", low=0)
-    server_momentum: float = fl.hyper(0.9, "code, at the server only", "code", low=0)
-    server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code", low=0)
+    server_lr: float = fl.hyper(0.01, "Sec. 5.1, one value for all", "stated")
+    server_momentum: float = fl.hyper(0.9, "code, at the server only", "code")
+    server_weight_decay: float = fl.hyper(1e-5, "code, at the server only", "code")
     bn_policy: fl.BNPolicy = fl.hyper("local", "nothing is averaged", "inferred", ())
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return self.global_classifier and tensor.part == "predictor" and not tensor.is_bn
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("trained",)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
@@ -64,10 +58,11 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
             guess = received["amplifier"](out.features)
-            terms["kl"] = self.mu * kl_from_uniform(guess)
+            terms["kl"] = self.mu * fl.losses.kl_from_uniform(guess)
         if self.delta:
             known = *fl.received_table(received), self.temperature
-            terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
+            contrast = fl.losses.fedpall_contrast(out.features, batch.y, *known)
+            terms["contrast"] = self.delta * contrast
         return terms
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
@@ -78,7 +73,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
     def disguised(self, z: Tensor, client: fl.TrainedClient) -> Tensor:
         """The sent form of features (n, d)."""
         known = client.labels, client.received["prototypes"], client.generator
-        return fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
+        return fl.prototypes.fedpall_mix(z, *known, self.mix_low, self.mix_high, self.keep)
 
     def init_server(self, server: fl.Server) -> None:
         super().init_server(server)
@@ -94,7 +89,7 @@ class FedPall(fl.PrototypeMessages, fl.Method):
             message["amplifier"] = server.network("amplifier", training=True)  # as in the code
         return message
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         super().server_step(server, uploads)
         z = [upload.message["features"] for upload in uploads]
         labels = [upload.message["labels"] for upload in uploads]
@@ -109,4 +104,4 @@ class FedPall(fl.PrototypeMessages, fl.Method):
         server.publish("classifier", "predictor", self.broadcast)
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return unit_mean(stack, told)
+        return fl.prototypes.unit_mean(stack, told)

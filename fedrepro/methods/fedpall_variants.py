@@ -1,6 +1,5 @@
 """FedPall as in its text, where that differs from its code, and its ablations."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,11 +7,8 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedpall import FedPall
-from fedrepro.methods.losses import fedpall_contrast, kl_to_uniform
-from fedrepro.methods.prototypes import count_weighted_mean, fedpall_mix
 
 
-@dataclass(frozen=True)
 class FedPallVariants(FedPall):
     """`reading` "paper" follows the text. Uploads may be masked in another way, or not at all."""
 
@@ -37,7 +33,7 @@ class FedPallVariants(FedPall):
         prototypes = client.received["prototypes"]
         low, high = (1.0, 1.0) if self.sent_as == "masked" else (self.mix_low, self.mix_high)
         how = low, high, 1.0 if self.sent_as == "mixed" else self.keep, self.reading == "code"
-        return fedpall_mix(z, client.labels, prototypes, client.generator, *how)
+        return fl.prototypes.fedpall_mix(z, client.labels, prototypes, client.generator, *how)
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         if self.reading == "code":
@@ -45,13 +41,14 @@ class FedPallVariants(FedPall):
         out = model(batch.x)
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.mu:
-            terms["kl"] = self.mu * kl_to_uniform(received["amplifier"](out.features))
+            terms["kl"] = self.mu * fl.losses.kl_to_uniform(received["amplifier"](out.features))
         if self.delta:
             known = *fl.received_table(received), self.temperature, self.reading
-            terms["contrast"] = self.delta * fedpall_contrast(out.features, batch.y, *known)
+            contrast = fl.losses.fedpall_contrast(out.features, batch.y, *known)
+            terms["contrast"] = self.delta * contrast
         return terms
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         if self.reading == "code":
             return super().joined(stack, told)
-        return count_weighted_mean(stack, told)
+        return fl.prototypes.count_weighted_mean(stack, told)

@@ -1,14 +1,11 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_contrast
 
 
-@dataclass(frozen=True)
 class FedProc(fl.PrototypeMessages, fl.Method):
     """FedAvg that first trains features towards their class's global prototype, then the
     classifier.
@@ -65,7 +62,7 @@ class FedProc(fl.PrototypeMessages, fl.Method):
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         table, (a, b) = fl.received_table(received), received["schedule"]
-        contrast = prototype_contrast(out.features, batch.y, *table, self.temperature)
+        contrast = fl.losses.prototype_contrast(out.features, batch.y, *table, self.temperature)
         return {"ce": b * fl.cross_entropy(out.logits, batch.y), "contrast": a * contrast}
 
     def hold(self, server: fl.Server, prototypes: Tensor, present: Tensor) -> None:

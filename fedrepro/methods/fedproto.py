@@ -1,11 +1,8 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_mse
 
 
-@dataclass(frozen=True)
 class FedProto(fl.PrototypeMessages, fl.Method):
     """Clients keep their networks; mean features of their classes are averaged instead.
 
@@ -33,7 +30,6 @@ class FedProto(fl.PrototypeMessages, fl.Method):
         "MarsFL code 2, MPFT Sec. C.2 50 (its code leaves the term out)",
         "code",
         (0.1, 2.0, 50.0),
-        low=0,
     )
     prototype_weighting: Literal["clients", "images"] = fl.hyper(
         "clients",
@@ -53,5 +49,5 @@ class FedProto(fl.PrototypeMessages, fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
-        distance = prototype_mse(out.features, batch.y, *fl.received_table(received))
+        distance = fl.losses.prototype_mse(out.features, batch.y, *fl.received_table(received))
         return {"ce": fl.cross_entropy(out.logits, batch.y), "prototype": self.lam * distance}

@@ -1,6 +1,5 @@
 """FedProto as in other papers' code."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,12 +7,8 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.fedproto import FedProto
-from fedrepro.methods.losses import NEVER
-from fedrepro.methods.prototypes import HELD
-from fedrepro.models import FLModel, Output, WrappedModel
 
 
-@dataclass(frozen=True)
 class FedProtoVariants(FedProto):
     """With `averages_networks` it is FedAvg with FedProto's term: networks are sent too, and the
     server's is tested. With `inference` "prototype" the nearest global prototype classifies."""
@@ -46,11 +41,11 @@ class FedProtoVariants(FedProto):
         return NearestPrototype(module) if self.inference == "prototype" else module
 
     def shares(self, tensor: fl.TensorInfo) -> bool:
-        return self.averages_networks and tensor.name not in HELD
+        return self.averages_networks and tensor.name not in fl.prototypes.HELD
 
     def overwrites(self, tensor: fl.TensorInfo) -> bool:
         # The network's copy of the prototypes came in a separate message.
-        return tensor.name in HELD or super().overwrites(tensor)
+        return tensor.name in fl.prototypes.HELD or super().overwrites(tensor)
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         terms = super().client_loss(model, batch, received)
@@ -62,14 +57,14 @@ class FedProtoVariants(FedProto):
     def hold(self, server: fl.Server, prototypes: Tensor, present: Tensor) -> None:
         super().hold(server, prototypes, present)
         if self.inference == "prototype":
-            server.model |= {kind: server.tensors[kind] for kind in HELD}
+            server.model |= {kind: server.tensors[kind] for kind in fl.prototypes.HELD}
 
     def sent_features(self, client: fl.TrainedClient) -> Tensor:
         inputs = self.prototypes_of == "inputs"
         return client.embeddings() if inputs else super().sent_features(client)
 
 
-class NearestPrototype(WrappedModel):
+class NearestPrototype(fl.WrappedModel):
     """A network that classifies by its nearest prototype (FedProto).
 
     Its scores are minus the squared distances. Its logits, and so all losses, also the validation
@@ -79,13 +74,13 @@ class NearestPrototype(WrappedModel):
     prototypes: Tensor
     present: Tensor
 
-    def __init__(self, module: FLModel) -> None:
+    def __init__(self, module: fl.FLModel) -> None:
         super().__init__(module)
         classes = self.classes()
         self.register_buffer("prototypes", torch.zeros(classes, module.feature_size))
         self.register_buffer("present", torch.zeros(classes, dtype=torch.bool))
 
-    def scores(self, out: Output) -> Tensor:
+    def scores(self, out: fl.Output) -> Tensor:
         distance = torch.cdist(out.features, self.prototypes)
-        nearest = torch.where(self.present, -distance.square(), NEVER)
+        nearest = torch.where(self.present, -distance.square(), fl.losses.NEVER)
         return torch.where(self.present.any(), nearest, out.logits)

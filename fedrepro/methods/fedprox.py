@@ -1,11 +1,8 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import proximal
 
 
-@dataclass(frozen=True)
 class FedProx(fl.Method):
     """FedAvg that keeps clients near the received network.
 
@@ -18,7 +15,7 @@ class FedProx(fl.Method):
     equations = (r"\min_{w_i} \; \mathrm{CE} + \frac{\mu}{2} \lVert w_i - w^{t} \rVert^2",)
 
     mu: float = fl.hyper(
-        0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001), low=0
+        0.01, "FedBN code; ADCOL Sec. 5.1 prints the best", "code", (10.0, 1.0, 0.1, 0.001)
     )
     clipped: Literal["loss", "ce"] = fl.hyper(
         "loss", "whose gradient is clipped; MPFT code: CE's alone", "decided", later=True
@@ -37,5 +34,5 @@ class FedProx(fl.Method):
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         ce = fl.cross_entropy(model(batch.x).logits, batch.y)
-        distance = proximal(model.params, received["model"])
+        distance = fl.losses.proximal(model.params, received["model"])
         return {"ce": ce, "prox": self.mu * distance}

@@ -1,10 +1,8 @@
-from dataclasses import dataclass
 from typing import Literal
 
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class FedRep(fl.Method):
     """The representation is averaged, the prediction head stays at its client.
 
@@ -29,7 +27,7 @@ class FedRep(fl.Method):
         "representation", "Collins, Alg. 1; ADCOL Sec. 5.1: the predictor", "stated"
     )
     final_head_epochs: int = fl.hyper(
-        10, "authors' code: the heads alone, after the last round", "code", (0,), low=0
+        10, "authors' code: the heads alone, after the last round", "code", (0,)
     )
     bn_policy: fl.BNPolicy = fl.hyper("average", "FedPall code: the encoder's too", "code")
 

@@ -1,15 +1,9 @@
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototypes import finch_prototypes
 
 
-@dataclass(frozen=True)
 class FPL(fl.PrototypeMessages, fl.Method):
     """FedAvg that pulls features towards prototypes; a class may have several prototypes.
 
@@ -54,18 +48,18 @@ class FPL(fl.PrototypeMessages, fl.Method):
         known = prototypes, present, self.temperature, owner
         return {
             "ce": fl.cross_entropy(out.logits, batch.y),
-            "contrast": prototype_contrast(out.features, batch.y, *known),
-            "consistency": prototype_mse(out.features, batch.y, unbiased, clusters),
+            "contrast": fl.losses.prototype_contrast(out.features, batch.y, *known),
+            "consistency": fl.losses.prototype_mse(out.features, batch.y, unbiased, clusters),
         }
 
     def init_server(self, server: fl.Server) -> None:
         self.hold(server, *self.joined(*fl.empty_table(server, server.clients, server.classes)))
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         super().server_step(server, uploads)
         server.log["cluster_prototypes"] = float(server.tensors["present"].sum())
 
-    def stacked(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> tuple[Tensor, Tensor]:
+    def stacked(self, server: fl.Server, uploads: fl.Uploads) -> tuple[Tensor, Tensor]:
         # Room for all clients, also those that do not participate: the table keeps its shape.
         room, owned = fl.empty_table(server, server.clients, server.classes)
         rows = [upload.client for upload in uploads]
@@ -73,5 +67,5 @@ class FPL(fl.PrototypeMessages, fl.Method):
         return room, owned
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        prototypes, _, present = finch_prototypes(stack, told)
+        prototypes, _, present = fl.prototypes.finch_prototypes(stack, told)
         return prototypes, present

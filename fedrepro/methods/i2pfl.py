@@ -1,17 +1,13 @@
 """Intra- and inter-domain prototypes."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prototype_contrast, prototype_mse
-from fedrepro.methods.prototypes import beta_draws, distance_reweighted, mix_other_class
 
 
-@dataclass(frozen=True)
 class I2PFL(fl.PrototypeMessages, fl.Method):
     """FedAvg with prototypes of two kinds; Le et al., I2PFL, Eqs. 2 to 10.
 
@@ -49,13 +45,13 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
         "mean", "FPL code: mean over dimensions", "code", text="Eq. 9 says a distance"
     )
     decay: float = fl.hyper(
-        0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), low=0, high=1
+        0.99, "Sec. 4.1, here from round 2; 0: Table 10", "stated", (0.9, 0.5, 0.0), high=1
     )
     gpcl: float = fl.hyper(
-        1.0, "weight; FedDAP code 1, Eq. 10 none; 0 leaves it out (Table 5)", "code", (0.0,), low=0
+        1.0, "weight; FedDAP code 1, Eq. 10 none; 0 leaves it out (Table 5)", "code", (0.0,)
     )
     apa: float = fl.hyper(
-        1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0), low=0
+        1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0)
     )
     prototypes_in_training_mode: bool = fl.hyper(
         False, "Sec. 6: after training", "stated", code="FPL code: in the last epoch's batches"
@@ -67,7 +63,7 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
 
     def drawn(self, n: int, generator: torch.Generator) -> Tensor:
         """Random numbers (n, 2) of each sample: its own share, and one that selects its partner."""
-        lam = beta_draws(n, self.alpha, generator).float()
+        lam = fl.prototypes.beta_draws(n, self.alpha, generator).float()
         return torch.stack([lam, torch.rand(n, generator=generator)], dim=1)
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
@@ -75,10 +71,10 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
         terms = {"ce": fl.cross_entropy(out.logits, batch.y)}
         if self.gpcl:
             table = *fl.received_table(received), self.tau
-            terms["gpcl"] = self.gpcl * prototype_contrast(out.features, batch.y, *table)
+            terms["gpcl"] = self.gpcl * fl.losses.prototype_contrast(out.features, batch.y, *table)
         if self.apa:
             augmented = self.augmented(model, batch, received, out)
-            distance = prototype_mse(out.features, batch.y, *augmented, self.alignment)
+            distance = fl.losses.prototype_mse(out.features, batch.y, *augmented, self.alignment)
             terms["apa"] = self.apa * distance
         return terms
 
@@ -88,8 +84,8 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
         """Augmented prototypes (K, d), Eqs. 7 and 8, and their counts (K,); without gradient."""
         assert batch.draws is not None
         classes, how = out.logits.shape[1], batch.draws.unbind(dim=1)
-        mixed = mix_other_class(out.features, batch.y, classes, *how)
+        mixed = fl.prototypes.mix_other_class(out.features, batch.y, classes, *how)
         return fl.class_means(mixed.detach(), batch.y, classes)
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
-        return distance_reweighted(stack, told)
+        return fl.prototypes.distance_reweighted(stack, told)

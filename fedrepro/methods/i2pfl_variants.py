@@ -1,6 +1,5 @@
 """I2PFL's ablations and other readings of its Eq. 8."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -8,16 +7,8 @@ from torch import Tensor
 
 import fedrepro.methods.api as fl
 from fedrepro.methods.i2pfl import I2PFL
-from fedrepro.methods.prototypes import (
-    beta_draws,
-    distance_reweighted,
-    finch_prototypes,
-    mix_other_class,
-    plain_mean,
-)
 
 
-@dataclass(frozen=True)
 class I2PFLVariants(I2PFL):
     """With `augmented_over` "client" the augmented means are over all of a client's data, as Eq. 8
     says. They are made from its trained network's features after each round and stay at the client
@@ -68,14 +59,14 @@ class I2PFLVariants(I2PFL):
             assert batch.draws is not None
             how = batch.draws.unbind(dim=1)
             if self.mixup == "features":
-                z = mix_other_class(z, batch.y, classes, *how)
+                z = fl.prototypes.mix_other_class(z, batch.y, classes, *how)
             else:  # before the network; both passes update BatchNorm
-                x = mix_other_class(batch.x.flatten(1), batch.y, classes, *how)
+                x = fl.prototypes.mix_other_class(batch.x.flatten(1), batch.y, classes, *how)
                 z = model(x.reshape(batch.x.shape)).features
         return fl.class_means(z.detach() if self.augmented_constant else z, batch.y, classes)
 
     def drawn(self, n: int, generator: torch.Generator) -> Tensor:
-        lam = beta_draws(1 if self.one_lambda else n, self.alpha, generator).expand(n)
+        lam = fl.prototypes.beta_draws(1 if self.one_lambda else n, self.alpha, generator).expand(n)
         return torch.stack([lam.float(), torch.rand(n, generator=generator)], dim=1)
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
@@ -88,15 +79,15 @@ class I2PFLVariants(I2PFL):
         z = self.sent_features(client)
         if self.mixup == "features":
             lam, partner = self.drawn(len(z), client.generator).to(z).unbind(dim=1)
-            z = mix_other_class(z, client.labels, client.classes, lam, partner)
+            z = fl.prototypes.mix_other_class(z, client.labels, client.classes, lam, partner)
         means, counts = fl.class_means(z, client.labels, client.classes)
         return {"augmented": means, "counts": counts}
 
     def joined(self, stack: Tensor, told: Tensor) -> tuple[Tensor, Tensor]:
         if self.rule == "reweighting":
-            return distance_reweighted(stack, told, self.distance)
+            return fl.prototypes.distance_reweighted(stack, told, self.distance)
         if self.rule == "averaging":
-            return plain_mean(stack, told)
-        clusters, owner, found = finch_prototypes(stack, told)
+            return fl.prototypes.plain_mean(stack, told)
+        clusters, owner, found = fl.prototypes.finch_prototypes(stack, told)
         means, number = fl.class_means(clusters, owner, stack.shape[1], weights=found)
         return means, number > 0

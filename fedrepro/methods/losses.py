@@ -49,12 +49,6 @@ def proximal(params: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> T
     return 0.5 * torch.stack([F.mse_loss(*pair, reduction="sum") for pair in pairs]).sum()
 
 
-def feddyn_linear(params: Mapping[str, Tensor], g: Mapping[str, Tensor]) -> Tensor:
-    """<g, w> of FedDyn, to be subtracted: Acar et al. (2021), Alg. 1. g: one tensor per regularised
-    parameter, by name."""
-    return torch.stack([(g[name] * v).sum() for name, v in params.items() if name in g]).sum()
-
-
 def model_contrast(
     z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float = 0.5
 ) -> Tensor:
@@ -151,12 +145,6 @@ def distill_kl(logits: Tensor, teacher: Tensor) -> Tensor:
     MPFT's code: its Eq. 10 gives neither the direction nor the divisor."""
     log_p, log_q = F.log_softmax(logits, dim=1), F.log_softmax(teacher, dim=1)
     return (log_q.exp() * (log_q - log_p)).mean()
-
-
-def mean_regulariser(running: Tensor, reference: Tensor) -> Tensor:
-    """Half the mean squared difference of a client's running mean of features (d,) and that of all
-    clients: DBE's term without kappa. Zhang et al. (2023), with the factor 0.5 of PFLlib's code."""
-    return 0.5 * (wide(running) - reference).square().mean()
 
 
 # Parts of the functions above.

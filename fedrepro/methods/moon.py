@@ -1,13 +1,9 @@
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import model_contrast
 
 
-@dataclass(frozen=True)
 class MOON(fl.Method):
     """FedAvg that pulls a client's features towards those of the received network, and away from
     those of its own previous network.
@@ -38,7 +34,6 @@ class MOON(fl.Method):
         "I2PFL and FedAPC follow, 5; MPFT Sec. C.2 0.001",
         "code",
         (5.0, 0.001, 0.1, 10.0),
-        low=0,
     )
     temperature: float = fl.hyper(
         0.5, "authors' and RethinkFL code; FedPall code and MPFT: 1", "code", (1.0,), low=0.001
@@ -70,7 +65,7 @@ class MOON(fl.Method):
         mode, other = self.references_in_training_mode, self.previous_in_training_mode
         ahead = model.run(shared, batch.x, training=mode).features
         behind = model.run(previous, batch.x, training=mode if other is None else other).features
-        contrast = model_contrast(out.features, ahead, behind, self.temperature)
+        contrast = fl.losses.model_contrast(out.features, ahead, behind, self.temperature)
         return {"ce": fl.cross_entropy(out.logits, batch.y), "contrast": self.mu * contrast}
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:

@@ -1,8 +1,6 @@
 """Multi-domain prototypes that the server trains one adapter on."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,10 +9,8 @@ from torch import Tensor, nn
 
 import fedrepro.methods.api as fl
 from fedrepro.base.rng import seeded_modules, torch_stream
-from fedrepro.methods.server import fit_until_flat
 
 
-@dataclass(frozen=True)
 class MPFT(fl.Method):
     """Clients send prototypes of their images' embeddings; the server trains the adapter on all of
     them as if they were data, and sends it. One round.
@@ -42,11 +38,11 @@ class MPFT(fl.Method):
     starts: int = fl.hyper(
         1, "of k-means: today's default; at its time 10", "inferred", (10,), low=1, later=True
     )
-    server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,), low=0)
+    server_lr: float = fl.hyper(0.001, "Sec. C.1; earlier 0.00001", "stated", (1e-5,))
     server_epochs: int = fl.hyper(200, "authors' code: at most; the cosine's end", "code", low=1)
-    server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code", low=0)
+    server_warmup: int = fl.hyper(10, "authors' code: epochs, as the clients'", "code")
     threshold: float = fl.hyper(
-        0.001, "authors' code", "code", (0.1, 0.01, 0.0001), low=0, text="App. D tries four"
+        0.001, "authors' code", "code", (0.1, 0.01, 0.0001), text="App. D tries four"
     )
     server_batch: int = fl.hyper(
         10, "authors' code; a smaller last one is left out", "code", low=1, later=True
@@ -56,9 +52,6 @@ class MPFT(fl.Method):
 
     def broadcast(self, tensor: fl.TensorInfo) -> bool:
         return not (tensor.is_fixed or tensor.is_counter)
-
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
-        return ("global",)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         return ()
@@ -84,7 +77,7 @@ class MPFT(fl.Method):
         means = KMeans(count, random_state=0, n_init=self.starts).fit(z.cpu().numpy())
         return torch.from_numpy(means.cluster_centers_).to(z)
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         z = torch.cat([upload.message["prototypes"] for upload in uploads])
         counts = [upload.message["counts"].cpu() for upload in uploads]
         labels = torch.cat([torch.repeat_interleave(part) for part in counts]).to(z.device)
@@ -102,10 +95,26 @@ class MPFT(fl.Method):
         server.log["server_loss"] = float(np.mean(losses[-steps:]))
 
     def fit(self, module: nn.Module, z: Tensor, labels: Tensor, order: Tensor) -> list[float]:
-        """Train the adapter on prototypes, in the same order in every epoch. Returns the batches'
-        losses."""
-        warmup = min(self.server_warmup, self.server_epochs - 1)
-        end = {"warmup": warmup, "cosine": self.server_epochs}
-        spec = fl.OptimizerSpec(kind="adamw", lr=self.server_lr, **end)
+        """Train the adapter on prototypes, in the same order in every epoch, until the last losses
+        deviate by less than the threshold, or the schedule ends. Returns the batches' losses."""
+        rise = {"warmup": min(self.server_warmup, self.server_epochs - 1)}
+        spec = fl.OptimizerSpec(kind="adamw", lr=self.server_lr, cosine=self.server_epochs, **rise)
         batches = [(z[index], labels[index]) for index in order.split(self.server_batch)]
-        return fit_until_flat(module, batches, spec, self.last_losses, self.threshold)
+        parameters, decay = list(module.parameters()), spec.weight_decay
+        optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
+        losses: list[float] = []
+        for epoch in range(1, self.server_epochs + 1):
+            optimizer.param_groups[0]["lr"] = spec.rate(epoch)
+            seen = []
+            for x, y in batches:
+                optimizer.zero_grad(set_to_none=True)
+                loss = fl.cross_entropy(module(x).logits, y)
+                loss.backward()
+                nn.utils.clip_grad_norm_(parameters, 1.0)
+                optimizer.step()
+                seen.append(loss.detach())
+            losses += torch.stack(seen).tolist()
+            last = losses[-self.last_losses :]
+            if len(losses) > len(last) and np.std(last) < self.threshold:
+                break
+        return losses

@@ -1,18 +1,12 @@
-"""MPFT with noise on its prototypes, and with few-shot adaptation."""
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import distill_kl
 from fedrepro.methods.mpft import MPFT
 
 
-@dataclass(frozen=True)
 class MPFTVariants(MPFT):
     """With `shots` each client fine-tunes the received adapter on a few of its own images: CE +
     lambda KL(p_received || p), Alg. 3. Then each client's adapter is tested."""
@@ -24,23 +18,23 @@ class MPFTVariants(MPFT):
     )
 
     noise_scale: float = fl.hyper(
-        0.0, "Sec. 5.6, s: deviation; Tables 1-3: none", "stated", (0.05, 0.1, 0.5, 1.0, 5.0), low=0
+        0.0, "Sec. 5.6, s: deviation; Tables 1-3: none", "stated", (0.05, 0.1, 0.5, 1.0, 5.0)
     )
     noise_share: float = fl.hyper(
-        0.1, "Sec. 5.6, q: what the noise is multiplied by", "stated", (0.2, 0.5, 0.8), low=0
+        0.1, "Sec. 5.6, q: what the noise is multiplied by", "stated", (0.2, 0.5, 0.8)
     )
     shots: int | None = fl.hyper(
         None, "Sec. 5.4: none; Figure 4 has 1 to 64", "stated", (1, 2, 4, 8, 16, 32, 64), low=1
     )
     distillation: float = fl.hyper(
-        0.0, "Eq. 5, lambda; authors' code tries four", "decided", (10.0, 100.0, 1000.0), low=0
+        0.0, "Eq. 5, lambda; authors' code tries four", "decided", (10.0, 100.0, 1000.0)
     )
     adaptation_lr: float = fl.hyper(
-        1e-4, "authors' code: 0.001 at the first of ten warm-up epochs", "code", low=0
+        1e-4, "authors' code: 0.001 at the first of ten warm-up epochs", "code"
     )
     adaptation_batch: int = fl.hyper(8, "authors' code", "code", low=2)
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("global",) if self.shots is None else ("personal",)
 
     def upload(self, client: fl.TrainedClient) -> fl.Message:
@@ -57,8 +51,8 @@ class MPFTVariants(MPFT):
         spec = fl.OptimizerSpec(kind="adamw", lr=self.adaptation_lr, clip=1.0)
         return (fl.Phase("adapt", 1, optimizer=spec, loss="adaptation_loss"),)
 
-    def adapts_on(self, protocol: fl.Protocol) -> fl.Shots | None:
-        return None if self.shots is None else fl.Shots(self.shots, self.adaptation_batch)
+    def adapts_on(self, protocol: fl.Protocol) -> tuple[int, int] | None:
+        return None if self.shots is None else (self.shots, self.adaptation_batch)
 
     def first_memory(self, server: fl.Server) -> dict[str, Tensor]:
         fixed = {n: v for n, v in server.model.items() if server.layout[n].is_fixed}
@@ -70,6 +64,6 @@ class MPFTVariants(MPFT):
         """CE + lambda KL(p_received || p), Eq. 5."""
         whole = {**received["memory"], **received["model"]}
         logits, teacher = model(batch.x).logits, model.run(whole, batch.x).logits
-        distance = distill_kl(logits, teacher.detach())
+        distance = fl.losses.distill_kl(logits, teacher.detach())
         ce = fl.cross_entropy(logits, batch.y)
         return {"ce": ce, "distillation": self.distillation * distance}

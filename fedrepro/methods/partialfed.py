@@ -1,9 +1,6 @@
-from dataclasses import dataclass
-
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class PartialFed(fl.Method):
     """Everything is sent and averaged; at a round's start a client keeps some of its own tensors.
 

@@ -1,10 +1,6 @@
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class PerFedAvg(fl.Method):
     """First-order Per-FedAvg: clients update the shared network with gradients after one step.
 
@@ -21,13 +17,13 @@ class PerFedAvg(fl.Method):
     )
 
     alpha: float | None = fl.hyper(
-        0.01, "FedPall code: the learning rate (None); not stated by ADCOL", "code", (0.001,), low=0
+        0.01, "FedPall code: the learning rate (None); not stated by ADCOL", "code", (0.001,)
     )
     beta: float | None = fl.hyper(
-        0.01, "ADCOL Sec. 5.1 tunes it over {0.001, 0.01}, under FedRep", "decided", (0.001,), low=0
+        0.01, "ADCOL Sec. 5.1 tunes it over {0.001, 0.01}, under FedRep", "decided", (0.001,)
     )
     adapt_epochs: int = fl.hyper(
-        1, "FL-bench code; PFLlib: one batch (adapt_steps); ADCOL: not stated", "code", (0,), low=0
+        1, "FL-bench code; PFLlib: one batch (adapt_steps); ADCOL: not stated", "code", (0,)
     )
     adapt_steps: int | None = fl.hyper(
         None,
@@ -51,7 +47,7 @@ class PerFedAvg(fl.Method):
         step = fl.OptimizerSpec(lr=_or_lr(self.alpha, protocol))
         return (fl.Phase("adapt", self.adapt_epochs, optimizer=step, steps=self.adapt_steps),)
 
-    def evaluated_models(self, layout: Mapping[str, fl.TensorInfo]) -> tuple[str, ...]:
+    def evaluated_models(self, layout: fl.Layout) -> tuple[str, ...]:
         return ("personal",) if self.adapt_epochs else super().evaluated_models(layout)
 
 

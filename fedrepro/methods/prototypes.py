@@ -6,7 +6,6 @@ of samples. A row without samples has zeros and weight 0. Generators are the CPU
 """
 
 import warnings
-from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -16,7 +15,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.methods.base import TrainedClient, Upload
+from fedrepro.methods.base import TrainedClient, Uploads
 from fedrepro.methods.losses import one_hot, wide
 from fedrepro.methods.server import Message, Server
 
@@ -238,11 +237,11 @@ class PrototypeMessages:
         told = counts if self.tells == "counts" else owned
         return {"prototypes": means if self.sends_all else means[owned], self.tells: told}
 
-    def server_step(self, server: Server, uploads: Sequence[Upload]) -> None:
+    def server_step(self, server: Server, uploads: Uploads) -> None:
         new = self.joined(*self.stacked(server, uploads))
         self.hold(server, *self.renewed(server, *new))
 
-    def stacked(self, server: Server, uploads: Sequence[Upload]) -> tuple[Tensor, Tensor]:
+    def stacked(self, server: Server, uploads: Uploads) -> tuple[Tensor, Tensor]:
         """The uploads in the form of `joined`, one row per upload."""
         told = torch.stack([upload.message[self.tells] for upload in uploads])
         sent = torch.cat([upload.message["prototypes"] for upload in uploads])

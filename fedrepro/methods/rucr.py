@@ -1,7 +1,5 @@
 """Representation unification and classifier rectification."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,12 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fedrepro.methods.api as fl
-from fedrepro.methods.losses import prior_adjusted_cross_entropy
-from fedrepro.methods.prototypes import count_weighted_mean, unit_mean
-from fedrepro.models import Output, WrappedModel
 
 
-@dataclass(frozen=True)
 class RUCR(fl.PrototypeMessages, fl.Method):
     """FedAvg with features pulled towards global prototypes, and a predictor trained on mixtures.
 
@@ -35,16 +29,16 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         r"\lambda \, G_k + (1 - \lambda) \, z \text{ with label } k \text{ trains the classifier}",
     )
 
-    weight: float = fl.hyper(0.1, "FedPall code; the authors' 0.15", "code", (0.15,), low=0)
+    weight: float = fl.hyper(0.1, "FedPall code; the authors' 0.15", "code", (0.15,))
     temperature: float = fl.hyper(1.0, "FedPall code; the authors' 0.9", "code", (0.9,), low=0.001)
     rectify_epochs: int | None = fl.hyper(
         None, "the protocol's, as FedPall code; the authors' code: 50", "code", (50,), low=1
     )
-    rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code", low=0)
+    rectify_lr: float = fl.hyper(0.01, "both codes, without momentum or decay", "code")
     lam_low: float = fl.hyper(
-        0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), low=0, high=1
+        0.2, "FedPall code (0.8 is its start); the authors' 0.35", "code", (0.35,), high=1
     )
-    lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), low=0, high=1)
+    lam_high: float = fl.hyper(0.8, "as lam_low; authors' 0.95", "code", (0.95,), high=1)
     # mixtures need the whole received network, so no policy keeps a part of it at the client
     bn_policy: Literal["average", "first"] = fl.hyper("average", "as FedAvg (FedPall code)", "code")
 
@@ -52,18 +46,16 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         return TwoEntrances(module)
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
-        return (self.rectification(protocol), *super().phases(protocol))
-
-    def rectification(self, protocol: fl.Protocol) -> fl.Phase:
         epochs = self.rectify_epochs or protocol.local_epochs
         step = fl.OptimizerSpec(lr=self.rectify_lr)
-        return fl.Phase("rectify", epochs, lambda t: t.part == "predictor", step, loss="rectify")
+        head = fl.Phase("rectify", epochs, lambda t: t.part == "predictor", step, loss="rectify")
+        return (head, *super().phases(protocol))
 
     def client_loss(self, model: fl.LocalModel, batch: fl.Batch, received: fl.Message) -> fl.Terms:
         out = model(batch.x)
         anchors = received["anchors" if "anchors" in received else "prototypes"]
-        how = received["shares"], self.temperature
-        unify = self.weight * prior_adjusted_cross_entropy(out.features, batch.y, anchors, *how)
+        how = batch.y, anchors, received["shares"], self.temperature
+        unify = self.weight * fl.losses.prior_adjusted_cross_entropy(out.features, *how)
         ce = fl.cross_entropy(out.logits, batch.y)
         return {"ce": ce, "unify": unify * received["present"].any()}
 
@@ -90,19 +82,19 @@ class RUCR(fl.PrototypeMessages, fl.Method):
         zeros = server.tensors["anchors"] = server.tensors["prototypes"]
         server.tensors["shares"] = zeros.new_full((server.classes,), 1 / server.classes)
 
-    def server_step(self, server: fl.Server, uploads: Sequence[fl.Upload]) -> None:
+    def server_step(self, server: fl.Server, uploads: fl.Uploads) -> None:
         stack, counts = self.stacked(server, uploads)
-        new, present = count_weighted_mean(stack, counts)
+        new, present = fl.prototypes.count_weighted_mean(stack, counts)
         server.tensors["anchors"] = torch.where(present[:, None], new, server.tensors["anchors"])
-        self.hold(server, *self.renewed(server, *unit_mean(stack, counts)))
+        self.hold(server, *self.renewed(server, *fl.prototypes.unit_mean(stack, counts)))
         # one sample if this round had none: the share's logarithm stays finite
         total = counts.sum(dim=0).clamp(min=1)
         server.tensors["shares"] = total / total.sum()
 
 
-class TwoEntrances(WrappedModel):
+class TwoEntrances(fl.WrappedModel):
     """A network that takes images or, after its encoder, features (b, d) (RUCR)."""
 
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: Tensor) -> fl.Output:
         z = x if x.ndim == 2 else self.projection(self.encoder(x))
-        return Output(z, self.predictor(z))
+        return fl.Output(z, self.predictor(z))

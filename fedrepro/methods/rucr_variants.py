@@ -1,6 +1,6 @@
 """RUCR as in its authors' code."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -9,7 +9,6 @@ import fedrepro.methods.api as fl
 from fedrepro.methods.rucr import RUCR
 
 
-@dataclass(frozen=True)
 class RUCRVariants(RUCR):
     """The authors' code continues from the predictor before rectification; `rectify_at` "end"
     does not."""
@@ -24,7 +23,7 @@ class RUCRVariants(RUCR):
         "start", "FedPall code rectifies after the test; the authors' before", "code"
     )
     rectify_last: int | None = fl.hyper(
-        None, "FedPall code: all rounds; the authors': r >= R - 20 of 150", "code", (20,), low=0
+        None, "FedPall code: all rounds; the authors': r >= R - 20 of 150", "code", (20,)
     )
     rectify_steps: int | None = fl.hyper(
         None,
@@ -41,10 +40,8 @@ class RUCRVariants(RUCR):
 
     def phases(self, protocol: fl.Protocol) -> tuple[fl.Phase, ...]:
         rectify, local = super().phases(protocol)
+        rectify = replace(rectify, steps=self.rectify_steps)
         return (rectify, local) if self.rectify_at == "start" else (local, rectify)
-
-    def rectification(self, protocol: fl.Protocol) -> fl.Phase:
-        return replace(super().rectification(protocol), steps=self.rectify_steps)
 
     def download(self, server: fl.Server, client: int) -> fl.Message:
         message, last = super().download(server, client), self.rectify_last

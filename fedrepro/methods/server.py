@@ -1,12 +1,10 @@
 """The server of a federated run, and the messages between it and the clients."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -124,38 +122,45 @@ class Server:
         self, name: str, inputs: Tensor, labels: Tensor, *, epochs: int, optimizer: OptimizerSpec
     ) -> None:
         """Train a server's network as a classifier of inputs (n, d) into labels (n,)."""
-        module = self.modules[name].train()
         inputs, labels = inputs.to(self.device), labels.to(self.device)
-        generator = torch_stream(self.seed, "server", round=self.round)
-        sums = torch.zeros(3, dtype=self.dtype, device=self.device)
-        with self.momentum(name, module, optimizer) as sgd:
-            for _ in range(epochs):
-                for index in epoch_batches(len(labels), self.protocol.batch_size, generator):
-                    index = index.to(self.device)
-                    sums += learn(module, sgd, inputs[index], labels[index])
-        self.log_fit(name, sums)
+        size, stream = self.protocol.batch_size, torch_stream(self.seed, "server", round=self.round)
+        shuffled = (epoch_batches(len(labels), size, stream) for _ in range(epochs))
+        indices = (index.to(self.device) for epoch in shuffled for index in epoch)
+        batches = ((inputs[index], labels[index]) for index in indices)
+        self.learn(name, self.modules[name].train(), optimizer, batches)
 
-    @contextmanager
-    def momentum(
-        self, name: str, module: nn.Module, optimizer: OptimizerSpec
-    ) -> Iterator[torch.optim.SGD]:
-        """SGD on a server's network, or a copy of it, with momentum kept between rounds."""
+    def learn(
+        self,
+        name: str,
+        module: nn.Module,
+        optimizer: OptimizerSpec,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        wrapped: Callable[[torch.optim.SGD], Any] = lambda sgd: sgd,
+    ) -> None:
+        """Train a server's network, or a copy of it, on batches of inputs and labels by SGD, with
+        momentum kept between rounds. Logs the mean loss, and the accuracy in percent, before each
+        step. wrapped: makes of the optimiser the one that takes the steps."""
         self._networks.clear()
         sgd = torch.optim.SGD(module.parameters(), **optimizer.model_dump())
         own = (f"{name}/momentum/{key}" for key, _ in self.modules[name].named_parameters())
         slots = dict(zip(own, module.parameters(), strict=True))
         for slot in slots.keys() & self.tensors.keys():
             sgd.state[slots[slot]]["momentum_buffer"] = self.tensors[slot]
-        yield sgd
+        stepper, sums = wrapped(sgd), torch.zeros(3, dtype=self.dtype, device=self.device)
+        for x, y in batches:
+            stepper.zero_grad(set_to_none=True)
+            logits = module(x)
+            loss = F.cross_entropy(logits, y)
+            loss.backward()
+            stepper.step()
+            hits = (logits.detach().argmax(1) == y).sum()
+            sums += torch.stack([loss.detach() * len(y), hits.to(loss), loss.new_tensor(len(y))])
         for slot, parameter in slots.items():
             if "momentum_buffer" in sgd.state[parameter] and optimizer.momentum:
                 self.tensors[slot] = sgd.state[parameter]["momentum_buffer"]
-
-    def log_fit(self, name: str, sums: Tensor) -> None:
-        """Log the mean loss and accuracy in percent, from the sums of `learn`."""
-        loss, hits, seen = sums.tolist()
-        self.log[f"{name}_loss"] = loss / max(seen, 1)
-        self.log[f"{name}_accuracy"] = 100 * hits / max(seen, 1)
+        total, right, seen = sums.tolist()
+        self.log[f"{name}_loss"] = total / max(seen, 1)
+        self.log[f"{name}_accuracy"] = 100 * right / max(seen, 1)
 
     @torch.no_grad()
     def accuracy(self, name: str, inputs: Tensor, labels: Tensor, training: bool = False) -> float:
@@ -196,43 +201,3 @@ def flat(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
 def under(flat: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors with a prefix in their flat name, by the rest of the name."""
     return {key[len(prefix) :]: value for key, value in flat.items() if key.startswith(prefix)}
-
-
-def learn(module: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Take one step of a classifier. Returns (3,): the sums of the batch's losses, hits and samples
-    before it."""
-    optimizer.zero_grad(set_to_none=True)
-    logits = module(x)
-    loss = F.cross_entropy(logits, y)
-    loss.backward()
-    optimizer.step()
-    hits = (logits.detach().argmax(1) == y).sum()
-    return torch.stack([loss.detach() * len(y), hits.to(loss), loss.new_tensor(len(y))])
-
-
-def fit_until_flat(
-    module: nn.Module,
-    batches: Sequence[tuple[Tensor, Tensor]],
-    spec: OptimizerSpec,
-    window: int,
-    threshold: float,
-) -> list[float]:
-    """Train a network with AdamW on the same batches until the losses of the last `window` batches
-    deviate by less than the threshold, or the schedule ends. Returns the batches' losses."""
-    parameters, decay = list(module.parameters()), spec.weight_decay
-    optimizer = torch.optim.AdamW(parameters, lr=spec.lr, weight_decay=decay, fused=True)
-    losses: list[float] = []
-    for epoch in range(1, (spec.cosine or 0) + 1):
-        optimizer.param_groups[0]["lr"] = spec.rate(epoch)
-        seen = []
-        for x, y in batches:
-            optimizer.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(module(x).logits, y)
-            loss.backward()
-            nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
-            seen.append(loss.detach())
-        losses += torch.stack(seen).tolist()
-        if len(losses) > window and np.std(losses[-window:]) < threshold:
-            break
-    return losses

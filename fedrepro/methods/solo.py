@@ -1,9 +1,6 @@
-from dataclasses import dataclass
-
 import fedrepro.methods.api as fl
 
 
-@dataclass(frozen=True)
 class SOLO(fl.Method):
     """Local training without any communication. The baseline of federated methods.
 

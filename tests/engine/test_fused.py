@@ -1,7 +1,7 @@
 """Stacked clients get the plain loop's numbers, clients at once its bits; its steps are torch's."""
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, get_args
 
 import numpy as np
@@ -98,7 +98,6 @@ def test_every_setting_equals_the_reference(setting):
     assert_engines_agree(**SETTINGS[setting])
 
 
-@dataclass(frozen=True)
 class Odd(Method):
     """What no paper here needs, but a file of somebody else's may hold: phases with their own
     optimisers, kept momenta, a part that no loss reaches, messages of different shapes."""

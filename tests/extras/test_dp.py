@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.base.protocol import OptimizerSpec
 from fedrepro.extras import dp
 from fedrepro.extras.dp import clipped, noise
 from tests import toys
@@ -54,13 +53,14 @@ def test_without_noise_a_private_step_is_sgds_of_clipped_gradients(monkeypatch, 
     pytest.importorskip("opacus")
     monkeypatch.setattr(dp, "noise_multiplier", lambda *_: 1e-12)
     monkeypatch.setattr(dp, "spent", lambda *_: 0.0)
-    run = toys.start("ADCOL", fields={"discriminator_hidden": ()}, batch_size=12, rounds=1)
+    fields = {"discriminator_hidden": (), "discriminator_lr": 0.1, "discriminator_momentum": 0.0}
+    fields |= {"discriminator_weight_decay": 0.0, "epsilon": 1.0, "clip": clip}
+    run = toys.start("ADCOL", fields=fields, batch_size=12, rounds=1)
     run.server.round = 1
     module = run.server.modules["discriminator"]
     w, b = copy.deepcopy(list(module.parameters()))
     x, y = torch.randn(12, 16, generator=stream()), torch.arange(12) % 3
-    how = {"optimizer": OptimizerSpec(lr=0.1), "epsilon": 1.0, "delta": 0.01, "clip": clip}
-    dp.fit(run.server, "discriminator", x, y, epochs=1, **how)
+    run.method.learn(run.server, x, y)
     error = (x @ w.T + b).softmax(1) - torch.eye(3)[y]
     each = torch.cat([error[:, :, None] * x[:, None], error[:, :, None]], dim=2).detach()
     norms = each.flatten(1).norm(dim=1)

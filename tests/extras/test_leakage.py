@@ -10,7 +10,6 @@ import torch
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.progress import Silent
-from fedrepro.base.rng import torch_stream
 from fedrepro.data.embeddings import Embedder
 from fedrepro.extras import clip
 from fedrepro.extras.leakage import invert, leakage, lower_bound, mutual_information, sent_pairs
@@ -93,28 +92,25 @@ def linear(weights: torch.Tensor) -> Embedder:
 
 
 TURNED = 2 * torch.eye(12) + torch.eye(12).roll(1, 0)  # invertible
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch_stream(seed, "figure")
+GREY = torch.full((2, 3, 2, 2), 0.5)
 
 
 def test_an_invertible_encoder_gives_the_image_away():
     """W = 2 I + a permutation: x = W^-1 p is the one image behind a prototype."""
     encoder = linear(TURNED)
     truth = torch.linspace(0.1, 0.9, 24).reshape(2, 3, 2, 2)
-    found = invert(encoder, encoder.images(truth), 2, 800, 0.01, generator())
+    found = invert(encoder, encoder.images(truth), GREY, 800)
     torch.testing.assert_close(found, truth, atol=1e-3, rtol=0)
     # A prototype of no image ends at the nearest one: pixels cannot leave [0, 1].
-    found = invert(linear(torch.eye(12)), torch.full((1, 12), 3.0), 2, 200, 0.01, generator())
+    found = invert(linear(torch.eye(12)), torch.full((1, 12), 3.0), GREY[:1], 200)
     assert torch.equal(found, torch.ones(1, 3, 2, 2))
 
 
 def test_a_search_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
     """Cut after 7 of 20 steps, and again after 12: the same bits as in one go."""
     monkeypatch.setattr(FileCheckpoint, "due", lambda self: True)
-    prototypes = torch.linspace(0.5, 2.5, 24).reshape(2, 12)
-    whole = invert(linear(TURNED), prototypes, 2, 20, 0.01, generator())
+    what = torch.linspace(0.5, 2.5, 24).reshape(2, 12), GREY, 20
+    whole = invert(linear(TURNED), *what)
     for last in (7, 12):
         calls = iter(range(last))
 
@@ -124,9 +120,9 @@ def test_a_search_goes_on_where_it_was_interrupted(tmp_path, monkeypatch):
 
         breaking = Embedder("linear", 12, "hash", cut)
         with pytest.raises(StopIteration):
-            invert(breaking, prototypes, 2, 20, 0.01, generator(), FileCheckpoint(tmp_path))
+            invert(breaking, *what, FileCheckpoint(tmp_path))
     assert FileCheckpoint(tmp_path).load()[1] == {"steps": 19}
-    again = invert(linear(TURNED), prototypes, 2, 20, 0.01, generator(), FileCheckpoint(tmp_path))
+    again = invert(linear(TURNED), *what, FileCheckpoint(tmp_path))
     assert torch.equal(again, whole)
 
 

@@ -1,6 +1,6 @@
 """Baselines: what each one sends and keeps. Their numbers are held to official codes in parity."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,7 +53,6 @@ def test_per_fedavg_may_adapt_in_one_step_of_one_batch():
     """Fallah et al., Eq. 3: w - alpha grad. Nine images are three batches, one of them read."""
     run = training("Per-FedAvg", toys.federation((9,)), adapt_steps=1, alpha=0.1)
 
-    @dataclass(frozen=True)
     class Quadratic(methods.get("Per-FedAvg")):
         def client_loss(self, model, batch, received):
             return {"half-square": 0.5 * sum((p**2).sum() for p in model.params.values())}

@@ -56,10 +56,6 @@ def of_clusters(z, labels, prototypes, owner, present):
     return losses.prototype_contrast(z, labels, prototypes, present, 0.1, owner)
 
 
-def of_means(z, reference):
-    return losses.mean_regulariser(z.mean(dim=0), reference.mean(dim=0))
-
-
 CASES = {
     "cross_entropy": (losses.cross_entropy, lambda batch: case(batch)[:2]),
     "kl_from_uniform": (losses.kl_from_uniform, features(1)),
@@ -73,7 +69,6 @@ CASES = {
     "fedpall_contrast/paper": (partial(losses.fedpall_contrast, reading="paper"), case),
     "prior_adjusted_cross_entropy": (losses.prior_adjusted_cross_entropy, shares),
     "distill_kl": (losses.distill_kl, features(2)),
-    "mean_regulariser": (of_means, features(2)),
 }
 OF_PROTOTYPES = [name for name in CASES if name.startswith(("prototype", "fedpall"))]
 

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
@@ -133,7 +133,6 @@ def test_a_wrong_name_or_value_is_one_clear_line(name, fields, said):
         methods.create(name, **fields)
 
 
-@dataclass(frozen=True)
 class Lazy(Method):
     name = "Lazy"
     reference = "nobody"
@@ -144,9 +143,8 @@ def test_a_cell_that_registers_a_method_may_run_twice(registry):
     assert methods.register(Lazy) is methods.register(Lazy) is methods.get("Lazy") is Lazy
 
 
-def made(decorated=True, **body):
-    made = type("Made", (Method,), {"__module__": "elsewhere", **body})
-    return dataclass(frozen=True)(made) if decorated else made
+def made(**body):
+    return type("Made", (Method,), {"__module__": "elsewhere", **body})
 
 
 NAMED = {"name": "Made", "reference": "nobody"}
@@ -158,7 +156,6 @@ NAMED = {"name": "Made", "reference": "nobody"}
         (int, "int is not a method; make it a subclass of Method"),
         (made(reference="nobody"), 'Made has no name; add name = "Made"'),
         (made(name="Made"), "Made has no reference"),
-        (made(decorated=False, **NAMED), r"Made is not a dataclass; write @dataclass"),
         (made(**NAMED, __annotations__={"w": float}, w=0.1), r"Made.w has no source; write hyper"),
         (made(**NAMED, clientloss=lambda *_: 0), "Made.clientloss is never called; write client_l"),
         (made(name="FedAvg", reference="n"), "'FedAvg' is taken by fedrepro.methods.fedavg.FedAvg"),

@@ -19,7 +19,6 @@ from fedrepro.records.fingerprint import fingerprint
 from tests.data.made import one_line
 
 HEAD = """
-from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar
 from fedrepro.methods.base import Method, hyper
@@ -35,7 +34,7 @@ WAYS = {
     "static": f"class Mine(Method):\n    @staticmethod\n    def w():\n        return 2.0\n{LOSS}self.w()",
     "class method": f"class Mine(Method):\n    @classmethod\n    def w(cls):\n        return 2.0\n{LOSS}0",
     "ClassVar": f"class Mine(Method):\n    W: ClassVar[float] = 2.0\n{LOSS}self.W",
-    "field": f"@dataclass(frozen=True)\nclass Mine(Method):\n    w: float = hyper(2.0, source='', later=True)\n{LOSS}self.w",
+    "field": f"class Mine(Method):\n    w: float = hyper(2.0, source='', later=True)\n{LOSS}self.w",
     "helper's helper": f"def v():\n    return 2.0\ndef w():\n    return v()\nclass Mine(Method):\n{LOSS}w()",
     "global": f"W = 2.0\nclass Mine(Method):\n{LOSS}W",
     "global in a container": f"W = {{'a': [2.0]}}\nclass Mine(Method):\n{LOSS}W['a']",
