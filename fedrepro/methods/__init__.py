@@ -102,7 +102,9 @@ def load(file: Path | str) -> list[type[Method]]:
         raise
     except Exception as error:  # the file may raise anything
         why = f"{type(error).__name__}: {one_line(error)}"
-        raise FedReproError(f"{file} cannot be run ({why}); correct it") from None
+        decorated = "attribute __setattr__" in why  # dataclass says only this
+        mend = "remove @dataclass, a Method is one already" if decorated else "correct it"
+        raise FedReproError(f"{file} cannot be run ({why}); {mend}") from None
     found = _methods_of(module)
     need(found, f"{file} defines no method; write a subclass of fedrepro.Method")
     return [register(method) for method in found]

@@ -145,7 +145,12 @@ def test_a_loaded_file_has_a_row_beside_the_papers(tmp_path):
 
 
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
-    for text, said in (("1 / 0", "ZeroDivisionError"), ("x = 1", "defines no method")):
+    twice = "import dataclasses, fedrepro\n@dataclasses.dataclass(frozen=True)\n"
+    for text, said in (
+        ("1 / 0", "ZeroDivisionError"),
+        ("x = 1", "defines no method"),
+        (f"{twice}class Mine(fedrepro.Method): ...", "remove @dataclass"),
+    ):
         (tmp_path / "bad.py").write_text(text)
         with pytest.raises(FedReproError, match=said):
             methods.load(tmp_path / "bad.py")
