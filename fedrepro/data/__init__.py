@@ -19,7 +19,7 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data import domains, folders, manifest
 from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, domain_names, load_domain
 from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
-from fedrepro.data.readers import plain
+from fedrepro.data.pictures import plain
 
 __all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "prepare", "status"]
 

@@ -18,7 +18,7 @@ from fedrepro.base.progress import counted
 from fedrepro.base.threads import free_threads, side_by_side
 from fedrepro.data.domains import ENCODERS, DomainArrays, cache_path, open_arrays, write_signed
 from fedrepro.data.manifest import data_root, hash_of, locate, verify
-from fedrepro.data.readers import check, reading
+from fedrepro.data.pictures import check, reading
 from fedrepro.data.transforms import normalise
 
 EMBEDDING_VERSION = 1  # raised whenever the embeddings of the same images change

@@ -15,7 +15,7 @@ from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
 from fedrepro.data.manifest import Root, data_root, locate
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
-from fedrepro.data.readers.official import read_list
+from fedrepro.data.readers import read_list
 from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
 
 Arrays = dict[str, DomainArrays]  # by domain

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need
-from fedrepro.data.readers import list_pictures, reading
+from fedrepro.data.pictures import list_pictures, reading
 
 DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"

@@ -11,7 +11,7 @@ import numpy as np
 from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.protocol import AllocationSpec
 from fedrepro.base.rng import numpy_stream
-from fedrepro.data.readers import Labels
+from fedrepro.data.pictures import Labels
 from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
 
 POOLED = "pooled"  # the name of all domains together under label skew

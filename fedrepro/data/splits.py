@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays
-from fedrepro.data.readers import Labels
+from fedrepro.data.pictures import Labels
 
 Indices = NDArray[np.int64]
 Sides = tuple[Indices, Indices]  # training and test images

@@ -12,7 +12,8 @@ import pytest
 from scipy.io import savemat
 
 from fedrepro.data.manifest import COLLECTIONS
-from fedrepro.data.readers import Decoded, files_in
+from fedrepro.data.pictures import files_in
+from fedrepro.data.readers import Decoded
 from tests.data.conftest import idx
 from tests.data.made import Members, one_line, pack, picture, put, read, refused
 
@@ -105,7 +106,7 @@ def test_mnistm_npz(tmp_path, monkeypatch):
     pickled = np.empty(2, dtype=object)
     np.savez(path, train_x=pickled, train_y=pickled, test_x=pickled, test_y=pickled)
     refused("cannot be read", path, "mnistm-npz", {"npz": path})
-    monkeypatch.setattr("fedrepro.data.readers.official.MAX_NPZ", 100)
+    monkeypatch.setattr("fedrepro.data.readers.MAX_NPZ", 100)
     refused("bytes long", path, "mnistm-npz", {"npz": path})
     refused("cannot be read", put(path, path.read_bytes()[:200]), "mnistm-npz", {"npz": path})
 
@@ -209,7 +210,7 @@ def test_hostile_names_links_devices_locked_and_huge_members_are_refused(tmp_pat
     content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of an encrypted member
     hostile(put(tmp_path / "locked.zip", bytes(content)), "or locked")
     for limit, value in (("MAX_ARCHIVE_BYTES", 10), ("MAX_MEMBERS", 0)):
-        monkeypatch.setattr(f"fedrepro.data.readers.{limit}", value)
+        monkeypatch.setattr(f"fedrepro.data.pictures.{limit}", value)
         hostile(tmp_path / "x.zip", "members or over 16 GiB")
         monkeypatch.undo()
 
@@ -232,7 +233,7 @@ def test_cut_archives_and_broken_altered_or_huge_pictures(tmp_path, monkeypatch,
         altered = bytearray(path.read_bytes())
         altered[altered.index(b"IDAT") + 6] ^= 1
         bad(member, put(path, bytes(altered)))
-    monkeypatch.setattr("fedrepro.data.readers.MAX_PIXELS", 63)
+    monkeypatch.setattr("fedrepro.data.pictures.MAX_PIXELS", 63)
     bad("too large a picture", pack(path, {member: picture(1)}))
 
 

@@ -1,44 +1,104 @@
-"""Readers of MNIST idx, USPS LIBSVM, SVHN mat, MNIST-M npz and CIFAR binary files; and of data sets
-released as pictures in class folders, on disk or in an archive."""
+"""Readers of the official files, registered by name: ReadSpec -> Decoded (images, labels, parts).
+MNIST idx, USPS LIBSVM, SVHN mat, MNIST-M npz and CIFAR binary files; and data sets released as
+pictures in class folders, on disk or in an archive."""
 
 import bz2
 import gzip
 import math
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedrepro.data.readers import (
+from fedrepro.data.pictures import (
     MAX_FILE_BYTES,
-    NO_PART,
-    PARTS,
-    TEST,
-    TRAIN,
-    VALIDATION,
-    Block,
-    Parts,
+    Images,
+    LabelOf,
+    Labels,
     Pictures,
-    ReadSpec,
     check,
-    check_labels,
     decode_image,
     decode_pictures,
     files_in,
     plain,
-    reader,
     reading,
     resize_stack,
     stack,
 )
 
-# Released as arrays. torchvision reads some of them too, but trusts the files' headers.
+READER_VERSION = 1  # raised whenever the arrays read from the same files change
+Parts = npt.NDArray[np.int8]
+TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
+PARTS = (("train", TRAIN), ("test", TEST))
 MAX_NPZ = 2**28  # 60,000 images of 32 x 32 in colour are 184 MB
 MAX_CIFAR = 160_000_000  # the longest member: 50,000 records of CIFAR-100
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """images uint8 (n, C, size, size), labels int64 (n,), part int8 (n,); see DomainArrays."""
+
+    images: Images
+    labels: Labels
+    part: Parts
+
+
+@dataclass(frozen=True)
+class ReadSpec:
+    """A reader's input: files by role, the image size, the domain's folder names, its classes and
+    their other spellings, and all classes of the release, in its order."""
+
+    domain: str
+    files: Mapping[str, Path]
+    size: int
+    folders: tuple[str, ...]
+    classes: tuple[str, ...]
+    spellings: Mapping[str, tuple[str, ...]]
+    all_classes: tuple[str, ...] = ()
+
+
+Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
+READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
+
+
+def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
+    """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
+    The names are part of the data's hash, so they stay."""
+
+    def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
+        READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
+        return blocks
+
+    return register
+
+
+def join(blocks: Iterable[Block]) -> Decoded:
+    """Blocks in order -> one Decoded; channels as above."""
+    images, labels, parts = zip(*blocks, strict=True)
+    channels = max(block.shape[1] for block in images)
+    whole = [np.broadcast_to(block, (len(block), channels, *block.shape[2:])) for block in images]
+    sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
+    part = np.concatenate(sized).astype(np.int8)
+    return Decoded(np.concatenate(whole), np.concatenate(labels), part)
+
+
+def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:
+    """Labels as int64 (n,). FedReproError unless n > 0 and all are whole, in 0..classes-1."""
+    check(raw.size > 0, path, "holds no images")
+    labels = raw.reshape(-1).astype(np.int64)
+    check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
+    low, high = labels.min(), labels.max()
+    fits = low >= 0 and high < classes
+    check(fits, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
+    return labels
+
+
+# Released as arrays. torchvision reads some of them too, but trusts the files' headers.
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -177,31 +237,30 @@ def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
         yield stack(decoded), labels, part
 
 
-def lookup(classes: Iterable[str], spec: ReadSpec) -> dict[str, int]:
-    """Every accepted spelling of a class folder (see `plain`) -> label."""
-    return {
+def label_of(spec: ReadSpec, classes: Sequence[str], folders: Iterable[str]) -> LabelOf:
+    """How to tell the label of ``.../<domain>/[images/]<class>/<file>``, in every accepted spelling
+    (see `plain`), among some classes; None for any other file."""
+    domain = {plain(folder) for folder in folders}
+    labels = {
         plain(spelling): label
         for label, name in enumerate(classes)
         for spelling in (name, *spec.spellings.get(name, ()))
     }
 
+    def found(parts: tuple[str, ...]) -> int | None:
+        above = list(parts[:-1])
+        label = labels.get(plain(above.pop())) if above else None
+        if above and above[-1].lower() == "images":
+            above.pop()
+        return label if above and plain(above[-1]) in domain else None
 
-def locate(parts: Sequence[str], folders: set[str], classes: dict[str, int]) -> int | None:
-    """The label of ``.../<domain>/[images/]<class>/<file>``; None for any other file."""
-    above = list(parts[:-1])
-    label = classes.get(plain(above.pop())) if above else None
-    if above and above[-1].lower() == "images":
-        above.pop()
-    return label if above and plain(above[-1]) in folders else None
+    return found
 
 
 def collect(spec: ReadSpec, where: Path, folders: Iterable[str]) -> Pictures:
     """The pictures of one domain, as from `decode_pictures`; none twice."""
-    names, classes = {plain(folder) for folder in folders}, lookup(spec.classes, spec)
-    if where.is_dir():
-        names = {plain(where.name)}
-    label_of = partial(locate, folders=names, classes=classes)
-    images, labels, keys = decode_pictures(where, label_of, spec.size, spec.domain)
+    label = label_of(spec, spec.classes, [where.name] if where.is_dir() else folders)
+    images, labels, keys = decode_pictures(where, label, spec.size, spec.domain)
     check(len(set(keys)) == len(keys), where, f"holds {spec.domain} twice")
     return images, labels, keys
 
@@ -219,14 +278,12 @@ def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
     if role not in spec.files:
         return set()
     path, keys = spec.files[role], set()
-    folders, kept = {plain(folder) for folder in spec.folders}, lookup(spec.classes, spec)
-    numbers = lookup(spec.all_classes or spec.classes, spec)
+    every = label_of(spec, spec.all_classes or spec.classes, spec.folders)
+    kept = label_of(spec, spec.classes, spec.folders)
     for name, label in read_list(path).items():
-        parts = name.split("/")
-        fits = locate(parts, folders, numbers) == label - first
-        check(fits, path, f"label {label} does not fit {name}")
-        own = locate(parts, folders, kept)
-        if own is not None:
+        parts = tuple(name.split("/"))
+        check(every(parts) == label - first, path, f"label {label} does not fit {name}")
+        if (own := kept(parts)) is not None:
             keys.add(f"{own}/{parts[-1]}")
     return keys
 
