@@ -162,14 +162,11 @@ def fetch(name: str, root: Path | str | None = None) -> str:
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
     folder, collection = manifest.data_root(root, create=True), collection_of(name)
-    full, wanted = collection.sources[0], dict[str, FileEntry]()
-    for entry in full.files:
-        if entry.mirrors:
-            wanted.setdefault(entry.role, entry)
-    if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
+    wanted = [entry for entry in collection.sources[0].files if entry.mirrors]
+    if not wanted:
         return _by_hand(name, folder)
     places = [folder / place for place in collection.places]
-    new = [e for e in wanted.values() if not any(_is_good(e, place, name) for place in places)]
+    new = [entry for entry in wanted if not any(_is_good(entry, place, name) for place in places)]
     for entry in new:
         _download(entry, places[0], name)
     return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
@@ -189,9 +186,7 @@ def _by_hand(name: str, root: Path) -> str:
     if row.hash in ("bad", "missing"):
         wrong = f"{row.note}. " if row.present else ""
         return f"{wrong}{manual} The data root is {root}."
-    if row.note:  # not the full release
-        return f"{row.source} present ({row.note}). {manual}"
-    return f"{row.source} present"
+    return f"{row.source} present" + (f" ({row.note}). {manual}" if row.note else "")
 
 
 def _download(entry: FileEntry, folder: Path, domain: str) -> None:

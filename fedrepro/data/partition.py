@@ -52,15 +52,13 @@ class Partition:
         for client in self.clients:
             digest.update(f"|{client.name}|{client.domain}".encode())
             for domain, indices in client.train:
-                digest.update(f"|{domain}|".encode())
-                update_with(digest, indices)
+                update_with(digest, indices, f"|{domain}|")
         mixed = {d: p for d, p in self.tests.items() if [source for source, _ in p] != [d]}
         for what, given in (("validation", self.validation), ("test", mixed)):
             for domain in sorted(given):
                 digest.update(f"|{what}|{domain}|".encode())
                 for source, indices in given[domain]:
-                    digest.update(b"" if source == domain else f"|{source}|".encode())
-                    update_with(digest, indices)
+                    update_with(digest, indices, "" if source == domain else f"|{source}|")
         return digest.hexdigest()
 
     def used(self, domain: str) -> Indices:
@@ -92,19 +90,14 @@ def make_partition(
     if spec.cut_tests:
         return partitioner.cut()
     clients: list[ClientShare] = getattr(partitioner, spec.rule)()
-    tests = {name: split.test for name, split in splits.items()}
     mend = f"every client needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
     for client in clients:
         left = f"allocation leaves client {client.name} {len(client)} image(s)"
         need(len(client) >= _SMALLEST_CLIENT, f"{left}; {mend}")
-    held = partitioner.aside or partitioner.left_over(clients)
-    if spec.rule == "mixed":
-        mixed = partitioner.mix(held, _MIX_VALIDATION)
-        some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
-        after = some, partitioner.mix(tests, _MIX_TEST)
-    else:
-        after = {d: ((d, i),) for d, i in held.items()}, {d: ((d, i),) for d, i in tests.items()}
-    return Partition(tuple(clients), *after, spec.model_dump_json())
+    held = partitioner.spread(partitioner.aside or partitioner.left_over(clients), _MIX_VALIDATION)
+    held = {name: pieces for name, pieces in held.items() if any(len(i) for _, i in pieces)}
+    tests = partitioner.spread({name: s.test for name, s in splits.items()}, _MIX_TEST)
+    return Partition(tuple(clients), held, tests, spec.model_dump_json())
 
 
 def _untested(split: Split, splits: Mapping[str, Split], shared: Mapping[str, Indices]) -> Split:
@@ -159,7 +152,7 @@ class _Partitioner:
             free = np.setdiff1d(split.train, taken((c.train for c in clients), name))
             drawn = self.stream(name, _VALIDATION).permutation(free)[: int(self.validation)]
             rest[name] = np.sort(drawn)
-        return {name: drawn for name, drawn in rest.items() if len(drawn)}
+        return rest
 
     def domain(self) -> list[ClientShare]:
         """One client per domain."""
@@ -197,13 +190,15 @@ class _Partitioner:
         need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
         need(several, f"{rule} two domains or more; use rule domain")
         own = {client.name: client.train[0][1] for client in self.domain()}
-        return [ClientShare(name, name, train) for name, train in self.mix(own, _MIX).items()]
+        return [ClientShare(name, name, train) for name, train in self.spread(own, _MIX).items()]
 
-    def mix(self, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
-        """Each domain's images without a random share ``ratio``, plus that share of the next's."""
+    def spread(self, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
+        """Each domain's images; under rule mixed without a random share ``ratio``, plus that share
+        of the next domain's."""
+        if self.spec.rule != "mixed":
+            return {name: ((name, part),) for name, part in parts.items()}
         kept, away, names = {}, {}, list(self.splits)
-        for name in names:
-            part = parts.get(name, np.empty(0, dtype=np.int64))
+        for name, part in parts.items():
             rng, chosen = self.stream(name, round), np.zeros(len(part), dtype=bool)
             for places in self._places(name, part):
                 count = math.floor((self.spec.ratio or 0.0) * len(places) + 1e-9)

@@ -153,7 +153,7 @@ def domain_key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
-def update_with(digest: "hashlib._Hash", indices: Indices) -> None:
-    """Add an index list to a hash, its length first, in one byte order on every machine."""
-    digest.update(f"{len(indices)}:".encode())
+def update_with(digest: "hashlib._Hash", indices: Indices, before: str = "") -> None:
+    """Add a word and an index list to a hash, its length first, in one byte order everywhere."""
+    digest.update(f"{before}{len(indices)}:".encode())
     digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())
