@@ -158,9 +158,8 @@ def write_signed(path: Path, arrays: Mapping[str, Any]) -> None:
     files.write(path, write, "free some space or set FEDREPRO_CACHE to a folder you may write to")
 
 
-@lru_cache
-def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
-    return files.is_whole(path)
+# Once for each file and process, while it does not change.
+_is_whole = lru_cache(lambda path, inode, changed, size: files.is_whole(path))
 
 
 def open_arrays(path: Path) -> dict[str, Any] | None:
@@ -206,13 +205,12 @@ def _counted(located: manifest.Located, decoded: Decoded) -> tuple[str, ...]:
     totals = tuple(np.bincount(decoded.part[decoded.part >= 0], minlength=3).tolist())
     has = f"{totals[0]} training and {totals[1]} test images"
     allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
-    fits = totals in (source.totals or [totals])
-    need(fits, f"{file}: {has}, expected {allowed}; {cut}")
-    further: list[str] = []
-    if source.about is not None and totals != source.about:
-        about = f"{source.about[0]} and {source.about[1]}"
-        further.append(f"{domain}: {has}, published about {about}")
+    need(totals in (source.totals or [totals]), f"{file}: {has}, expected {allowed}; {cut}")
+    further = []
+    if source.about not in (None, totals):
+        train, test, _ = source.about
+        further.append(f"{domain}: {has}, published about {train} and {test}")
     if entry.published not in (None, len(decoded.labels)):
-        seen = f"{len(decoded.labels):,} images, a paper counts {entry.published:,}"
-        further.append(f"{domain}: {seen}")
+        images = f"{len(decoded.labels):,} images"
+        further.append(f"{domain}: {images}, a paper counts {entry.published:,}")
     return tuple(further)

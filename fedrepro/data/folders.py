@@ -99,9 +99,7 @@ def _own() -> Iterator[None]:
 def _look(root: Path) -> Tree:
     _need(root.exists(), root, "does not exist", f"correct the path: {HOW}")
     _need(root.is_dir(), root, "is a file", f"name a folder: {HOW}")
-    found: dict[str, list[str]] = {}  # the class of each picture, by domain
-    for domain, *name in _entries(root := root.resolve()):
-        found.setdefault(domain, []).extend(name)
+    found = _classes(root := root.resolve())
     names, classes = sorted(found), sorted(set().union(*found.values()))
     for held, what in ((names, "domain"), (classes, "class")):
         said = f"holds {f'one {what}, {held[0]}' if held else f'no {what}'}"
@@ -116,9 +114,10 @@ def _look(root: Path) -> Tree:
     return Tree(root, tuple(classes), hashes, {domain: len(found[domain]) for domain in names})
 
 
-def _entries(root: Path) -> Iterator[tuple[str, ...]]:
-    """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files and
-    files next to the class folders are ignored; anything else is an error."""
+def _classes(root: Path) -> dict[str, list[str]]:
+    """The class of each picture in a tree, by domain. Hidden files and files next to the class
+    folders are ignored; anything else is an error."""
+    found: dict[str, list[str]] = {}
     try:
         paths = sorted(islice(root.rglob("*"), pictures.MAX_MEMBERS + 1))
     except OSError as error:
@@ -135,10 +134,11 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
             _need(inside, path, said, "put the files themselves there")
         if path.is_dir():
             _need(len(parts) < 3, path, "is a folder inside a class", f"move it: {HOW}")
-            yield parts[:1]
+            found.setdefault(parts[0], [])
         elif pictures.is_picture(path.name):
             _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
-            yield parts[:2]
+            found.setdefault(parts[0], []).append(parts[1])
         else:
             said = f"is not a picture ({', '.join(pictures.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")
+    return found

@@ -60,10 +60,7 @@ def hash_of(*key: Any) -> str:
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
-class _Entry(BaseModel, frozen=True, extra="forbid"): ...
-
-
-class FileEntry(_Entry):
+class FileEntry(BaseModel, frozen=True, extra="forbid"):
     """One file or folder. ``{domain}`` in a name is replaced by each folder name of the domain."""
 
     role: str
@@ -75,7 +72,7 @@ class FileEntry(_Entry):
     mirrors: tuple[str, ...] = ()
 
 
-class Source(_Entry):
+class Source(BaseModel, frozen=True, extra="forbid"):
     """One release of a domain: a reader and its files; several files of a role are alternatives.
     totals: allowed (train, test, validation) counts; about: published ones that are not certain,
     reported and not enforced; cut, deviations and subset: see DomainArrays."""
@@ -90,7 +87,7 @@ class Source(_Entry):
     subset: bool = False
 
 
-class DomainEntry(_Entry):
+class DomainEntry(BaseModel, frozen=True, extra="forbid"):
     """Folder names of a domain and its images per class, in the order of the classes.
     keep: its classes, a subset of its collection's by name, or the number of first ones.
     published: a paper's number of images, reported if ours differs and not enforced."""
@@ -101,7 +98,7 @@ class DomainEntry(_Entry):
     published: int | None = None
 
 
-class Collection(_Entry):
+class Collection(BaseModel, frozen=True, extra="forbid"):
     """Domains of images, or encoders, that are released together; how to get them by hand."""
 
     licence: str

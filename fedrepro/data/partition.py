@@ -1,6 +1,5 @@
 """How training images become clients' images: the rules of ``AllocationSpec``, with a hash."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.protocol import AllocationSpec
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.pictures import Labels
-from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
+from fedrepro.data.splits import Indices, Split, digest_of, divide, domain_key, parts
 
 POOLED = "pooled"  # the name of all domains together under label skew
 _SMALLEST_CLIENT = 2  # BatchNorm cannot train with fewer
@@ -48,18 +47,18 @@ class Partition:
     @property
     def hash(self) -> str:
         """sha256 over rule, clients, validation, and tests if mixed (else the split has them)."""
-        digest = hashlib.sha256(self.rule.encode())
+        told: list[str | Indices] = [self.rule]
         for client in self.clients:
-            digest.update(f"|{client.name}|{client.domain}".encode())
+            told.append(f"|{client.name}|{client.domain}")
             for domain, indices in client.train:
-                update_with(digest, indices, f"|{domain}|")
+                told += [f"|{domain}|", indices]
         mixed = {d: p for d, p in self.tests.items() if [source for source, _ in p] != [d]}
         for what, given in (("validation", self.validation), ("test", mixed)):
             for domain in sorted(given):
-                digest.update(f"|{what}|{domain}|".encode())
+                told.append(f"|{what}|{domain}|")
                 for source, indices in given[domain]:
-                    update_with(digest, indices, "" if source == domain else f"|{source}|")
-        return digest.hexdigest()
+                    told += ["" if source == domain else f"|{source}|", indices]
+        return digest_of(*told)
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain used for training, validation or test, ascending."""

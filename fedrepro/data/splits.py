@@ -32,11 +32,7 @@ class Split:
 
     @property
     def hash(self) -> str:
-        """sha256 over domain, rule and both index lists."""
-        digest = hashlib.sha256(f"{self.domain}|{self.rule}|".encode())
-        update_with(digest, self.train)
-        update_with(digest, self.test)
-        return digest.hexdigest()
+        return digest_of(f"{self.domain}|{self.rule}|", self.train, self.test)
 
 
 def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
@@ -153,7 +149,13 @@ def domain_key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
-def update_with(digest: "hashlib._Hash", indices: Indices, before: str = "") -> None:
-    """Add a word and an index list to a hash, its length first, in one byte order everywhere."""
-    digest.update(f"{before}{len(indices)}:".encode())
-    digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())
+def digest_of(*told: str | Indices) -> str:
+    """sha256 over words and index lists, each list's length first, the same on every machine."""
+    digest = hashlib.sha256()
+    for one in told:
+        if isinstance(one, str):
+            digest.update(one.encode())
+        else:
+            digest.update(f"{len(one)}:".encode())
+            digest.update(np.ascontiguousarray(one, dtype="<i8").tobytes())
+    return digest.hexdigest()

@@ -70,12 +70,17 @@ def shift(images: Tensor, by: Tensor) -> Tensor:
     """Move images (b, C, H, H) up and left by their own (b, 2) pixels; empty pixels are 0."""
     size = images.shape[-1]
     places = torch.arange(size, device=images.device)[:, None] + by[:, None, :]  # (b, H, 2)
-    inside = (places >= 0) & (places < size)
     rows, columns = places.clamp(0, size - 1).unbind(2)
     x = images.gather(2, rows[:, None, :, None].expand_as(images))
     x = x.gather(3, columns[:, None, None, :].expand_as(images))
-    seen = inside[:, :, None, 0] & inside[:, None, :, 1]
-    return x.masked_fill(~seen[:, None], 0)
+    return x.masked_fill(~_box(size, -by, size - by), 0)
+
+
+def _box(size: int, start: Tensor, end: Tensor) -> Tensor:
+    """Whether each pixel is from the corner `start` (b, 2) to before `end`: (b, 1, size, size)."""
+    places = torch.arange(size, device=start.device)[:, None]
+    within = (places >= start[:, None]) & (places < end[:, None])  # (b, H, 2)
+    return within[:, None, :, None, 0] & within[:, None, None, :, 1]
 
 
 def rectangles(n: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -101,10 +106,7 @@ def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
     first = fits.int().argmax(1)  # the first of several, as documented
     chosen = torch.take_along_dim(sides, first[:, None, None], 1)[:, 0] * fits.any(1)[:, None]
     start = (corners * (size - chosen + 1)).floor()  # (b, 2); a corner is less than 1
-    places = torch.arange(size, device=images.device)[:, None]
-    within = (places >= start[:, None]) & (places < (start + chosen)[:, None])  # (b, H, 2)
-    erased = within[:, :, None, 0] & within[:, None, :, 1]
-    return images.masked_fill(erased[:, None], 0)
+    return images.masked_fill(_box(size, start, start + chosen), 0)
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:
