@@ -36,10 +36,9 @@ NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it
 
 @dataclass(frozen=True)
 class DomainStatus:
-    """A row of ``fedrepro data status``: a domain or an encoder.
-    source: which of the manifest's was found; hash: unknown if none is published (the content is
-    checked); images: None if they can only be counted by reading; note: what is wrong, or the
-    source's deviations."""
+    """A row of ``fedrepro data status``: a domain or an encoder. source: the one found; hash:
+    unknown if none is published (the content is checked); images: None if only reading counts them;
+    note: what is wrong, or the source's deviations."""
 
     domain: str
     present: bool

@@ -1,6 +1,5 @@
 """The folders of data and of prepared arrays; the manifest of official files: which source of a
-domain is under a data root, and whether its files match. Hashes are remembered by (path, size,
-times)."""
+domain is under a data root, and whether its files match."""
 
 import hashlib
 import json

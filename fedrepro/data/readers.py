@@ -93,12 +93,22 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
     labels = raw.reshape(-1).astype(np.int64)
     check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
     low, high = labels.min(), labels.max()
-    fits = low >= 0 and high < classes
-    check(fits, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
+    check(0 <= low <= high < classes, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
     return labels
 
 
 # Released as arrays. torchvision reads some of them too, but trusts the files' headers.
+
+
+def released(
+    spec: ReadSpec, path: Path, images: npt.NDArray[Any], raw: npt.NDArray[Any], *shape: int
+) -> tuple[Images, Labels]:
+    """The images at the wanted size, and their labels. FedReproError unless the images are uint8,
+    (n, *shape), grey or with colours last, and have n labels."""
+    told = f"images are {images.dtype} {images.shape}, expected uint8 (n, *{shape})"
+    check(images.dtype == np.uint8 and images.shape[1:] == shape, path, told)
+    check(raw.size == len(images), path, f"{raw.size} labels for {len(images)} images")
+    return resize_stack(images, spec.size), check_labels(raw, len(spec.classes), path)
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -120,12 +130,9 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 def mnist(spec: ReadSpec) -> Iterator[Block]:
     """Four idx files; 28x28 grey, labels 0..9."""
     for name, part in PARTS:
-        path, label_path = spec.files[f"{name}-images"], spec.files[f"{name}-labels"]
-        images = read_idx(path, 3)
-        labels = check_labels(read_idx(label_path, 1), 10, label_path)
-        check(images.shape[1:] == (28, 28), path, f"images are {images.shape[1:]}, not 28x28")
-        check(len(images) == len(labels), label_path, f"{len(labels)} labels, {len(images)} images")
-        yield resize_stack(images, spec.size), labels, part
+        path = spec.files[f"{name}-images"]
+        images, labels = read_idx(path, 3), read_idx(spec.files[f"{name}-labels"], 1)
+        yield *released(spec, path, images, labels, 28, 28), part
 
 
 @reader("usps-libsvm")
@@ -141,12 +148,11 @@ def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
             check(len(text) <= MAX_FILE_BYTES, path, "unpacks to more than 64 MiB")
             check(text.endswith(b"\n"), path, "ends in the middle of a line")
             matrix, target = load_svmlight_file(BytesIO(text), n_features=16 * 16)
-        labels = check_labels(target - 1, 10, path)
         values = matrix.toarray().astype(np.float32).reshape(-1, 16, 16)
         low, high = values.min(), values.max()
         check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
         images = ((values + 1) / 2 * 255).astype(np.uint8)  # truncated as torchvision does
-        yield resize_stack(images, spec.size), labels, part
+        yield *released(spec, path, images, target - 1, 16, 16), part
 
 
 @reader("svhn")
@@ -159,15 +165,9 @@ def svhn(spec: ReadSpec) -> Iterator[Block]:
     for path, part in present:
         with reading(path):
             content = loadmat(str(path), variable_names=["X", "y"])
-            images, raw = np.asarray(content["X"]), np.asarray(content["y"])
-        fits = images.ndim == 4 and images.shape[:3] == (32, 32, 3) and images.dtype == np.uint8
-        check(fits, path, f"X is {images.dtype} {images.shape}, expected uint8 (32, 32, 3, n)")
-        count = images.shape[3]
-        fits = raw.size == count and raw.dtype.kind in "uif"
-        check(fits, path, f"y has {raw.size} labels for {count} images")
+            images, raw = np.moveaxis(content["X"], 3, 0), content["y"].astype(float)
         check(not ((raw == 10).any() and (raw == 0).any()), path, "labels hold both 0 and 10")
-        labels = check_labels(np.where(raw == 10, 0, raw), 10, path)
-        yield resize_stack(np.moveaxis(images, 3, 0), spec.size), labels, part
+        yield *released(spec, path, images, np.where(raw == 10, 0, raw), 32, 32, 3), part
 
 
 @reader("mnistm-npz")
@@ -180,10 +180,7 @@ def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
         arrays = {f.parts[-1]: np.load(BytesIO(f.read()), allow_pickle=False) for f in files}
         for name, part in PARTS:
             images, raw = arrays[f"{name}_x.npy"], arrays[f"{name}_y.npy"]
-            fits = images.dtype == np.uint8 and images.shape == (raw.size, 32, 32, 3)
-            check(fits, path, f"{name}_x is {images.dtype} {images.shape} for {raw.size} labels")
-            labels = check_labels(raw, 10, path)
-            yield resize_stack(images, spec.size), labels, part
+            yield *released(spec, path, images, raw, 32, 32, 3), part
 
 
 @reader("cifar10-binary", "cifar100-binary")
@@ -206,9 +203,8 @@ def cifar(spec: ReadSpec) -> Iterator[Block]:
         whole = len(members[name]) % length == 0
         check(whole, archive, f"a member is not made of {length}-byte records")
         rows = np.frombuffer(members[name], np.uint8).reshape(-1, length)
-        label = check_labels(rows[:, start - 1], len(spec.classes), archive)
         planes = rows[:, start:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        yield resize_stack(planes, spec.size), label, int(name == test)
+        yield *released(spec, archive, planes, rows[:, start - 1], 32, 32, 3), int(name == test)
 
 
 # Released as pictures in class folders, on disk or in an archive.
@@ -309,8 +305,7 @@ def class_folders(spec: ReadSpec) -> Iterator[Block]:
 
 @reader("domainnet-folders", "domainnet-zip")
 def domainnet(spec: ReadSpec) -> Iterator[Block]:
-    """DomainNet; a data set keeps some of its classes. Pictures in neither list, mostly duplicates,
-    have no part."""
+    """DomainNet, some of its classes. Pictures in neither list, mostly duplicates, have no part."""
     images, labels, keys = collect(spec, spec.files["images"], spec.folders)
     train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
     where = spec.files.get("test-list", spec.files["images"])

@@ -26,9 +26,11 @@ class Split:
     rule: str
 
     @property
-    def leaked(self) -> int:
-        """Test images that are training images too: none except with the leaky rules."""
-        return len(np.intersect1d(self.train, self.test))
+    def deviations(self) -> tuple[str, ...]:
+        """Whether test images are training images too: only with the leaky rules."""
+        leaked, tested = len(np.intersect1d(self.train, self.test)), len(self.test)
+        said = f"{self.domain}: {leaked:,} of {tested:,} test images are training images too"
+        return (said,) if leaked else ()
 
     @property
     def hash(self) -> str:

@@ -84,10 +84,9 @@ def _box(size: int, start: Tensor, end: Tensor) -> Tensor:
 
 
 def rectangles(n: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What to erase of each of n images, as torchvision's RandomErasing; a share of them is erased
-    at all. patches: float32 (n, 10 tries, 2), heights and widths as fractions of an image's side;
-    the first that fits is used. corners: float32 (n, 2), where between the top left (0) and the
-    bottom right (1) it is."""
+    """What to erase of a share of n images, as torchvision's RandomErasing. patches: float32 (n, 10
+    tries, 2), heights and widths as fractions of an image's side; the first that fits is used.
+    corners: float32 (n, 2), its place between the top left (0) and the bottom right (1)."""
     spared, tries = torch.rand(n, generator=generator) >= share, (n, 10)
     area = torch.empty(tries).uniform_(0.02, 0.33, generator=generator)
     logarithm = torch.empty(tries).uniform_(math.log(0.3), math.log(3.3), generator=generator)

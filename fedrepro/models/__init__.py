@@ -28,8 +28,7 @@ class Output(NamedTuple):
 class FLModel(nn.Module):
     """A classifier in three named parts, so that a method can choose which of them are sent.
     z = projection(encoder(x)) has ``feature_size`` values per image; logits = predictor(z).
-    A network without a projection head has ``nn.Identity`` there. ``memory_format``: its fastest
-    one."""
+    Without a projection head, ``nn.Identity`` is there. ``memory_format``: the fastest one."""
 
     def __init__(
         self,
