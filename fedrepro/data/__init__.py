@@ -109,8 +109,8 @@ def _status(name: str, root: Path) -> DomainStatus:
         state, note = ("bad" if here else "missing"), str(error)
     if state != "good" and (said := _pickled(name, root)):
         note = f"{note}{said}".removeprefix("; ")
-    path = next(iter(located.found.values()), None)
-    told, images = source.name if located.found else "", known if here else None
+    path = next(iter(located.files.values()), None)
+    told, images = source.name if located.files else "", known if here else None
     return DomainStatus(name, here, path, told, state, images, collection.licence, note)
 
 

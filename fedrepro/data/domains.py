@@ -18,7 +18,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need, one_of
 from fedrepro.data import folders, manifest
 from fedrepro.data.manifest import Root, cache_root, data_root, hash_of, locate, verify
-from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
+from fedrepro.data.readers import READER_VERSION, READERS, Decoded
 
 # MPFT's order, which decides the next domain when domains exchange images
 _MPFT = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
@@ -102,14 +102,11 @@ def load_domain(name: str, size: int, root: Root = None) -> DomainArrays:
 def _official(name: str, size: int, root: Root) -> DomainArrays:
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
-    source, collection = located.source, located.collection
+    source = located.source
     hash = hash_of(name, sorted(hashes.items()), source.reader, READER_VERSION, size)
-    kept, named = collection.classes_of(name), collection.domains[name].folders
-    spec = ReadSpec(
-        name, located.found, size, named, kept, collection.spellings, collection.classes
-    )
-    more = {"classes": kept, "cut": source.cut, "subset": source.subset}
-    arrays = _prepared(name, size, hash, partial(READERS[source.reader], spec), **more)
+    more = {"classes": located.classes, "cut": source.cut, "subset": source.subset}
+    read = partial(READERS[source.reader], located, size)
+    arrays = _prepared(name, size, hash, read, **more)
     return replace(arrays, deviations=source.deviations + _counted(located, arrays))
 
 
@@ -195,9 +192,9 @@ def generator() -> Any:
 def _counted(located: manifest.Located, decoded: Decoded) -> tuple[str, ...]:
     """Compare a source's counts with the manifest's. A difference is an error if the manifest's
     counts are certain, else a deviation."""
-    domain, source, collection = located.domain, located.source, located.collection
-    entry, classes = collection.domains[domain], collection.classes_of(domain)
-    file = next(iter(located.found.values()))
+    domain, source, classes = located.domain, located.source, located.classes
+    entry = located.collection.domains[domain]
+    file = next(iter(located.files.values()))
     cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
     for name, have, want in zip(classes, found, entry.counts or found, strict=True):

@@ -71,7 +71,7 @@ def load_weights(
     FedReproError: it is missing, truncated or changed."""
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
-    path = located.found["weights"]
+    path = located.files["weights"]
     with reading(path):
         tensors = torch.load(path, map_location="cpu", weights_only=True)
         fits = all(isinstance(value, Tensor) for value in tensors.values())

@@ -183,7 +183,7 @@ def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:
     both domains, images are of one original if they are equal pixel by pixel."""
     if not {"mnist", "mnistm"} <= arrays.keys():
         return {d: np.array([hash(one.tobytes()) for one in a.images]) for d, a in arrays.items()}
-    mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found
+    mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).files
     if "npz" in found:
         with np.load(found["npz"], allow_pickle=False) as archive:
             train, test = archive["train_index"], archive["test_index"]

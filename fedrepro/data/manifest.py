@@ -125,9 +125,17 @@ class Located:
     collection: Collection
     source: Source
     root: Path
-    found: dict[str, Path]
+    files: dict[str, Path]
     entries: dict[str, FileEntry]
     missing: tuple[FileEntry, ...]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.collection.domains[self.domain].folders
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.collection.classes_of(self.domain)
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
@@ -174,7 +182,7 @@ def locate(domain: str, root: Path) -> Located:
     collection = collection_of(domain)
     found = [_search(collection, domain, source, root) for source in collection.sources]
     # max keeps the first of equals, so that with nothing present the full release is named
-    return max(found, key=lambda one: len(one.found) if one.missing else 1000)
+    return max(found, key=lambda one: len(one.files) if one.missing else 1000)
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
@@ -219,14 +227,14 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
     FedReproError: a missing, truncated or changed file."""
     domain = located.domain
     if located.missing:
-        entry, folder = located.missing[0], located.collection.domains[domain].folders[0]
-        name = entry.names[0].replace("{domain}", folder) + "/" * entry.folder
+        entry = located.missing[0]
+        name = entry.names[0].replace("{domain}", located.folders[0]) + "/" * entry.folder
         expected = f"expected hash {entry.hash or 'not published'}"
         raise FedReproError(
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )
-    entries, found = located.entries, located.found.items()
-    checked = {role: verify_file(entries[role], path, domain) for role, path in found}
+    entries, files = located.entries, located.files.items()
+    checked = {role: verify_file(entries[role], path, domain) for role, path in files}
     good = all(state == "good" for _, state in checked.values())
     return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

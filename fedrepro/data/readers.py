@@ -1,4 +1,4 @@
-"""Readers of the official files, registered by name: ReadSpec -> Decoded (images, labels, parts).
+"""Readers of the official files, registered by name: located files -> images, labels, parts.
 MNIST idx, USPS LIBSVM, SVHN mat, MNIST-M npz and CIFAR binary files; and data sets released as
 pictures in class folders, on disk or in an archive."""
 
@@ -6,7 +6,7 @@ import bz2
 import gzip
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedrepro.data.manifest import Located
 from fedrepro.data.pictures import (
     MAX_FILE_BYTES,
     Images,
@@ -48,30 +49,17 @@ class Decoded:
     part: Parts
 
 
-@dataclass(frozen=True)
-class ReadSpec:
-    """A reader's input: files by role, the image size, the domain's folder names, its classes and
-    their other spellings, and all classes of the release, in its order."""
-
-    domain: str
-    files: Mapping[str, Path]
-    size: int
-    folders: tuple[str, ...]
-    classes: tuple[str, ...]
-    spellings: Mapping[str, tuple[str, ...]]
-    all_classes: tuple[str, ...] = ()
-
-
 Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
-READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
+Blocks = Callable[[Located, int], Iterator[Block]]  # from the files and the size of images
+READERS: dict[str, Callable[[Located, int], Decoded]] = {}
 
 
-def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
-    """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
+def reader(*names: str) -> Callable[[Blocks], Blocks]:
+    """Register a generator of a domain's images, block by block, as a reader.
     The names are part of the data's hash, so they stay."""
 
-    def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
-        READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
+    def register(blocks: Blocks) -> Blocks:
+        READERS.update(dict.fromkeys(names, lambda at, size: join(blocks(at, size))))
         return blocks
 
     return register
@@ -101,14 +89,14 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
 
 
 def released(
-    spec: ReadSpec, path: Path, images: npt.NDArray[Any], raw: npt.NDArray[Any], *shape: int
+    at: Located, size: int, path: Path, images: npt.NDArray[Any], raw: npt.NDArray[Any], *shape: int
 ) -> tuple[Images, Labels]:
     """The images at the wanted size, and their labels. FedReproError unless the images are uint8,
     (n, *shape), grey or with colours last, and have n labels."""
     told = f"images are {images.dtype} {images.shape}, expected uint8 (n, *{shape})"
     check(images.dtype == np.uint8 and images.shape[1:] == shape, path, told)
     check(raw.size == len(images), path, f"{raw.size} labels for {len(images)} images")
-    return resize_stack(images, spec.size), check_labels(raw, len(spec.classes), path)
+    return resize_stack(images, size), check_labels(raw, len(at.classes), path)
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -127,21 +115,21 @@ def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
 
 
 @reader("mnist")
-def mnist(spec: ReadSpec) -> Iterator[Block]:
+def mnist(at: Located, size: int) -> Iterator[Block]:
     """Four idx files; 28x28 grey, labels 0..9."""
     for name, part in PARTS:
-        path = spec.files[f"{name}-images"]
-        images, labels = read_idx(path, 3), read_idx(spec.files[f"{name}-labels"], 1)
-        yield *released(spec, path, images, labels, 28, 28), part
+        path = at.files[f"{name}-images"]
+        images, labels = read_idx(path, 3), read_idx(at.files[f"{name}-labels"], 1)
+        yield *released(at, size, path, images, labels, 28, 28), part
 
 
 @reader("usps-libsvm")
-def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
+def usps_libsvm(at: Located, size: int) -> Iterator[Block]:
     """bzip2 LIBSVM texts: labels 1..10 are the digits 0..9, 256 values in [-1, 1] per line."""
     from sklearn.datasets import load_svmlight_file  # costs a second to import
 
     for name, part in PARTS:
-        path = spec.files[name]
+        path = at.files[name]
         with reading(path):
             with bz2.open(path) as file:
                 text = file.read(MAX_FILE_BYTES + 1)
@@ -152,42 +140,42 @@ def usps_libsvm(spec: ReadSpec) -> Iterator[Block]:
         low, high = values.min(), values.max()
         check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
         images = ((values + 1) / 2 * 255).astype(np.uint8)  # truncated as torchvision does
-        yield *released(spec, path, images, target - 1, 16, 16), part
+        yield *released(at, size, path, images, target - 1, 16, 16), part
 
 
 @reader("svhn")
-def svhn(spec: ReadSpec) -> Iterator[Block]:
+def svhn(at: Located, size: int) -> Iterator[Block]:
     """Cropped-digits .mat files, train and test or test alone: X uint8 (32, 32, 3, n), y (n, 1).
     SVHN writes the digit 0 as 10; SynthDigits files have either. A file with both is refused."""
     from scipy.io import loadmat
 
-    present = [(spec.files[name], part) for name, part in PARTS if name in spec.files]
+    present = [(at.files[name], part) for name, part in PARTS if name in at.files]
     for path, part in present:
         with reading(path):
             content = loadmat(str(path), variable_names=["X", "y"])
             images, raw = np.moveaxis(content["X"], 3, 0), content["y"].astype(float)
         check(not ((raw == 10).any() and (raw == 0).any()), path, "labels hold both 0 and 10")
-        yield *released(spec, path, images, np.where(raw == 10, 0, raw), 32, 32, 3), part
+        yield *released(at, size, path, images, np.where(raw == 10, 0, raw), 32, 32, 3), part
 
 
 @reader("mnistm-npz")
-def mnistm_npz(spec: ReadSpec) -> Iterator[Block]:
+def mnistm_npz(at: Located, size: int) -> Iterator[Block]:
     """train_x, train_y, test_x, test_y; 32x32 colour, labels 0..9."""
-    path = spec.files["npz"]
+    path = at.files["npz"]
     with reading(path):
         names = {f"{name}_{kind}.npy" for name, _ in PARTS for kind in "xy"}
         files = files_in(path, names.__contains__, MAX_NPZ)
         arrays = {f.parts[-1]: np.load(BytesIO(f.read()), allow_pickle=False) for f in files}
         for name, part in PARTS:
             images, raw = arrays[f"{name}_x.npy"], arrays[f"{name}_y.npy"]
-            yield *released(spec, path, images, raw, 32, 32, 3), part
+            yield *released(at, size, path, images, raw, 32, 32, 3), part
 
 
 @reader("cifar10-binary", "cifar100-binary")
-def cifar(spec: ReadSpec) -> Iterator[Block]:
+def cifar(at: Located, size: int) -> Iterator[Block]:
     """Records: a label (CIFAR-100 has a coarse one before it), then red, green and blue planes, row
     by row. These official archives cannot run code."""
-    archive, ten = spec.files["archive"], len(spec.classes) == 10
+    archive, ten = at.files["archive"], len(at.classes) == 10
     train = [f"data_batch_{i}.bin" for i in range(1, 6)] if ten else ["train.bin"]
     test = "test_batch.bin" if ten else "test.bin"
     names = "batches.meta.txt" if ten else "fine_label_names.txt"
@@ -198,13 +186,13 @@ def cifar(spec: ReadSpec) -> Iterator[Block]:
     missing = sorted(wanted - set(members))
     check(not missing, archive, f"has no member {', '.join(missing)}")
     told = tuple(members[names].decode("utf-8", "replace").split())
-    check(told == spec.classes, archive, f"{names} lists other classes than expected")
+    check(told == at.classes, archive, f"{names} lists other classes than expected")
     for name in (*train, test):
         whole = len(members[name]) % length == 0
         check(whole, archive, f"a member is not made of {length}-byte records")
         rows = np.frombuffer(members[name], np.uint8).reshape(-1, length)
         planes = rows[:, start:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        yield *released(spec, archive, planes, rows[:, start - 1], 32, 32, 3), int(name == test)
+        yield *released(at, size, archive, planes, rows[:, start - 1], 32, 32, 3), int(name == test)
 
 
 # Released as pictures in class folders, on disk or in an archive.
@@ -220,27 +208,27 @@ def read_list(path: Path) -> dict[str, int]:
 
 
 @reader("mnistm-folders")
-def mnistm_folders(spec: ReadSpec) -> Iterator[Block]:
+def mnistm_folders(at: Located, size: int) -> Iterator[Block]:
     """mnist_m_train/ and mnist_m_test/, ordered and labelled by their list files."""
     for name, part in PARTS:
-        folder, listing = spec.files[name], spec.files[f"{name}-labels"]
+        folder, listing = at.files[name], at.files[f"{name}-labels"]
         rows = read_list(listing)
         pictures = {file.parts[-1]: file for file in files_in(folder)}
         odd = sorted(rows.keys() ^ pictures.keys())
         check(not odd, folder, f"{len(odd)} pictures are only here or in {listing.name}: {odd[:1]}")
         labels = check_labels(np.array([*rows.values()]), 10, listing)
-        decoded = (decode_image(pictures[f].read(), pictures[f].name, spec.size) for f in rows)
+        decoded = (decode_image(pictures[f].read(), pictures[f].name, size) for f in rows)
         yield stack(decoded), labels, part
 
 
-def label_of(spec: ReadSpec, classes: Sequence[str], folders: Iterable[str]) -> LabelOf:
+def label_of(at: Located, classes: Sequence[str], folders: Iterable[str]) -> LabelOf:
     """How to tell the label of ``.../<domain>/[images/]<class>/<file>``, in every accepted spelling
     (see `plain`), among some classes; None for any other file."""
     domain = {plain(folder) for folder in folders}
     labels = {
         plain(spelling): label
         for label, name in enumerate(classes)
-        for spelling in (name, *spec.spellings.get(name, ()))
+        for spelling in (name, *at.collection.spellings.get(name, ()))
     }
 
     def found(parts: tuple[str, ...]) -> int | None:
@@ -253,29 +241,29 @@ def label_of(spec: ReadSpec, classes: Sequence[str], folders: Iterable[str]) -> 
     return found
 
 
-def collect(spec: ReadSpec, where: Path, folders: Iterable[str]) -> Pictures:
+def collect(at: Located, size: int, where: Path, folders: Iterable[str]) -> Pictures:
     """The pictures of one domain, as from `decode_pictures`; none twice."""
-    label = label_of(spec, spec.classes, [where.name] if where.is_dir() else folders)
-    images, labels, keys = decode_pictures(where, label, spec.size, spec.domain)
-    check(len(set(keys)) == len(keys), where, f"holds {spec.domain} twice")
+    label = label_of(at, at.classes, [where.name] if where.is_dir() else folders)
+    images, labels, keys = decode_pictures(where, label, size, at.domain)
+    check(len(set(keys)) == len(keys), where, f"holds {at.domain} twice")
     return images, labels, keys
 
 
 @reader("digit-folders", "cifar-jpeg-tar")
-def part_folders(spec: ReadSpec) -> Iterator[Block]:
+def part_folders(at: Located, size: int) -> Iterator[Block]:
     """``<class>/<file>`` in a train and a test folder (SYN), or both in one archive (CIFAR-10)."""
     for name, part in PARTS:
-        where = spec.files.get("archive") or spec.files[name]
-        yield *collect(spec, where, [name])[:2], part
+        where = at.files.get("archive") or at.files[name]
+        yield *collect(at, size, where, [name])[:2], part
 
 
-def _listed(spec: ReadSpec, role: str, first: int) -> set[str]:
+def _listed(at: Located, role: str, first: int) -> set[str]:
     """The keys of a list's pictures of the kept classes. Its labels number all classes."""
-    if role not in spec.files:
+    if role not in at.files:
         return set()
-    path, keys = spec.files[role], set()
-    every = label_of(spec, spec.all_classes or spec.classes, spec.folders)
-    kept = label_of(spec, spec.classes, spec.folders)
+    path, keys = at.files[role], set()
+    every = label_of(at, at.collection.classes, at.folders)
+    kept = label_of(at, at.classes, at.folders)
     for name, label in read_list(path).items():
         parts = tuple(name.split("/"))
         check(every(parts) == label - first, path, f"label {label} does not fit {name}")
@@ -290,13 +278,13 @@ def _parts(keys: list[str], lists: dict[int, set[str]]) -> Parts:
 
 
 @reader("class-folders", "class-tar")
-def class_folders(spec: ReadSpec) -> Iterator[Block]:
+def class_folders(at: Located, size: int) -> Iterator[Block]:
     """Office-Caltech-10 and PACS, with parts from the official lists if they are present. PACS's
     test list names the whole domain, so it is only compared with train and crossval."""
-    images, labels, keys = collect(spec, spec.files["images"], spec.folders)
-    train, held, both = (_listed(spec, f"{r}-list", 1) for r in ("train", "crossval", "test"))
+    images, labels, keys = collect(at, size, at.files["images"], at.folders)
+    train, held, both = (_listed(at, f"{r}-list", 1) for r in ("train", "crossval", "test"))
     if both:
-        path = spec.files["test-list"]
+        path = at.files["test-list"]
         check(not train & held, path, "the train and crossval lists share files")
         check(train | held == both, path, "is not the train and crossval lists together")
         check(both == set(keys), path, f"does not name the {len(keys)} pictures that are here")
@@ -304,12 +292,12 @@ def class_folders(spec: ReadSpec) -> Iterator[Block]:
 
 
 @reader("domainnet-folders", "domainnet-zip")
-def domainnet(spec: ReadSpec) -> Iterator[Block]:
+def domainnet(at: Located, size: int) -> Iterator[Block]:
     """DomainNet, some of its classes. Pictures in neither list, mostly duplicates, have no part."""
-    images, labels, keys = collect(spec, spec.files["images"], spec.folders)
-    train, test = (_listed(spec, f"{name}-list", 0) for name, _ in PARTS)
-    where = spec.files.get("test-list", spec.files["images"])
+    images, labels, keys = collect(at, size, at.files["images"], at.folders)
+    train, test = (_listed(at, f"{name}-list", 0) for name, _ in PARTS)
+    where = at.files.get("test-list", at.files["images"])
     check(not train & test, where, "names pictures of the other list too")
     missing = sorted((train | test) - set(keys))
-    check(not missing, spec.files["images"], f"lacks {len(missing)} listed pictures: {missing[:1]}")
+    check(not missing, at.files["images"], f"lacks {len(missing)} listed pictures: {missing[:1]}")
     yield images, labels, _parts(keys, {TRAIN: train, TEST: test})

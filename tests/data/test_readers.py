@@ -133,9 +133,9 @@ def cifar(name: str) -> Members:
 
 def test_cifar_records(tmp_path):
     for name, batches in (("cifar100", 1), ("cifar10", 5)):
-        classes = COLLECTIONS[name].classes
+        known = COLLECTIONS[name], name
         path = pack(tmp_path / "c.tar.gz", cifar(name))
-        found = read(f"{name}-binary", 32, {"archive": path}, classes=classes)
+        found = read(f"{name}-binary", 32, {"archive": path}, *known)
         assert found.labels.tolist() == [y for i in range(batches) for y in (i, 9)] + [3]
         assert found.part.tolist() == [0] * 2 * batches + [1]
         assert found.images[-1, :, 31, 31].tolist() == [100, 101, 102]
@@ -149,12 +149,11 @@ def test_cifar_records(tmp_path):
         members = cifar("cifar10")
         content = members.pop(member)
         path = pack(tmp_path / "c.tar.gz", members | ({member: change(content)} if change else {}))
-        refused(message, path, "cifar10-binary", {"archive": path}, classes=classes)
+        refused(message, path, "cifar10-binary", {"archive": path}, *known)
 
 
 def office(path: Path) -> Decoded:
-    known = {"folders": OFFICE.domains["caltech"].folders, "classes": OFFICE.classes}
-    return read("class-tar", 8, {"images": path}, spellings=OFFICE.spellings, **known)
+    return read("class-tar", 8, {"images": path}, OFFICE, "caltech")
 
 
 @pytest.mark.parametrize("images", ["", "images/"])
@@ -177,7 +176,7 @@ def test_folder_tar_and_zip_agree_in_every_spelling(tmp_path, spelling, images):
 
 
 def test_all_grey_stays_grey_and_an_empty_folder_is_refused(tmp_path):
-    with one_line("holds no pictures of made"):
+    with one_line("holds no pictures of caltech"):
         office(pack(tmp_path / "x.zip", {"caltech/ruler/a.png": picture(5)}))
     put(tmp_path / "caltech/bike/a.png", picture(5, "L"))
     assert office(tmp_path / "caltech").images.shape == (1, 1, 8, 8)
@@ -314,8 +313,7 @@ def net(tmp_path: Path, domain: str = "clipart-10", **lists: str) -> Decoded:
     pack(files["images"], {name: picture(20 * value) for name, value in PICTURES.items()})
     for name, text in lists.items():
         files[f"{name}-list"] = put(tmp_path / f"clipart_{name}.txt", text.encode())
-    known = {"folders": ("clipart",), "classes": NET.classes_of(domain)}
-    return read("domainnet-zip", 8, files, **known, all_classes=NET.classes)
+    return read("domainnet-zip", 8, files, NET, domain)
 
 
 def test_domainnet_keeps_its_classes_and_its_lists_give_parts(tmp_path):
