@@ -172,8 +172,7 @@ def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split]
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None
-    seed, validation = spec.split_seed, spec.validation
-    return arrays, splits, make_partition(splits, labels, spec.allocation, seed, validation, shared)
+    return arrays, splits, make_partition(splits, labels, spec, shared)
 
 
 def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:

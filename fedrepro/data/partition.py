@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from fedrepro.base.errors import FedReproError, need
-from fedrepro.base.protocol import AllocationSpec
+from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.pictures import Labels
 from fedrepro.data.splits import Indices, Split, digest_of, divide, domain_key, parts
@@ -62,7 +62,11 @@ class Partition:
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain used for training, validation or test, ascending."""
-        given = [*(c.train for c in self.clients), *self.validation.values(), *self.tests.values()]
+        given = [
+            *(c.train for c in self.clients),
+            *self.validation.values(),
+            *self.tests.values(),
+        ]
         return np.unique(taken(given, domain))
 
 
@@ -75,24 +79,23 @@ def taken(given: Iterable[Pieces], domain: str) -> Indices:
 def make_partition(
     splits: Mapping[str, Split],
     labels: Mapping[str, Labels],
-    spec: AllocationSpec,
-    seed: int,
-    validation: int | float,
+    spec: DataSpec,
     shared: Mapping[str, Indices] | None = None,
 ) -> Partition:
     """Divide all splits' training images among clients, none twice except with ``cut_tests``.
-    labels: per domain, of all its images. validation: as in DataSpec. shared: for ``disjoint``, by
-    domain the number of each image's original. FedReproError: an impossible specification."""
-    if spec.disjoint and shared:
+    labels: per domain, of all its images. shared: for ``disjoint``, by domain the number of each
+    image's original. FedReproError: an impossible specification."""
+    rule = spec.allocation
+    if rule.disjoint and shared:
         tested = np.concatenate([numbers[splits[name].test] for name, numbers in shared.items()])
         for name, numbers in shared.items():
             train = splits[name].train
             train = train[~np.isin(numbers[train], tested)]
             splits = {**splits, name: replace(splits[name], train=train)}
-    domains = [_Domain(n, s, labels[n], spec, seed, validation) for n, s in splits.items()]
-    if spec.cut_tests:
+    domains = [_Domain(n, s, labels[n], spec, rule) for n, s in splits.items()]
+    if rule.cut_tests:
         return _cut(domains, spec)
-    clients = _skewed(domains) if spec.rule == "dirichlet" else _apart(domains, spec)
+    clients = _skewed(domains, spec) if rule.rule == "dirichlet" else _apart(domains, rule)
     mend = f"every client needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
     for client in clients:
         left = f"allocation leaves client {client.name} {len(client)} image(s)"
@@ -100,32 +103,32 @@ def make_partition(
     held = _spread(domains, [domain.held(clients) for domain in domains], _MIX_VALIDATION)
     held = {name: pieces for name, pieces in held.items() if any(len(i) for _, i in pieces)}
     tests = _spread(domains, [domain.split.test for domain in domains], _MIX_TEST)
-    return Partition(tuple(clients), held, tests, spec.model_dump_json())
+    return Partition(tuple(clients), held, tests, rule.model_dump_json())
 
 
 @dataclass(frozen=True, eq=False)
 class _Domain:
-    """A domain's split and labels, and the other inputs of `make_partition`."""
+    """A domain's split and labels, and what is specified for all."""
 
     name: str
     split: Split
     labels: Labels
+    data: DataSpec
     spec: AllocationSpec
-    seed: int
-    validation: int | float
 
     def stream(self, round: int) -> np.random.Generator:
         """The domain's own random stream for one kind of draw."""
-        return numpy_stream(self.seed, "allocation", domain_key(self.name), round)
+        return numpy_stream(self.data.split_seed, "allocation", domain_key(self.name), round)
 
     @cached_property
     def aside(self) -> Indices:
         """The share of the training images kept for validation; none if it is a count."""
-        if not isinstance(share := self.validation, float) or share == 0:
+        if not isinstance(share := self.data.validation, float) or share == 0:
             return np.empty(0, dtype=np.int64)
         said = f"validation = {share}: a share is between 0 and 1; a count has no point"
         need(0 < share < 1, said)
-        return np.sort(divide(self.name, self.split.train, self.labels, share, self.seed)[1])
+        seed = self.data.split_seed
+        return np.sort(divide(self.name, self.split.train, self.labels, share, seed)[1])
 
     @cached_property
     def order(self) -> Indices:
@@ -135,10 +138,10 @@ class _Domain:
 
     def held(self, clients: Iterable[ClientShare]) -> Indices:
         """The validation images: those set aside, or up to a number of those that no client has."""
-        if isinstance(self.validation, float):
+        if isinstance(self.data.validation, float):
             return self.aside
         free = np.setdiff1d(self.split.train, taken((c.train for c in clients), self.name))
-        return np.sort(self.stream(_VALIDATION).permutation(free)[: self.validation])
+        return np.sort(self.stream(_VALIDATION).permutation(free)[: self.data.validation])
 
     def places(self, indices: Indices) -> list[Indices]:
         """Groups of positions in some images that are divided together: all, or by class."""
@@ -231,10 +234,10 @@ def _spread(domains: list[_Domain], parts: list[Indices], round: int) -> dict[st
     return {name: ((name, kept), other) for name, (kept, _), other in following}
 
 
-def _skewed(domains: list[_Domain]) -> list[ClientShare]:
+def _skewed(domains: list[_Domain], data: DataSpec) -> list[ClientShare]:
     """Label skew (ADCOL B.8), all domains pooled: for each class k, p_k ~ Dir_N(alpha), client j
     gets the share p_kj. A draw that leaves a client fewer than two images is repeated."""
-    spec, seed, rule = domains[0].spec, domains[0].seed, "allocation rule dirichlet"
+    spec, seed, rule = data.allocation, data.split_seed, "allocation rule dirichlet"
     alpha, count = spec.alpha or 0.0, spec.count or 0
     need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
     for name in ("by_class", "every_class", "remainder"):
@@ -277,12 +280,12 @@ def _cut_members(members: list[Indices], spec: AllocationSpec, seed: int) -> lis
     return cut
 
 
-def _cut(domains: list[_Domain], spec: AllocationSpec) -> Partition:
+def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
     """Training and test images of each domain in parts; each part is a client and a domain."""
     clients: list[ClientShare] = []
     held: dict[str, Pieces] = {}
     tests: dict[str, Pieces] = {}
-    share, seed = domains[0].validation, domains[0].seed
+    spec, share, seed = data.allocation, data.validation, data.split_seed
     fits = spec.rule == "table" and isinstance(share, float)
     need(fits, "cut_tests needs rule table and a share of images for validation")
     for domain in (one for one in domains if spec.clients.get(one.name)):
