@@ -63,9 +63,9 @@ def status(names: Sequence[str] = (), root: Path | str | None = None) -> list[Do
 def _pickled(name: str, root: Path) -> str:
     """What to say of a domain's files as FedBN hands them out, if there are any: digits in such
     folders as data/digit_dataset/MNIST/partitions, and lists of Office's images."""
-    collection = collection_of(name)
-    digits = [f"{Path(p).name}/partitions/train_part*.pkl" for p in collection.places if p]
-    lists = [f"{folder}_t*.pkl" for folder in collection.domains[name].folders]
+    places, own = collection_of(name).places, collection_of(name).domains[name].folders
+    digits = [f"{Path(place).name}/partitions/train_part*.pkl" for place in places if place]
+    lists = [f"{folder}_{part}.pkl" for folder in own for part in ("train", "test")]
     mend = {"; get the official files": digits, ", nor needed beside the folders of images": lists}
     for said, patterns in mend.items():
         deep = (down + pattern for down in ("", "*/", "*/*/") for pattern in patterns)

@@ -66,7 +66,7 @@ def reader(*names: str) -> Callable[[Blocks], Blocks]:
 
 
 def join(blocks: Iterable[Block]) -> Decoded:
-    """Blocks in order -> one Decoded; channels as above."""
+    """Blocks in order -> one Decoded; channels as in `stack`."""
     images, labels, parts = zip(*blocks, strict=True)
     channels = max(block.shape[1] for block in images)
     whole = [np.broadcast_to(block, (len(block), channels, *block.shape[2:])) for block in images]
@@ -91,12 +91,14 @@ def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Label
 def released(
     at: Located, size: int, path: Path, images: npt.NDArray[Any], raw: npt.NDArray[Any], *shape: int
 ) -> tuple[Images, Labels]:
-    """The images at the wanted size, and their labels. FedReproError unless the images are uint8,
-    (n, *shape), grey or with colours last, and have n labels."""
-    told = f"images are {images.dtype} {images.shape}, expected uint8 (n, *{shape})"
+    """Images (n, *shape), colours last, at the wanted size, and their labels. FedReproError unless
+    they are uint8 of this shape and have n labels."""
+    wanted = f"uint8 (n, {', '.join(map(str, shape))})"
+    told = f"images are {images.dtype} {images.shape}, expected {wanted}"
     check(images.dtype == np.uint8 and images.shape[1:] == shape, path, told)
     check(raw.size == len(images), path, f"{raw.size} labels for {len(images)} images")
-    return resize_stack(images, size), check_labels(raw, len(at.classes), path)
+    labels = check_labels(raw, len(at.classes), path)
+    return resize_stack(images, size), labels
 
 
 def read_idx(path: Path, dimensions: int) -> npt.NDArray[np.uint8]:
@@ -137,7 +139,7 @@ def usps_libsvm(at: Located, size: int) -> Iterator[Block]:
             check(text.endswith(b"\n"), path, "ends in the middle of a line")
             matrix, target = load_svmlight_file(BytesIO(text), n_features=16 * 16)
         values = matrix.toarray().astype(np.float32).reshape(-1, 16, 16)
-        low, high = values.min(), values.max()
+        low, high = values.min(initial=0), values.max(initial=0)
         check(low >= -1 and high <= 1, path, f"pixel values run {low:g}..{high:g}, expected -1..1")
         images = ((values + 1) / 2 * 255).astype(np.uint8)  # truncated as torchvision does
         yield *released(at, size, path, images, target - 1, 16, 16), part
