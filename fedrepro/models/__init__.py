@@ -193,4 +193,6 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
     return build(classes, size, **args)
 
 
-from fedrepro.models.networks import MODELS, discriminator  # noqa: E402, F401  (built from these)
+from fedrepro.models import networks  # noqa: E402  (built from the classes above)
+
+MODELS, discriminator = networks.MODELS, networks.discriminator
