@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.data import domains, folders, manifest
 from fedrepro.data.domains import DATASETS, ENCODERS, GENERATED, STANDINS, domain_names, load_domain
 from fedrepro.data.manifest import FileEntry, HashState, collection_of, locate, verify, verify_file
-from fedrepro.data.readers import plain
 
 __all__ = ["DATASETS", "ENCODERS", "fetch", "load_domain", "prepare", "status"]
 
@@ -32,17 +31,14 @@ SIZES: dict[str, tuple[int, ...]] = {
 }
 TIMEOUT = 60  # seconds without a byte
 BLOCK = 1 << 16
-# As FedBN hands its digits and its lists of Office images out, and codes after it
-PARTITIONS, LISTS = "partitions/train_part*.pkl", ("*_train.pkl", "*_test.pkl")
 NO_PICKLES = "is one of FedBN's prepared files, a pickle, which may run code: it is not read"
 
 
 @dataclass(frozen=True)
 class DomainStatus:
-    """A row of ``fedrepro data status``: a domain or an encoder.
-    source: which of the manifest's was found; hash: unknown if none is published (the content is
-    checked); images: None if they can only be counted by reading; note: what is wrong, or the
-    source's deviations."""
+    """A row of ``fedrepro data status``: a domain or an encoder. source: the one found; hash:
+    unknown if none is published (the content is checked); images: None if only reading counts them;
+    note: what is wrong, or the source's deviations."""
 
     domain: str
     present: bool
@@ -64,25 +60,17 @@ def status(names: Sequence[str] = (), root: Path | str | None = None) -> list[Do
     return [*rows, *(row for name in own for row in _folder_status(name))]
 
 
-@lru_cache
-def _pickles(root: Path) -> list[Path]:
-    """FedBN's prepared files under a data root, four folders down at most."""
-    deep = ("", "*/", "*/*/", "*/*/*/")  # data/digit_dataset/MNIST/partitions is the deepest known
-    names = [down + PARTITIONS for down in deep] + [d + name for d in deep[:3] for name in LISTS]
-    return sorted(file for name in names for file in root.glob(name))
-
-
 def _pickled(name: str, root: Path) -> str:
-    """What to say of the prepared files of a domain, if there are any."""
-    collection = collection_of(name)
-    places = {plain(Path(place).name) for place in collection.places} - {""}
-    own = collection.domains[name].folders
-    lists = {f"{folder}_{part}" for folder in own for part in ("train", "test")}
-    for file in _pickles(root):
-        if file.parent.name == "partitions" and plain(file.parents[1].name) in places:
-            return f"; {file} {NO_PICKLES}; get the official files"
-        if file.stem in lists:
-            return f"; {file} {NO_PICKLES}, nor needed beside the folders of images"
+    """What to say of a domain's files as FedBN hands them out, if there are any: digits in such
+    folders as data/digit_dataset/MNIST/partitions, and lists of Office's images."""
+    places, own = collection_of(name).places, collection_of(name).domains[name].folders
+    digits = [f"{Path(place).name}/partitions/train_part*.pkl" for place in places if place]
+    lists = [f"{folder}_{part}.pkl" for folder in own for part in ("train", "test")]
+    mend = {"; get the official files": digits, ", nor needed beside the folders of images": lists}
+    for said, patterns in mend.items():
+        deep = (down + pattern for down in ("", "*/", "*/*/") for pattern in patterns)
+        if file := min((file for pattern in deep for file in root.glob(pattern)), default=None):
+            return f"; {file} {NO_PICKLES}{said}"
     return ""
 
 
@@ -121,8 +109,8 @@ def _status(name: str, root: Path) -> DomainStatus:
         state, note = ("bad" if here else "missing"), str(error)
     if state != "good" and (said := _pickled(name, root)):
         note = f"{note}{said}".removeprefix("; ")
-    path = next(iter(located.found.values()), None)
-    told, images = source.name if located.found else "", known if here else None
+    path = next(iter(located.files.values()), None)
+    told, images = source.name if located.files else "", known if here else None
     return DomainStatus(name, here, path, told, state, images, collection.licence, note)
 
 
@@ -140,19 +128,14 @@ def prepare(
                 raise FedReproError(row.note)
             yield f"{row.domain}: weights, used as released"
             continue
-        for size in _sizes(row.domain, sizes, names):
+        holding = [dataset for dataset in DATASETS if row.domain in DATASETS[dataset]]
+        sets = [dataset for dataset in holding if dataset in names] or holding
+        for size in dict.fromkeys(sizes or (size for d in sets for size in SIZES[d])):
             started = time.perf_counter()
             arrays = load_domain(row.domain, size, root)
             what = "prepared" if arrays.fresh else "already there"
             told = f"{len(arrays.labels)} images, {what}, {time.perf_counter() - started:.1f} s"
             yield f"{row.domain} {size}x{size}: {told}"
-
-
-def _sizes(name: str, given: Sequence[int], asked: Sequence[str]) -> list[int]:
-    """The given sizes, else those of the requested data sets, or of all that have the domain."""
-    holding = [dataset for dataset in DATASETS if name in DATASETS[dataset]]
-    sets = [dataset for dataset in holding if dataset in asked] or holding
-    return list(dict.fromkeys(given or (size for d in sets for size in SIZES[d])))
 
 
 def fetch(name: str, root: Path | str | None = None) -> str:
@@ -162,14 +145,11 @@ def fetch(name: str, root: Path | str | None = None) -> str:
     if name in GENERATED:
         return "made by the generator, nothing to fetch"
     folder, collection = manifest.data_root(root, create=True), collection_of(name)
-    full, wanted = collection.sources[0], dict[str, FileEntry]()
-    for entry in full.files:
-        if entry.mirrors:
-            wanted.setdefault(entry.role, entry)
-    if not {entry.role for entry in full.files if not entry.optional} <= wanted.keys():
+    wanted = [entry for entry in collection.sources[0].files if entry.mirrors]
+    if not wanted:
         return _by_hand(name, folder)
     places = [folder / place for place in collection.places]
-    new = [e for e in wanted.values() if not any(_is_good(e, place, name) for place in places)]
+    new = [entry for entry in wanted if not any(_is_good(entry, place, name) for place in places)]
     for entry in new:
         _download(entry, places[0], name)
     return f"{len(new)} files downloaded, {len(wanted) - len(new)} already there"
@@ -189,9 +169,7 @@ def _by_hand(name: str, root: Path) -> str:
     if row.hash in ("bad", "missing"):
         wrong = f"{row.note}. " if row.present else ""
         return f"{wrong}{manual} The data root is {root}."
-    if row.note:  # not the full release
-        return f"{row.source} present ({row.note}). {manual}"
-    return f"{row.source} present"
+    return f"{row.source} present" + (f" ({row.note}). {manual}" if row.note else "")
 
 
 def _download(entry: FileEntry, folder: Path, domain: str) -> None:

@@ -18,7 +18,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need, one_of
 from fedrepro.data import folders, manifest
 from fedrepro.data.manifest import Root, cache_root, data_root, hash_of, locate, verify
-from fedrepro.data.readers import READER_VERSION, READERS, Decoded, ReadSpec
+from fedrepro.data.readers import READER_VERSION, READERS, Decoded
 
 # MPFT's order, which decides the next domain when domains exchange images
 _MPFT = ("clipart", "painting", "real", "sketch", "quickdraw", "infograph")
@@ -102,14 +102,11 @@ def load_domain(name: str, size: int, root: Root = None) -> DomainArrays:
 def _official(name: str, size: int, root: Root) -> DomainArrays:
     located = locate(name, data_root(root))
     hashes, _ = verify(located)
-    source, collection = located.source, located.collection
+    source = located.source
     hash = hash_of(name, sorted(hashes.items()), source.reader, READER_VERSION, size)
-    kept, named = collection.classes_of(name), collection.domains[name].folders
-    spec = ReadSpec(
-        name, located.found, size, named, kept, collection.spellings, collection.classes
-    )
-    more = {"classes": kept, "cut": source.cut, "subset": source.subset}
-    arrays = _prepared(name, size, hash, partial(READERS[source.reader], spec), **more)
+    more = {"classes": located.classes, "cut": source.cut, "subset": source.subset}
+    read = partial(READERS[source.reader], located, size)
+    arrays = _prepared(name, size, hash, read, **more)
     return replace(arrays, deviations=source.deviations + _counted(located, arrays))
 
 
@@ -158,9 +155,8 @@ def write_signed(path: Path, arrays: Mapping[str, Any]) -> None:
     files.write(path, write, "free some space or set FEDREPRO_CACHE to a folder you may write to")
 
 
-@lru_cache
-def _is_whole(path: Path, inode: int, changed: int, size: int) -> bool:
-    return files.is_whole(path)
+# Once for each file and process, while it does not change.
+_is_whole = lru_cache(lambda path, inode, changed, size: files.is_whole(path))
 
 
 def open_arrays(path: Path) -> dict[str, Any] | None:
@@ -196,9 +192,9 @@ def generator() -> Any:
 def _counted(located: manifest.Located, decoded: Decoded) -> tuple[str, ...]:
     """Compare a source's counts with the manifest's. A difference is an error if the manifest's
     counts are certain, else a deviation."""
-    domain, source, collection = located.domain, located.source, located.collection
-    entry, classes = collection.domains[domain], collection.classes_of(domain)
-    file = next(iter(located.found.values()))
+    domain, source, classes = located.domain, located.source, located.classes
+    entry = located.collection.domains[domain]
+    file = next(iter(located.files.values()))
     cut = f"the set is incomplete or changed: `fedrepro data fetch {domain}` explains how to get it"
     found = np.bincount(decoded.labels, minlength=len(classes)).tolist()
     for name, have, want in zip(classes, found, entry.counts or found, strict=True):
@@ -206,13 +202,12 @@ def _counted(located: manifest.Located, decoded: Decoded) -> tuple[str, ...]:
     totals = tuple(np.bincount(decoded.part[decoded.part >= 0], minlength=3).tolist())
     has = f"{totals[0]} training and {totals[1]} test images"
     allowed = " or ".join(f"{train} and {test}" for train, test, _ in source.totals)
-    fits = totals in (source.totals or [totals])
-    need(fits, f"{file}: {has}, expected {allowed}; {cut}")
-    further: list[str] = []
-    if source.about is not None and totals != source.about:
-        about = f"{source.about[0]} and {source.about[1]}"
-        further.append(f"{domain}: {has}, published about {about}")
+    need(totals in (source.totals or [totals]), f"{file}: {has}, expected {allowed}; {cut}")
+    further = []
+    if source.about not in (None, totals):
+        train, test, _ = source.about
+        further.append(f"{domain}: {has}, published about {train} and {test}")
     if entry.published not in (None, len(decoded.labels)):
-        seen = f"{len(decoded.labels):,} images, a paper counts {entry.published:,}"
-        further.append(f"{domain}: {seen}")
+        images = f"{len(decoded.labels):,} images"
+        further.append(f"{domain}: {images}, a paper counts {entry.published:,}")
     return tuple(further)

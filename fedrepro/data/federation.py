@@ -1,6 +1,5 @@
 """A federation: clients with their images, and a test set per domain."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
 from fedrepro.data.manifest import Root, data_root, locate
 from fedrepro.data.partition import POOLED, Partition, Pieces, make_partition
-from fedrepro.data.readers.official import read_list
+from fedrepro.data.readers import read_list
 from fedrepro.data.splits import Indices, Split, limit_test, make_split, tested_sample
 
 Arrays = dict[str, DomainArrays]  # by domain
@@ -91,8 +90,7 @@ class Federation:
         return replace(self, tests=tests, deviations=deviations)
 
     def counts(self) -> pd.DataFrame:
-        """Images by domain, client (empty: of the whole domain), split (train, validation, test)
-        and class, zeros included."""
+        """Images by domain, client (empty: all), split (train, validation, test), class; also 0."""
         parts = [(c.domain, c.name, "train", c.train) for c in self.clients]
         for split, whole in (("validation", self.validations()), ("test", self.tests)):
             parts += [(domain, "", split, samples) for domain, samples in whole.items()]
@@ -131,16 +129,19 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
         if text is not None:
             texts = {name: text(name, a.classes).float().cpu() for name, a in arrays.items()}
         arrays = {n: embed_domain(a, encoder, partition.used(n)) for n, a in arrays.items()}
-    own: dict[str, tuple[str, ...]] = {d: (d,) for d in arrays}  # the sources of each domain
+    held, tests = partition.validation, partition.tests
+    own: dict[str, tuple[str, ...]] = {d: (pieces[0][0],) for d, pieces in tests.items()}  # sources
     # MPFT's code: a mixed test set counts as the unmixed one, a divided one as its training images
-    mixed = spec.allocation.rule == "mixed"
+    mixed, cut = spec.allocation.rule == "mixed", spec.allocation.cut_tests
     weights = {name: len(split.test) for name, split in splits.items() if mixed}
-    if spec.allocation.cut_tests:
-        own = {client.domain: (client.train[0][0],) for client in partition.clients}
-        weights = {client.domain: len(client) for client in partition.clients}
+    weights |= {client.domain: len(client) for client in partition.clients if cut}
     if pooled := any(client.domain == POOLED for client in partition.clients):
         own = {POOLED: tuple(arrays)}
-    validation = _gather_all(arrays, partition.validation, pooled)
+        held = {POOLED: sum(held.values(), ())} if held else {}
+        tests = {POOLED: sum(tests.values(), ())}
+    validation = {domain: _gather(arrays, pieces) for domain, pieces in held.items()}
+    notes = {name: a.deviations + splits[name].deviations for name, a in arrays.items()}
+    deviations = {d: sum((notes[name] for name in names), ()) for d, names in own.items()}
     return Federation(
         dataset=spec.dataset,
         size=size,
@@ -150,32 +151,19 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
             ClientData(c.name, c.domain, _gather(arrays, c.train), validation.get(c.domain))
             for c in partition.clients
         ),
-        tests=_gather_all(arrays, partition.tests, pooled),
+        tests={domain: _gather(arrays, pieces) for domain, pieces in tests.items()},
         hashes={
             **{f"data/{name}": a.hash for name, a in arrays.items()},
             **{f"split/{name}": split.hash for name, split in splits.items()},
             "allocation": partition.hash,
         },
         texts=texts if pooled else {d: texts[s] for d, (s, *_) in own.items() if texts},
-        test_images={} if pooled else partition.tests,
+        test_images={} if pooled else tests,
         weights=weights,
         standins=tuple(d for d, names in own.items() if any(arrays[n].standin for n in names)),
         subsets=tuple(d for d, names in own.items() if any(arrays[n].subset for n in names)),
-        deviations=_deviations(arrays, splits, own),
+        deviations={domain: clauses for domain, clauses in deviations.items() if clauses},
     )
-
-
-def _deviations(
-    arrays: Arrays, splits: Mapping[str, Split], own: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[str, ...]]:
-    """The deviations of the domains, whose sources `own` names."""
-    notes = {name: a.deviations for name, a in arrays.items()}
-    for name, split in splits.items():
-        if split.leaked:
-            tested = f"{split.leaked:,} of {len(split.test):,} test images"
-            notes[name] += (f"{name}: {tested} are training images too",)
-    found = {d: tuple(clause for n in names for clause in notes[n]) for d, names in own.items()}
-    return {domain: clauses for domain, clauses in found.items() if clauses}
 
 
 def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split], Partition]:
@@ -184,8 +172,7 @@ def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split]
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None
-    seed, validation = spec.split_seed, spec.validation
-    return arrays, splits, make_partition(splits, labels, spec.allocation, seed, validation, shared)
+    return arrays, splits, make_partition(splits, labels, spec, shared)
 
 
 def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:
@@ -195,7 +182,7 @@ def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:
     both domains, images are of one original if they are equal pixel by pixel."""
     if not {"mnist", "mnistm"} <= arrays.keys():
         return {d: np.array([hash(one.tobytes()) for one in a.images]) for d, a in arrays.items()}
-    mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).found
+    mnist, found = arrays["mnist"], locate("mnistm", data_root(root)).files
     if "npz" in found:
         with np.load(found["npz"], allow_pickle=False) as archive:
             train, test = archive["train_index"], archive["test_index"]
@@ -209,13 +196,10 @@ def originals(arrays: Arrays, root: Root = None) -> dict[str, Indices]:
 
 
 def _split(spec: DataSpec, arrays: DomainArrays) -> Split:
-    rule: str = spec.split
-    if rule == "class-first" and spec.dataset == "pacs":
-        rule = "class-first-floor"
+    floor = spec.split == "class-first" and spec.dataset == "pacs"
+    rule, limit = spec.split + "-floor" * floor, spec.test_limit
     split = make_split(arrays, rule, spec.split_seed, spec.test_share)
-    limit = spec.test_limit
-    if isinstance(limit, dict):
-        limit = limit.get(arrays.name)
+    limit = limit.get(arrays.name) if isinstance(limit, dict) else limit
     return split if limit is None else limit_test(split, arrays.labels, limit, spec.split_seed)
 
 
@@ -228,10 +212,3 @@ def _gather(arrays: Arrays, pieces: Pieces) -> Samples:
         images.append(np.repeat(part, 3, axis=1) if grey else part)
         labels.append(arrays[name].labels[indices])
     return Samples(*(torch.from_numpy(np.concatenate(parts)) for parts in (images, labels)))
-
-
-def _gather_all(arrays: Arrays, pieces: Mapping[str, Pieces], pooled: bool) -> dict[str, Samples]:
-    if pooled:
-        merged = tuple(piece for part in pieces.values() for piece in part)
-        pieces = {POOLED: merged} if merged else {}
-    return {name: _gather(arrays, part) for name, part in pieces.items()}

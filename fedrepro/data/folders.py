@@ -9,8 +9,9 @@ from itertools import islice
 from pathlib import Path
 
 from fedrepro.base.errors import FedReproError, need, one_line
-from fedrepro.data import readers
+from fedrepro.data import pictures
 from fedrepro.data.manifest import file_hash, hash_of
+from fedrepro.data.readers import NO_PART, Decoded, join
 
 VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are upright
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
@@ -33,7 +34,7 @@ class Tree:
         """Its folder's name and a hash of its content."""
         return f"{self.root.name}-{hash_of(*sorted(self.hashes.items()))[:8]}"
 
-    def read(self, domain: str, size: int) -> readers.Decoded:
+    def read(self, domain: str, size: int) -> Decoded:
         """A domain's pictures by class, then file name; they have no official parts."""
 
         def label_of(parts: tuple[str, ...]) -> int | None:
@@ -42,8 +43,8 @@ class Tree:
 
         where = self.root / domain
         with _own():
-            found = readers.decode_pictures(where, label_of, size, domain, upright=True)
-        return readers.join([(*found[:2], readers.NO_PART)])
+            found = pictures.decode_pictures(where, label_of, size, domain, upright=True)
+        return join([(*found[:2], NO_PART)])
 
 
 _looked_at: dict[str, Tree] = {}
@@ -98,9 +99,7 @@ def _own() -> Iterator[None]:
 def _look(root: Path) -> Tree:
     _need(root.exists(), root, "does not exist", f"correct the path: {HOW}")
     _need(root.is_dir(), root, "is a file", f"name a folder: {HOW}")
-    found: dict[str, list[str]] = {}  # the class of each picture, by domain
-    for domain, *name in _entries(root := root.resolve()):
-        found.setdefault(domain, []).extend(name)
+    found = _classes(root := root.resolve())
     names, classes = sorted(found), sorted(set().union(*found.values()))
     for held, what in ((names, "domain"), (classes, "class")):
         said = f"holds {f'one {what}, {held[0]}' if held else f'no {what}'}"
@@ -115,15 +114,16 @@ def _look(root: Path) -> Tree:
     return Tree(root, tuple(classes), hashes, {domain: len(found[domain]) for domain in names})
 
 
-def _entries(root: Path) -> Iterator[tuple[str, ...]]:
-    """(domain,) of each folder in a tree and (domain, class) of each picture. Hidden files and
-    files next to the class folders are ignored; anything else is an error."""
+def _classes(root: Path) -> dict[str, list[str]]:
+    """The class of each picture in a tree, by domain. Hidden files and files next to the class
+    folders are ignored; anything else is an error."""
+    found: dict[str, list[str]] = {}
     try:
-        paths = sorted(islice(root.rglob("*"), readers.MAX_MEMBERS + 1))
+        paths = sorted(islice(root.rglob("*"), pictures.MAX_MEMBERS + 1))
     except OSError as error:
         raise FedReproError(f"{root} cannot be read ({one_line(error)}); {HOW}") from None
-    few = len(paths) <= readers.MAX_MEMBERS
-    _need(few, root, f"holds over {readers.MAX_MEMBERS:,} files", "take fewer")
+    few = len(paths) <= pictures.MAX_MEMBERS
+    _need(few, root, f"holds over {pictures.MAX_MEMBERS:,} files", "take fewer")
     for path in paths:
         parts = path.relative_to(root).parts
         if any(part.startswith(".") for part in parts):
@@ -134,10 +134,11 @@ def _entries(root: Path) -> Iterator[tuple[str, ...]]:
             _need(inside, path, said, "put the files themselves there")
         if path.is_dir():
             _need(len(parts) < 3, path, "is a folder inside a class", f"move it: {HOW}")
-            yield parts[:1]
-        elif readers.is_picture(path.name):
+            found.setdefault(parts[0], [])
+        elif pictures.is_picture(path.name):
             _need(len(parts) == 3, path, "is not in a class of a domain", f"move it: {HOW}")
-            yield parts[:2]
+            found.setdefault(parts[0], []).append(parts[1])
         else:
-            said = f"is not a picture ({', '.join(readers.PICTURES)})"
+            said = f"is not a picture ({', '.join(pictures.PICTURES)})"
             _need(len(parts) < 3, path, said, "convert or remove it")
+    return found

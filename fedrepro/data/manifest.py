@@ -1,6 +1,5 @@
 """The folders of data and of prepared arrays; the manifest of official files: which source of a
-domain is under a data root, and whether its files match. Hashes are remembered by (path, size,
-times)."""
+domain is under a data root, and whether its files match."""
 
 import hashlib
 import json
@@ -17,7 +16,7 @@ from pydantic import BaseModel, Field
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need
-from fedrepro.data.readers import list_pictures, reading
+from fedrepro.data.pictures import list_pictures, reading
 
 DEFAULT = "~/.cache/fedrepro"
 DATA, CACHE = "FEDREPRO_DATA", "FEDREPRO_CACHE"
@@ -60,10 +59,7 @@ def hash_of(*key: Any) -> str:
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
-class _Entry(BaseModel, frozen=True, extra="forbid"): ...
-
-
-class FileEntry(_Entry):
+class FileEntry(BaseModel, frozen=True, extra="forbid"):
     """One file or folder. ``{domain}`` in a name is replaced by each folder name of the domain."""
 
     role: str
@@ -75,7 +71,7 @@ class FileEntry(_Entry):
     mirrors: tuple[str, ...] = ()
 
 
-class Source(_Entry):
+class Source(BaseModel, frozen=True, extra="forbid"):
     """One release of a domain: a reader and its files; several files of a role are alternatives.
     totals: allowed (train, test, validation) counts; about: published ones that are not certain,
     reported and not enforced; cut, deviations and subset: see DomainArrays."""
@@ -90,7 +86,7 @@ class Source(_Entry):
     subset: bool = False
 
 
-class DomainEntry(_Entry):
+class DomainEntry(BaseModel, frozen=True, extra="forbid"):
     """Folder names of a domain and its images per class, in the order of the classes.
     keep: its classes, a subset of its collection's by name, or the number of first ones.
     published: a paper's number of images, reported if ours differs and not enforced."""
@@ -101,7 +97,7 @@ class DomainEntry(_Entry):
     published: int | None = None
 
 
-class Collection(_Entry):
+class Collection(BaseModel, frozen=True, extra="forbid"):
     """Domains of images, or encoders, that are released together; how to get them by hand."""
 
     licence: str
@@ -129,9 +125,17 @@ class Located:
     collection: Collection
     source: Source
     root: Path
-    found: dict[str, Path]
+    files: dict[str, Path]
     entries: dict[str, FileEntry]
     missing: tuple[FileEntry, ...]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return self.collection.domains[self.domain].folders
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.collection.classes_of(self.domain)
 
 
 def _search(collection: Collection, domain: str, source: Source, root: Path) -> Located:
@@ -178,7 +182,7 @@ def locate(domain: str, root: Path) -> Located:
     collection = collection_of(domain)
     found = [_search(collection, domain, source, root) for source in collection.sources]
     # max keeps the first of equals, so that with nothing present the full release is named
-    return max(found, key=lambda one: len(one.found) if one.missing else 1000)
+    return max(found, key=lambda one: len(one.files) if one.missing else 1000)
 
 
 def file_hash(path: Path, algorithm: str = "sha256") -> str:
@@ -223,14 +227,14 @@ def verify(located: Located) -> tuple[dict[str, str], HashState]:
     FedReproError: a missing, truncated or changed file."""
     domain = located.domain
     if located.missing:
-        entry, folder = located.missing[0], located.collection.domains[domain].folders[0]
-        name = entry.names[0].replace("{domain}", folder) + "/" * entry.folder
+        entry = located.missing[0]
+        name = entry.names[0].replace("{domain}", located.folders[0]) + "/" * entry.folder
         expected = f"expected hash {entry.hash or 'not published'}"
         raise FedReproError(
             f"{domain}: {name} is missing under {located.root} ({expected}, found none); run "
             f"`fedrepro data fetch {domain}`"
         )
-    entries, found = located.entries, located.found.items()
-    checked = {role: verify_file(entries[role], path, domain) for role, path in found}
+    entries, files = located.entries, located.files.items()
+    checked = {role: verify_file(entries[role], path, domain) for role, path in files}
     good = all(state == "good" for _, state in checked.values())
     return {role: sha256 for role, (sha256, _) in checked.items()}, "good" if good else "unknown"

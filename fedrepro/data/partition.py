@@ -1,6 +1,5 @@
 """How training images become clients' images: the rules of ``AllocationSpec``, with a hash."""
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +8,10 @@ from functools import cached_property
 import numpy as np
 
 from fedrepro.base.errors import FedReproError, need
-from fedrepro.base.protocol import AllocationSpec
+from fedrepro.base.protocol import AllocationSpec, DataSpec
 from fedrepro.base.rng import numpy_stream
-from fedrepro.data.readers import Labels
-from fedrepro.data.splits import Indices, Split, divide, domain_key, parts, update_with
+from fedrepro.data.pictures import Labels
+from fedrepro.data.splits import Indices, Split, digest_of, divide, domain_key, parts
 
 POOLED = "pooled"  # the name of all domains together under label skew
 _SMALLEST_CLIENT = 2  # BatchNorm cannot train with fewer
@@ -48,24 +47,26 @@ class Partition:
     @property
     def hash(self) -> str:
         """sha256 over rule, clients, validation, and tests if mixed (else the split has them)."""
-        digest = hashlib.sha256(self.rule.encode())
+        told: list[str | Indices] = [self.rule]
         for client in self.clients:
-            digest.update(f"|{client.name}|{client.domain}".encode())
+            told.append(f"|{client.name}|{client.domain}")
             for domain, indices in client.train:
-                digest.update(f"|{domain}|".encode())
-                update_with(digest, indices)
+                told += [f"|{domain}|", indices]
         mixed = {d: p for d, p in self.tests.items() if [source for source, _ in p] != [d]}
         for what, given in (("validation", self.validation), ("test", mixed)):
             for domain in sorted(given):
-                digest.update(f"|{what}|{domain}|".encode())
+                told.append(f"|{what}|{domain}|")
                 for source, indices in given[domain]:
-                    digest.update(b"" if source == domain else f"|{source}|".encode())
-                    update_with(digest, indices)
-        return digest.hexdigest()
+                    told += ["" if source == domain else f"|{source}|", indices]
+        return digest_of(*told)
 
     def used(self, domain: str) -> Indices:
         """The images of a source domain used for training, validation or test, ascending."""
-        given = [*(c.train for c in self.clients), *self.validation.values(), *self.tests.values()]
+        given = [
+            *(c.train for c in self.clients),
+            *self.validation.values(),
+            *self.tests.values(),
+        ]
         return np.unique(taken(given, domain))
 
 
@@ -78,241 +79,225 @@ def taken(given: Iterable[Pieces], domain: str) -> Indices:
 def make_partition(
     splits: Mapping[str, Split],
     labels: Mapping[str, Labels],
-    spec: AllocationSpec,
-    seed: int,
-    validation: int | float,
+    spec: DataSpec,
     shared: Mapping[str, Indices] | None = None,
 ) -> Partition:
     """Divide all splits' training images among clients, none twice except with ``cut_tests``.
-    labels: per domain, of all its images. validation: as in DataSpec. shared: for ``disjoint``, by
-    domain the number of each image's original. FedReproError: an impossible specification."""
-    if spec.disjoint:
-        splits = {name: _untested(split, splits, shared or {}) for name, split in splits.items()}
-    partitioner = _Partitioner(splits, labels, spec, seed, validation)
-    if spec.cut_tests:
-        return partitioner.cut()
-    clients: list[ClientShare] = getattr(partitioner, spec.rule)()
-    tests = {name: split.test for name, split in splits.items()}
+    labels: per domain, of all its images. shared: for ``disjoint``, by domain the number of each
+    image's original. FedReproError: an impossible specification."""
+    rule = spec.allocation
+    if rule.disjoint and shared:
+        tested = np.concatenate([numbers[splits[name].test] for name, numbers in shared.items()])
+        for name, numbers in shared.items():
+            train = splits[name].train
+            train = train[~np.isin(numbers[train], tested)]
+            splits = {**splits, name: replace(splits[name], train=train)}
+    domains = [_Domain(n, s, labels[n], spec, rule) for n, s in splits.items()]
+    if rule.cut_tests:
+        return _cut(domains, spec)
+    clients = _skewed(domains, spec) if rule.rule == "dirichlet" else _apart(domains, rule)
     mend = f"every client needs {_SMALLEST_CLIENT} or more: raise per_client or lower the clients"
     for client in clients:
         left = f"allocation leaves client {client.name} {len(client)} image(s)"
         need(len(client) >= _SMALLEST_CLIENT, f"{left}; {mend}")
-    held = partitioner.aside or partitioner.left_over(clients)
-    if spec.rule == "mixed":
-        mixed = partitioner.mix(held, _MIX_VALIDATION)
-        some = {name: pieces for name, pieces in mixed.items() if any(len(i) for _, i in pieces)}
-        after = some, partitioner.mix(tests, _MIX_TEST)
-    else:
-        after = {d: ((d, i),) for d, i in held.items()}, {d: ((d, i),) for d, i in tests.items()}
-    return Partition(tuple(clients), *after, spec.model_dump_json())
+    held = _spread(domains, [domain.held(clients) for domain in domains], _MIX_VALIDATION)
+    held = {name: pieces for name, pieces in held.items() if any(len(i) for _, i in pieces)}
+    tests = _spread(domains, [domain.split.test for domain in domains], _MIX_TEST)
+    return Partition(tuple(clients), held, tests, rule.model_dump_json())
 
 
-def _untested(split: Split, splits: Mapping[str, Split], shared: Mapping[str, Indices]) -> Split:
-    """A split without the training images whose original a test image has too."""
-    if split.domain not in shared:
-        return split
-    tested = np.concatenate([numbers[splits[name].test] for name, numbers in shared.items()])
-    return replace(split, train=split.train[~np.isin(shared[split.domain][split.train], tested)])
+@dataclass(frozen=True, eq=False)
+class _Domain:
+    """A domain's split and labels, and what is specified for all."""
 
-
-@dataclass(frozen=True)
-class _Partitioner:
-    """The inputs of `make_partition`; one method per rule, and shared functions."""
-
-    splits: Mapping[str, Split]
-    labels: Mapping[str, Labels]
+    name: str
+    split: Split
+    labels: Labels
+    data: DataSpec
     spec: AllocationSpec
-    seed: int
-    validation: int | float
+
+    def stream(self, round: int) -> np.random.Generator:
+        """The domain's own random stream for one kind of draw."""
+        return numpy_stream(self.data.split_seed, "allocation", domain_key(self.name), round)
 
     @cached_property
-    def aside(self) -> dict[str, Indices]:
-        """The share of each domain's training images kept for validation; none if it is a count."""
-        share = self.validation
-        if not isinstance(share, float) or share == 0:
-            return {}
+    def aside(self) -> Indices:
+        """The share of the training images kept for validation; none if it is a count."""
+        if not isinstance(share := self.data.validation, float) or share == 0:
+            return np.empty(0, dtype=np.int64)
         said = f"validation = {share}: a share is between 0 and 1; a count has no point"
         need(0 < share < 1, said)
-        return {
-            name: np.sort(divide(name, split.train, self.labels[name], share, self.seed)[1])
-            for name, split in self.splits.items()
-        }
+        seed = self.data.split_seed
+        return np.sort(divide(self.name, self.split.train, self.labels, share, seed)[1])
 
     @cached_property
-    def orders(self) -> dict[str, Indices]:
+    def order(self) -> Indices:
         """The training images for clients, in the order in which they are distributed."""
-        orders = {}
-        for name, split in self.splits.items():
-            orders[name] = split.train[~np.isin(split.train, self.aside.get(name, ()))]
-            if self.spec.draw == "random":
-                orders[name] = self.stream(name, _ORDER).permutation(orders[name])
-        return orders
+        order = self.split.train[~np.isin(self.split.train, self.aside)]
+        return self.stream(_ORDER).permutation(order) if self.spec.draw == "random" else order
 
-    def stream(self, name: str, round: int) -> np.random.Generator:
-        """A domain's own random stream for one kind of draw."""
-        return numpy_stream(self.seed, "allocation", domain_key(name), round)
+    def held(self, clients: Iterable[ClientShare]) -> Indices:
+        """The validation images: those set aside, or up to a number of those that no client has."""
+        if isinstance(self.data.validation, float):
+            return self.aside
+        free = np.setdiff1d(self.split.train, taken((c.train for c in clients), self.name))
+        return np.sort(self.stream(_VALIDATION).permutation(free)[: self.data.validation])
 
-    def left_over(self, clients: list[ClientShare]) -> dict[str, Indices]:
-        """Up to ``validation`` training images of each domain that no client has."""
-        rest = {}
-        for name, split in self.splits.items():
-            free = np.setdiff1d(split.train, taken((c.train for c in clients), name))
-            drawn = self.stream(name, _VALIDATION).permutation(free)[: int(self.validation)]
-            rest[name] = np.sort(drawn)
-        return {name: drawn for name, drawn in rest.items() if len(drawn)}
-
-    def domain(self) -> list[ClientShare]:
-        """One client per domain."""
-        return self.given(dict.fromkeys(self.splits, 1))
-
-    def table(self) -> list[ClientShare]:
-        """The specified number of clients for each domain."""
-        table, known = self.spec.clients, ", ".join(self.splits)
-        for name, count in table.items():
-            need(name in self.splits, f"allocation table names {name!r}; the domains are {known}")
-            need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
-        wanted = {name: table[name] for name in self.splits if table.get(name)}
-        need(wanted, "allocation rule table has no client; set allocation.clients")
-        return self.given(wanted)
-
-    def given(self, clients: Mapping[str, int]) -> list[ClientShare]:
-        """The given number of clients for each domain, sized by ``per_client``."""
-        if self.spec.by_class:
-            found = {name: self._divided(name, count) for name, count in clients.items()}
-        else:
-            sizes = {name: self._sizes(name, count) for name, count in clients.items()}
-            if self.spec.per_client == "smallest":
-                smallest = min(size for row in sizes.values() for size in row)
-                sizes = {name: [smallest] * len(row) for name, row in sizes.items()}
-            found = {name: self._runs(name, row) for name, row in sizes.items()}
-        return [
-            ClientShare(name if len(chunks) == 1 else f"{name}-{i}", name, ((name, chunk),))
-            for name, chunks in found.items()
-            for i, chunk in enumerate(chunks, start=1)
-        ]
-
-    def mixed(self) -> list[ClientShare]:
-        """Client i gives a random share of its images to client i - 1 and gets one from i + 1."""
-        rule, several = "allocation rule mixed needs", len(self.splits) > 1
-        need(self.spec.ratio is not None, f"{rule} a share; set allocation.ratio")
-        need(several, f"{rule} two domains or more; use rule domain")
-        own = {client.name: client.train[0][1] for client in self.domain()}
-        return [ClientShare(name, name, train) for name, train in self.mix(own, _MIX).items()]
-
-    def mix(self, parts: Mapping[str, Indices], round: int) -> dict[str, Pieces]:
-        """Each domain's images without a random share ``ratio``, plus that share of the next's."""
-        kept, away, names = {}, {}, list(self.splits)
-        for name in names:
-            part = parts.get(name, np.empty(0, dtype=np.int64))
-            rng, chosen = self.stream(name, round), np.zeros(len(part), dtype=bool)
-            for places in self._places(name, part):
-                count = math.floor((self.spec.ratio or 0.0) * len(places) + 1e-9)
-                chosen[rng.permutation(places)[:count]] = True
-            kept[name], away[name] = part[~chosen], part[chosen]
-        following = zip(names, names[1:] + names[:1], strict=True)
-        return {name: ((name, kept[name]), (other, away[other])) for name, other in following}
-
-    def dirichlet(self) -> list[ClientShare]:
-        """Label skew (ADCOL B.8), all domains pooled: for each class k, p_k ~ Dir_N(alpha), client
-        j gets the share p_kj. A draw that leaves a client fewer than two images is repeated."""
-        spec, names, rule = self.spec, list(self.splits), "allocation rule dirichlet"
-        alpha, count = spec.alpha or 0.0, spec.count or 0
-        need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
-        for name in ("by_class", "every_class", "remainder"):
-            need(not getattr(spec, name), f"{rule} assigns images itself; remove {name}")
-        source = np.repeat(np.arange(len(names)), [len(self.orders[n]) for n in names])
-        index = np.concatenate([self.orders[n] for n in names])
-        label = np.concatenate([self.labels[n][self.orders[n]] for n in names])
-        rng = numpy_stream(self.seed, "allocation", round=_SKEW)
-        for _ in range(_DIRICHLET_TRIES):
-            owners = _skewed_owners(label, count, alpha, rng)
-            if np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT:
-                break
-        else:
-            raise FedReproError(
-                f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
-                f"{_DIRICHLET_TRIES} draws; raise alpha or lower count"
-            )
-        members = self._cut_members([np.flatnonzero(owners == j) for j in range(count)])
-        domain = names[0] if len(names) == 1 else POOLED
-        shares = []
-        for j, own in enumerate(members, start=1):
-            pieces = ((n, index[own[source[own] == i]]) for i, n in enumerate(names))
-            pieces = (piece for piece in pieces if len(piece[1]))
-            shares.append(ClientShare(f"{domain}-{j}", domain, tuple(pieces)))
-        return shares
-
-    def _cut_members(self, members: list[Indices]) -> list[Indices]:
-        per = self.spec.per_client
-        if per == "all":
-            return members
-        if isinstance(per, dict):
-            raise FedReproError("allocation rule dirichlet pools the domains; give one per_client")
-        smallest, cut = min(len(own) for own in members), []
-        for j, own in enumerate(members):
-            size = smallest if isinstance(per, str) else _amount(per, len(own))
-            wants = f"allocation wants {size} images per client; client {j + 1} drew {len(own)}"
-            need(size <= len(own), f"{wants}: lower per_client or raise alpha")
-            rng = numpy_stream(self.seed, "allocation", j, _CUT)
-            cut.append(np.sort(rng.permutation(own)[:size]))
-        return cut
-
-    def cut(self) -> Partition:
-        """Training and test images of each domain in parts; each part is a client and a domain."""
-        table, share = self.spec.clients, self.validation
-        fits = self.spec.rule == "table" and isinstance(share, float)
-        need(fits, "cut_tests needs rule table and a share of images for validation")
-        clients: list[ClientShare] = []
-        held: dict[str, Pieces] = {}
-        tests: dict[str, Pieces] = {}
-        for domain, split in ((d, split) for d, split in self.splits.items() if table.get(d)):
-            label = self.labels[domain]
-            both = (parts(i, label, table[domain]) for i in (split.train, split.test))
-            for number, (train, test) in enumerate(zip(*both, strict=True), start=1):
-                name = f"{domain}-{number}"
-                kept, away = divide(name, train, label, share, self.seed)
-                clients.append(ClientShare(name, name, ((domain, kept),)))
-                held[name], tests[name] = ((domain, np.sort(away)),), ((domain, test),)
-        return Partition(tuple(clients), held, tests, self.spec.model_dump_json())
-
-    def _places(self, name: str, indices: Indices) -> list[Indices]:
-        """Groups of positions in ``indices`` that are divided together: all, or by class."""
+    def places(self, indices: Indices) -> list[Indices]:
+        """Groups of positions in some images that are divided together: all, or by class."""
         if not self.spec.by_class:
             return [np.arange(len(indices))]
-        label = self.labels[name][indices]
+        label = self.labels[indices]
         return [np.flatnonzero(label == k) for k in np.unique(label)]
 
-    def _divided(self, name: str, clients: int) -> list[Indices]:
-        whole = self.spec.per_client == "all"
-        need(whole, "by_class divides whole domains; set per_client to all")
-        order = self.orders[name]
-        pieces = [np.array_split(order[places], clients) for places in self._places(name, order)]
-        return [np.concatenate(own) for own in zip(*pieces, strict=True)]
+    def exchanged(self, part: Indices, round: int) -> tuple[Indices, Indices]:
+        """Some images without a random share ``ratio``, and that share."""
+        rng, chosen = self.stream(round), np.zeros(len(part), dtype=bool)
+        for places in self.places(part):
+            count = math.floor((self.spec.ratio or 0.0) * len(places) + 1e-9)
+            chosen[rng.permutation(places)[:count]] = True
+        return part[~chosen], part[chosen]
 
-    def _sizes(self, name: str, clients: int) -> list[int]:
-        per, available = self.spec.per_client, len(self.orders[name])
-        if isinstance(per, str):  # all, smallest: even parts, the first ones longer by at most one
+    def sizes(self, clients: int, smallest: int) -> list[int]:
+        """How many images each client gets. smallest: what any domain has for each of its own."""
+        per, available = self.spec.per_client, len(self.order)
+        if per == "all":  # even parts, the first ones longer by at most one
             return [available // clients + (i < available % clients) for i in range(clients)]
+        if isinstance(per, str):
+            return [smallest] * clients
         if isinstance(per, dict):
-            need(name in per, f"per_client has no value for {name}; add it")
-            per = per[name]
+            need(self.name in per, f"per_client has no value for {self.name}; add it")
+            per = per[self.name]
         size = _amount(per, available)
         if self.spec.remainder and size * (clients - 1) < available:
             return [size] * (clients - 1) + [min(size, available - size * (clients - 1))]
         share = isinstance(per, float)
         wanted = f"{clients} client(s) of {per} each" if share else size * clients
-        wants = f"allocation wants {wanted} training images of {name}, which has {available}"
+        wants = f"allocation wants {wanted} training images of {self.name}, which has {available}"
         fits = size * clients <= available and not (share and per * clients > 1 + 1e-9)
         need(fits, f"{wants}; lower per_client or the number of clients")
         return [size] * clients
 
-    def _runs(self, name: str, sizes: list[int]) -> list[Indices]:
-        order, borders = self.orders[name], np.cumsum(sizes)
+    def divided(self, clients: int, smallest: int) -> list[Indices]:
+        """The images of each client of the domain."""
+        order = self.order
+        if self.spec.by_class:
+            whole = self.spec.per_client == "all"
+            need(whole, "by_class divides whole domains; set per_client to all")
+            pieces = [np.array_split(order[places], clients) for places in self.places(order)]
+            return [np.concatenate(own) for own in zip(*pieces, strict=True)]
+        borders = np.cumsum(self.sizes(clients, smallest))
         if self.spec.every_class:
             owner = np.searchsorted(borders, np.arange(len(order)), side="right")
-            label, rng = self.labels[name][order], self.stream(name, _EVERY_CLASS)
-            order = order[every_class(name, label, owner, len(sizes), rng)]
+            label, rng = self.labels[order], self.stream(_EVERY_CLASS)
+            order = order[every_class(self.name, label, owner, clients, rng)]
         return np.split(order, borders)[:-1]
+
+
+def _apart(domains: list[_Domain], spec: AllocationSpec) -> list[ClientShare]:
+    """Rule domain: one client per domain. Rule table: the specified numbers. Rule mixed: client i
+    gives a random share of its images to client i - 1 and gets one from i + 1."""
+    names, clients = [domain.name for domain in domains], spec.clients
+    if spec.rule == "table":
+        for name, count in clients.items():
+            known = f"allocation table names {name!r}; the domains are {', '.join(names)}"
+            need(name in names, known)
+            need(count >= 0, f"allocation table: {name} = {count}; a number of clients is >= 0")
+        need(any(clients.values()), "allocation rule table has no client; set allocation.clients")
+    else:
+        clients = dict.fromkeys(names, 1)
+    if spec.rule == "mixed":
+        rule = "allocation rule mixed needs"
+        need(spec.ratio is not None, f"{rule} a share; set allocation.ratio")
+        need(len(names) > 1, f"{rule} two domains or more; use rule domain")
+    own = [(domain, clients[domain.name]) for domain in domains if clients.get(domain.name)]
+    smallest = min(len(domain.order) // count for domain, count in own)
+    parts = [(domain.name, domain.divided(count, smallest)) for domain, count in own]
+    if spec.rule == "mixed":
+        mixed = _spread(domains, [part for _, (part,) in parts], _MIX)
+        return [ClientShare(name, name, train) for name, train in mixed.items()]
+    return [
+        ClientShare(name if len(chunks) == 1 else f"{name}-{i}", name, ((name, chunk),))
+        for name, chunks in parts
+        for i, chunk in enumerate(chunks, start=1)
+    ]
+
+
+def _spread(domains: list[_Domain], parts: list[Indices], round: int) -> dict[str, Pieces]:
+    """Each domain's images; under rule mixed some of the next domain's in place of its own."""
+    names = [domain.name for domain in domains]
+    if domains[0].spec.rule != "mixed":
+        return {name: ((name, part),) for name, part in zip(names, parts, strict=True)}
+    halves = [d.exchanged(part, round) for d, part in zip(domains, parts, strict=True)]
+    away = [(name, given) for name, (_, given) in zip(names, halves, strict=True)]
+    following = zip(names, halves, away[1:] + away[:1], strict=True)
+    return {name: ((name, kept), other) for name, (kept, _), other in following}
+
+
+def _skewed(domains: list[_Domain], data: DataSpec) -> list[ClientShare]:
+    """Label skew (ADCOL B.8), all domains pooled: for each class k, p_k ~ Dir_N(alpha), client j
+    gets the share p_kj. A draw that leaves a client fewer than two images is repeated."""
+    spec, seed, rule = data.allocation, data.split_seed, "allocation rule dirichlet"
+    alpha, count = spec.alpha or 0.0, spec.count or 0
+    need(alpha > 0 and count > 0, f"{rule} needs allocation.alpha and allocation.count")
+    for name in ("by_class", "every_class", "remainder"):
+        need(not getattr(spec, name), f"{rule} assigns images itself; remove {name}")
+    source = np.repeat(np.arange(len(domains)), [len(d.order) for d in domains])
+    index = np.concatenate([d.order for d in domains])
+    label = np.concatenate([d.labels[d.order] for d in domains])
+    rng = numpy_stream(seed, "allocation", round=_SKEW)
+    for _ in range(_DIRICHLET_TRIES):
+        owners = _skewed_owners(label, count, alpha, rng)
+        if np.bincount(owners, minlength=count).min() >= _SMALLEST_CLIENT:
+            break
+    else:
+        raise FedReproError(
+            f"dirichlet alpha = {alpha} leaves one of {count} clients without images in "
+            f"{_DIRICHLET_TRIES} draws; raise alpha or lower count"
+        )
+    members = _cut_members([np.flatnonzero(owners == j) for j in range(count)], spec, seed)
+    domain = domains[0].name if len(domains) == 1 else POOLED
+    shares = []
+    for j, own in enumerate(members, start=1):
+        pieces = ((domains[i].name, index[own[source[own] == i]]) for i in np.unique(source[own]))
+        shares.append(ClientShare(f"{domain}-{j}", domain, tuple(pieces)))
+    return shares
+
+
+def _cut_members(members: list[Indices], spec: AllocationSpec, seed: int) -> list[Indices]:
+    per = spec.per_client
+    if per == "all":
+        return members
+    if isinstance(per, dict):
+        raise FedReproError("allocation rule dirichlet pools the domains; give one per_client")
+    smallest, cut = min(len(own) for own in members), []
+    for j, own in enumerate(members):
+        size = smallest if isinstance(per, str) else _amount(per, len(own))
+        wants = f"allocation wants {size} images per client; client {j + 1} drew {len(own)}"
+        need(size <= len(own), f"{wants}: lower per_client or raise alpha")
+        rng = numpy_stream(seed, "allocation", j, _CUT)
+        cut.append(np.sort(rng.permutation(own)[:size]))
+    return cut
+
+
+def _cut(domains: list[_Domain], data: DataSpec) -> Partition:
+    """Training and test images of each domain in parts; each part is a client and a domain."""
+    clients: list[ClientShare] = []
+    held: dict[str, Pieces] = {}
+    tests: dict[str, Pieces] = {}
+    spec, share, seed = data.allocation, data.validation, data.split_seed
+    fits = spec.rule == "table" and isinstance(share, float)
+    need(fits, "cut_tests needs rule table and a share of images for validation")
+    for domain in (one for one in domains if spec.clients.get(one.name)):
+        label, count = domain.labels, spec.clients[domain.name]
+        both = (parts(side, label, count) for side in (domain.split.train, domain.split.test))
+        for number, (train, test) in enumerate(zip(*both, strict=True), start=1):
+            name = f"{domain.name}-{number}"
+            kept, away = divide(name, train, label, share, seed)
+            clients.append(ClientShare(name, name, ((domain.name, kept),)))
+            held[name] = ((domain.name, np.sort(away)),)
+            tests[name] = ((domain.name, test),)
+    return Partition(tuple(clients), held, tests, spec.model_dump_json())
 
 
 def _amount(per: int | float, available: int) -> int:

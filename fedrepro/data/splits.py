@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedrepro.base.errors import FedReproError, need
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays
-from fedrepro.data.readers import Labels
+from fedrepro.data.pictures import Labels
 
 Indices = NDArray[np.int64]
 Sides = tuple[Indices, Indices]  # training and test images
@@ -26,17 +26,15 @@ class Split:
     rule: str
 
     @property
-    def leaked(self) -> int:
-        """Test images that are training images too: none except with the leaky rules."""
-        return len(np.intersect1d(self.train, self.test))
+    def deviations(self) -> tuple[str, ...]:
+        """Whether test images are training images too: only with the leaky rules."""
+        leaked, tested = len(np.intersect1d(self.train, self.test)), len(self.test)
+        said = f"{self.domain}: {leaked:,} of {tested:,} test images are training images too"
+        return (said,) if leaked else ()
 
     @property
     def hash(self) -> str:
-        """sha256 over domain, rule and both index lists."""
-        digest = hashlib.sha256(f"{self.domain}|{self.rule}|".encode())
-        update_with(digest, self.train)
-        update_with(digest, self.test)
-        return digest.hexdigest()
+        return digest_of(f"{self.domain}|{self.rule}|", self.train, self.test)
 
 
 def _sides(domain: DomainArrays, rule: str, seed: int, share: float) -> Sides:
@@ -153,7 +151,13 @@ def domain_key(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")
 
 
-def update_with(digest: "hashlib._Hash", indices: Indices) -> None:
-    """Add an index list to a hash, its length first, in one byte order on every machine."""
-    digest.update(f"{len(indices)}:".encode())
-    digest.update(np.ascontiguousarray(indices, dtype="<i8").tobytes())
+def digest_of(*told: str | Indices) -> str:
+    """sha256 over words and index lists, each list's length first, the same on every machine."""
+    digest = hashlib.sha256()
+    for one in told:
+        if isinstance(one, str):
+            digest.update(one.encode())
+        else:
+            digest.update(f"{len(one)}:".encode())
+            digest.update(np.ascontiguousarray(one, dtype="<i8").tobytes())
+    return digest.hexdigest()

@@ -70,19 +70,23 @@ def shift(images: Tensor, by: Tensor) -> Tensor:
     """Move images (b, C, H, H) up and left by their own (b, 2) pixels; empty pixels are 0."""
     size = images.shape[-1]
     places = torch.arange(size, device=images.device)[:, None] + by[:, None, :]  # (b, H, 2)
-    inside = (places >= 0) & (places < size)
     rows, columns = places.clamp(0, size - 1).unbind(2)
     x = images.gather(2, rows[:, None, :, None].expand_as(images))
     x = x.gather(3, columns[:, None, None, :].expand_as(images))
-    seen = inside[:, :, None, 0] & inside[:, None, :, 1]
-    return x.masked_fill(~seen[:, None], 0)
+    return x.masked_fill(~_box(size, -by, size - by), 0)
+
+
+def _box(size: int, start: Tensor, end: Tensor) -> Tensor:
+    """Whether each pixel is from the corner `start` (b, 2) to before `end`: (b, 1, size, size)."""
+    places = torch.arange(size, device=start.device)[:, None]
+    within = (places >= start[:, None]) & (places < end[:, None])  # (b, H, 2)
+    return within[:, None, :, None, 0] & within[:, None, None, :, 1]
 
 
 def rectangles(n: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What to erase of each of n images, as torchvision's RandomErasing; a share of them is erased
-    at all. patches: float32 (n, 10 tries, 2), heights and widths as fractions of an image's side;
-    the first that fits is used. corners: float32 (n, 2), where between the top left (0) and the
-    bottom right (1) it is."""
+    """What to erase of a share of n images, as torchvision's RandomErasing. patches: float32 (n, 10
+    tries, 2), heights and widths as fractions of an image's side; the first that fits is used.
+    corners: float32 (n, 2), its place between the top left (0) and the bottom right (1)."""
     spared, tries = torch.rand(n, generator=generator) >= share, (n, 10)
     area = torch.empty(tries).uniform_(0.02, 0.33, generator=generator)
     logarithm = torch.empty(tries).uniform_(math.log(0.3), math.log(3.3), generator=generator)
@@ -101,10 +105,7 @@ def erase(images: Tensor, patches: Tensor, corners: Tensor) -> Tensor:
     first = fits.int().argmax(1)  # the first of several, as documented
     chosen = torch.take_along_dim(sides, first[:, None, None], 1)[:, 0] * fits.any(1)[:, None]
     start = (corners * (size - chosen + 1)).floor()  # (b, 2); a corner is less than 1
-    places = torch.arange(size, device=images.device)[:, None]
-    within = (places >= start[:, None]) & (places < (start + chosen)[:, None])  # (b, H, 2)
-    erased = within[:, :, None, 0] & within[:, None, :, 1]
-    return images.masked_fill(erased[:, None], 0)
+    return images.masked_fill(_box(size, start, start + chosen), 0)
 
 
 def rotate(images: Tensor, degrees: Tensor) -> Tensor:

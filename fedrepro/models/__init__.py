@@ -3,7 +3,7 @@ wrapped with a method's own parts; and how a network runs with other tensors tha
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 import torch
@@ -28,8 +28,7 @@ class Output(NamedTuple):
 class FLModel(nn.Module):
     """A classifier in three named parts, so that a method can choose which of them are sent.
     z = projection(encoder(x)) has ``feature_size`` values per image; logits = predictor(z).
-    A network without a projection head has ``nn.Identity`` there. ``memory_format``: its fastest
-    one."""
+    Without a projection head, ``nn.Identity`` is there. ``memory_format``: the fastest one."""
 
     def __init__(
         self,
@@ -133,14 +132,12 @@ class TensorInfo(NamedTuple):
 
 def layout(model: FLModel) -> dict[str, TensorInfo]:
     """Every tensor of the state dict by name, in its order."""
-    bn = {name for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    fixed = {name for name, module in model.named_modules() if isinstance(module, FrozenHead)}
+    modules = dict(model.named_modules())
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     infos = {}
     for name, tensor in model.state_dict().items():
         owner, _, leaf = name.rpartition(".")
-        head = name.split(".", 1)[0]
-        is_bn = owner in bn
+        head, is_bn = name.partition(".")[0], isinstance(modules.get(owner), _BatchNorm)
         infos[name] = TensorInfo(
             name=name,
             part=cast(Part, head) if head in get_args(Part) else "own",
@@ -148,7 +145,7 @@ def layout(model: FLModel) -> dict[str, TensorInfo]:
             is_buffer=name not in parameters,
             is_counter=is_bn and leaf == "num_batches_tracked",
             bytes=tensor.nbytes,
-            is_fixed=owner in fixed,
+            is_fixed=isinstance(modules.get(owner), FrozenHead),
         )
     return infos
 
@@ -198,11 +195,4 @@ def build_model(name: str, classes: int, size: int, **args: Any) -> FLModel:
 
 from fedrepro.models import networks  # noqa: E402  (built from the classes above)
 
-discriminator = networks.discriminator
-_BUILDERS: tuple[Callable[..., FLModel], ...] = (
-    networks.adcol_resnet50, networks.adapter, networks.digit_cnn, networks.fedpall_resnet50,
-    networks.narrow_resnet, networks.resnet10, networks.resnet18, networks.small_cnn,
-    networks.tiny_cnn,
-)  # fmt: skip
-# Protocols, and so run ids, have a function's name: none of these may be renamed.
-MODELS = {build.__name__.replace("_", "-"): build for build in _BUILDERS}
+MODELS, discriminator = networks.MODELS, networks.discriminator

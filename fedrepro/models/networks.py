@@ -3,7 +3,8 @@ embeddings; and discriminators, which predict which client features come from.""
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, cast
 
@@ -84,10 +85,10 @@ def tiny_cnn(classes: int, size: int) -> FLModel:
 # Residual.
 
 
-def _resnet50() -> nn.Module:
-    encoder: Any = load_torchvision().models.resnet50(weights=None)
+def _resnet50() -> Any:
+    encoder = load_torchvision().models.resnet50(weights=None)
     encoder.fc = nn.Identity()
-    return cast(nn.Module, encoder)
+    return encoder
 
 
 def adcol_resnet50(classes: int, size: int, representation: int = 2048) -> FLModel:
@@ -113,16 +114,6 @@ def fedpall_resnet50(classes: int, size: int) -> FLModel:
     return FLModel(encoder, nn.Identity(), predictor, POOLED_50, FASTEST)
 
 
-def resnet10(classes: int, size: int) -> FLModel:
-    """ResNet-10 of the FPL code family: one basic block per stage (FedAPC, I2PFL)."""
-    return _small_image_resnet(classes, blocks=1)
-
-
-def resnet18(classes: int, size: int) -> FLModel:
-    """ResNet-18 of the FPL code family: two basic blocks per stage (I2PFL on PACS)."""
-    return _small_image_resnet(classes, blocks=2)
-
-
 def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
     """ResNet-10 for one CPU core, the network of scale ``reduced`` for methods that need features
     as ResNets have them: z (b, 8 width), the mean of the last map after its ReLU, so never < 0."""
@@ -139,10 +130,11 @@ def narrow_resnet(classes: int, size: int, width: int = 16) -> FLModel:
     return FLModel(encoder, nn.Identity(), nn.Linear(8 * width, classes), 8 * width, FASTEST)
 
 
-def _small_image_resnet(classes: int, blocks: int) -> FLModel:
-    """Basic-block ResNet for 32x32 images: a stem of stride 1, no max-pool. z (b, 512) is the
-    average of the last map after its ReLU. The family's class also has an MLP without any loss; it
-    is left out. Initial values are PyTorch's layer defaults, as there, not torchvision's."""
+def small_image_resnet(blocks: int, classes: int, size: int) -> FLModel:
+    """ResNet-10 or -18 of the FPL code family, for 32x32 images: one (FedAPC, I2PFL) or two (I2PFL
+    on PACS) basic blocks per stage, a stem of stride 1, no max-pool. z (b, 512) is the average of
+    the last map after its ReLU. The family's class also has an MLP without any loss; it is left
+    out. Initial values are PyTorch's layer defaults, as there, not torchvision's."""
     resnet = load_torchvision().models.resnet
     encoder = resnet.ResNet(resnet.BasicBlock, [blocks] * 4)
     encoder.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
@@ -176,6 +168,20 @@ def adapter(classes: int, size: int, reduction: int = 4) -> FLModel:
     need(size >= reduction, f"adapter: reduction = {reduction} leaves none of {size} values")
     encoder = Residual(size, size // reduction)
     return FLModel(encoder, nn.Identity(), FrozenHead(size, classes), size)
+
+
+# Protocols, and so run ids, have these names: none may change.
+MODELS: dict[str, Callable[..., FLModel]] = {
+    "adapter": adapter,
+    "adcol-resnet50": adcol_resnet50,
+    "digit-cnn": digit_cnn,
+    "fedpall-resnet50": fedpall_resnet50,
+    "narrow-resnet": narrow_resnet,
+    "resnet10": partial(small_image_resnet, 1),
+    "resnet18": partial(small_image_resnet, 2),
+    "small-cnn": small_cnn,
+    "tiny-cnn": tiny_cnn,
+}
 
 
 # Discriminators.
@@ -235,5 +241,5 @@ class Panel(nn.Module):
     def take(self, newest: nn.Module, first: bool) -> None:
         """Put a new state in front; the first trained state fills all places."""
         states = [newest.state_dict(), *(member.state_dict() for member in self.members)]
-        for i in range(len(self.members) - 1, -1, -1):
+        for i in reversed(range(len(self.members))):
             self.members[i].load_state_dict(states[0] if first else states[i])

@@ -13,16 +13,15 @@ import pytest
 from PIL import Image
 
 from fedrepro.base.errors import FedReproError
-from fedrepro.data.manifest import Collection
-from fedrepro.data.readers import READERS, Decoded, ReadSpec
+from fedrepro.data.manifest import Collection, Located
+from fedrepro.data.readers import READERS, Decoded
 
-DIGITS = tuple("0123456789")
 Members = dict[str, bytes]
 
 
-def read(reader: str, size: int, files: dict[str, Path], **known: Any) -> Decoded:
-    told = {"domain": "made", "folders": ("made",), "classes": DIGITS, "spellings": {}, **known}
-    return READERS[reader](ReadSpec(files=files, size=size, **told))
+def read(reader: str, size: int, files: dict[str, Path], *known: Any) -> Decoded:
+    of, domain = known or (collection("made", reader, {"any": ("", b"")}), "made")
+    return READERS[reader](Located(domain, of, of.sources[0], Path(), files, {}, ()), size)
 
 
 @contextmanager
@@ -33,9 +32,9 @@ def one_line(message: str) -> Iterator[pytest.ExceptionInfo[FedReproError]]:
     assert "\n" not in str(caught.value)
 
 
-def refused(message: str, path: Path, reader: str, files: dict[str, Path], **known: Any) -> None:
+def refused(message: str, path: Path, reader: str, files: dict[str, Path], *known: Any) -> None:
     with one_line(message) as caught:
-        read(reader, 8, files, **known)
+        read(reader, 8, files, *known)
     assert path.name in str(caught.value)
 
 

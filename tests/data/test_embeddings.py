@@ -18,7 +18,7 @@ from fedrepro.data.domains import DATASETS, load_domain
 from fedrepro.data.embeddings import load_weights
 from fedrepro.data.federation import build_federation
 from fedrepro.data.manifest import Collection, locate
-from fedrepro.data.readers import decode_image, files_in
+from fedrepro.data.pictures import decode_image, files_in
 from fedrepro.data.transforms import normalise
 from fedrepro.extras import clip
 from tests.data.made import collection, one_line

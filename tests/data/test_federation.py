@@ -166,7 +166,8 @@ def test_disjoint_leaves_out_what_another_domain_tests():
         "other": Split("other", np.array([0, 1]), np.array([2, 3]), "r"),
     }
     labels = {name: np.zeros(6, dtype=np.int64) for name in splits}
-    cut = make_partition(splits, labels, AllocationSpec(disjoint=True), 0, 5, shared)
+    spec = DataSpec(dataset="made", size=SIZE, validation=5, allocation={"disjoint": True})
+    cut = make_partition(splits, labels, spec, shared)
     assert cut.validation == {}  # what is left out of training does not come back here
     held = {c.name: sorted(i for _, part in c.train for i in part) for c in cut.clients}
     assert held == {"mnist": [2, 3], "mnistm": [1, 2], "other": [0, 1]}

@@ -12,7 +12,7 @@ from PIL import Image
 from fedrepro import methods, papers
 from fedrepro.data import folders, prepare, status
 from fedrepro.data.domains import load_dataset
-from fedrepro.data.readers import decode_image
+from fedrepro.data.pictures import decode_image
 from fedrepro.quantities.paper_run import study
 from fedrepro.records import RunSpec, run_id
 from tests.data.made import one_line, picture, put
@@ -133,7 +133,7 @@ def test_bombs_and_deep_colours_are_refused_before_they_are_unpacked(mine, monke
     Image.fromarray(np.full((8, 8), 40_000, np.uint16)).save(deep, "PNG")
     put(path, deep.getvalue())
     refused(mine, r"cat/03\.png: has more than 8 bits per colour")
-    monkeypatch.setattr(folders.readers, "MAX_MEMBERS", 5)
+    monkeypatch.setattr(folders.pictures, "MAX_MEMBERS", 5)
     refused(mine, "mine holds over 5 files")
 
 

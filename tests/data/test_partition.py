@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedShuffleSplit
 
-from fedrepro.base.protocol import AllocationSpec
+from fedrepro.base.protocol import DataSpec
 from fedrepro.data.partition import Partition, make_partition
 from fedrepro.data.splits import Split
 from tests.data.made import one_line
@@ -25,7 +25,8 @@ def allocate(
         for name, n in sizes.items()
     }
     labels = {name: (np.arange(2 * n) // 2) % 5 for name, n in sizes.items()}
-    return make_partition(splits, labels, AllocationSpec(**spec), seed, validation)
+    said = {"split_seed": seed, "validation": validation, "allocation": spec}
+    return make_partition(splits, labels, DataSpec(dataset="made", size=8, **said))
 
 
 def sizes(partition: Partition) -> dict[str, int]:

@@ -12,7 +12,8 @@ import pytest
 from scipy.io import savemat
 
 from fedrepro.data.manifest import COLLECTIONS
-from fedrepro.data.readers import Decoded, files_in
+from fedrepro.data.pictures import files_in
+from fedrepro.data.readers import Decoded
 from tests.data.conftest import idx
 from tests.data.made import Members, one_line, pack, picture, put, read, refused
 
@@ -105,7 +106,7 @@ def test_mnistm_npz(tmp_path, monkeypatch):
     pickled = np.empty(2, dtype=object)
     np.savez(path, train_x=pickled, train_y=pickled, test_x=pickled, test_y=pickled)
     refused("cannot be read", path, "mnistm-npz", {"npz": path})
-    monkeypatch.setattr("fedrepro.data.readers.official.MAX_NPZ", 100)
+    monkeypatch.setattr("fedrepro.data.readers.MAX_NPZ", 100)
     refused("bytes long", path, "mnistm-npz", {"npz": path})
     refused("cannot be read", put(path, path.read_bytes()[:200]), "mnistm-npz", {"npz": path})
 
@@ -132,9 +133,9 @@ def cifar(name: str) -> Members:
 
 def test_cifar_records(tmp_path):
     for name, batches in (("cifar100", 1), ("cifar10", 5)):
-        classes = COLLECTIONS[name].classes
+        known = COLLECTIONS[name], name
         path = pack(tmp_path / "c.tar.gz", cifar(name))
-        found = read(f"{name}-binary", 32, {"archive": path}, classes=classes)
+        found = read(f"{name}-binary", 32, {"archive": path}, *known)
         assert found.labels.tolist() == [y for i in range(batches) for y in (i, 9)] + [3]
         assert found.part.tolist() == [0] * 2 * batches + [1]
         assert found.images[-1, :, 31, 31].tolist() == [100, 101, 102]
@@ -148,12 +149,11 @@ def test_cifar_records(tmp_path):
         members = cifar("cifar10")
         content = members.pop(member)
         path = pack(tmp_path / "c.tar.gz", members | ({member: change(content)} if change else {}))
-        refused(message, path, "cifar10-binary", {"archive": path}, classes=classes)
+        refused(message, path, "cifar10-binary", {"archive": path}, *known)
 
 
 def office(path: Path) -> Decoded:
-    known = {"folders": OFFICE.domains["caltech"].folders, "classes": OFFICE.classes}
-    return read("class-tar", 8, {"images": path}, spellings=OFFICE.spellings, **known)
+    return read("class-tar", 8, {"images": path}, OFFICE, "caltech")
 
 
 @pytest.mark.parametrize("images", ["", "images/"])
@@ -176,7 +176,7 @@ def test_folder_tar_and_zip_agree_in_every_spelling(tmp_path, spelling, images):
 
 
 def test_all_grey_stays_grey_and_an_empty_folder_is_refused(tmp_path):
-    with one_line("holds no pictures of made"):
+    with one_line("holds no pictures of caltech"):
         office(pack(tmp_path / "x.zip", {"caltech/ruler/a.png": picture(5)}))
     put(tmp_path / "caltech/bike/a.png", picture(5, "L"))
     assert office(tmp_path / "caltech").images.shape == (1, 1, 8, 8)
@@ -209,7 +209,7 @@ def test_hostile_names_links_devices_locked_and_huge_members_are_refused(tmp_pat
     content[content.index(b"PK\x01\x02") + 8] |= 1  # the flag of an encrypted member
     hostile(put(tmp_path / "locked.zip", bytes(content)), "or locked")
     for limit, value in (("MAX_ARCHIVE_BYTES", 10), ("MAX_MEMBERS", 0)):
-        monkeypatch.setattr(f"fedrepro.data.readers.{limit}", value)
+        monkeypatch.setattr(f"fedrepro.data.pictures.{limit}", value)
         hostile(tmp_path / "x.zip", "members or over 16 GiB")
         monkeypatch.undo()
 
@@ -232,7 +232,7 @@ def test_cut_archives_and_broken_altered_or_huge_pictures(tmp_path, monkeypatch,
         altered = bytearray(path.read_bytes())
         altered[altered.index(b"IDAT") + 6] ^= 1
         bad(member, put(path, bytes(altered)))
-    monkeypatch.setattr("fedrepro.data.readers.MAX_PIXELS", 63)
+    monkeypatch.setattr("fedrepro.data.pictures.MAX_PIXELS", 63)
     bad("too large a picture", pack(path, {member: picture(1)}))
 
 
@@ -313,8 +313,7 @@ def net(tmp_path: Path, domain: str = "clipart-10", **lists: str) -> Decoded:
     pack(files["images"], {name: picture(20 * value) for name, value in PICTURES.items()})
     for name, text in lists.items():
         files[f"{name}-list"] = put(tmp_path / f"clipart_{name}.txt", text.encode())
-    known = {"folders": ("clipart",), "classes": NET.classes_of(domain)}
-    return read("domainnet-zip", 8, files, **known, all_classes=NET.classes)
+    return read("domainnet-zip", 8, files, NET, domain)
 
 
 def test_domainnet_keeps_its_classes_and_its_lists_give_parts(tmp_path):

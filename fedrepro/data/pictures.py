@@ -1,15 +1,13 @@
-"""Readers of the official files: ReadSpec -> Decoded (images, labels, parts), or one FedReproError
-that names the file. They check the content and do not trust a file's own header. Each module in
-this folder registers its readers by name; here is what they share."""
+"""Files in folders and archives, and pictures -> arrays, or one FedReproError that names the file.
+The content is checked; a file's own header is not trusted."""
 
 import re
 import stat
 import tarfile
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path, PurePosixPath
@@ -20,17 +18,13 @@ import numpy.typing as npt
 from PIL import Image, ImageOps
 
 from fedrepro.base.errors import FedReproError, need, one_line
-from fedrepro.base.files import modules_of
-
-READER_VERSION = 1  # raised whenever the arrays read from the same files change
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
-Parts = npt.NDArray[np.int8]
 Opened = Callable[[], Any]  # a binary file, or None
+LabelOf = Callable[[tuple[str, ...]], int | None]  # from the parts of a path
+Pictures = tuple[Images, Labels, list[str]]
 
-TRAIN, TEST, VALIDATION, NO_PART = 0, 1, 2, -1
-PARTS = (("train", TRAIN), ("test", TEST))
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")  # theirs; no other is ever decoded
 MAX_PIXELS = 50_000_000  # a larger picture is not from a data set, but an attack or a mistake
@@ -38,46 +32,6 @@ MAX_FILE_BYTES = 64 * 2**20
 MAX_ARCHIVE_BYTES = 16 * 2**30
 MAX_MEMBERS = 200_000
 MEND = "put the official file in its place"
-
-
-@dataclass(frozen=True)
-class Decoded:
-    """images uint8 (n, C, size, size), labels int64 (n,), part int8 (n,); see DomainArrays."""
-
-    images: Images
-    labels: Labels
-    part: Parts
-
-
-@dataclass(frozen=True)
-class ReadSpec:
-    """A reader's input: files by role, the image size, the domain's folder names, its classes and
-    their other spellings, and all classes of the release, in its order."""
-
-    domain: str
-    files: Mapping[str, Path]
-    size: int
-    folders: tuple[str, ...]
-    classes: tuple[str, ...]
-    spellings: Mapping[str, tuple[str, ...]]
-    all_classes: tuple[str, ...] = ()
-
-
-LabelOf = Callable[[tuple[str, ...]], int | None]  # from the parts of a path
-Pictures = tuple[Images, Labels, list[str]]
-Block = tuple[Images, Labels, int | Parts]  # images at the wanted size, and their part or parts
-READERS: dict[str, Callable[[ReadSpec], Decoded]] = {}
-
-
-def reader(*names: str) -> Callable[[Callable[[ReadSpec], Iterator[Block]]], Any]:
-    """Register a generator of a domain's images, block by block, as a reader: ReadSpec -> Decoded.
-    The names are part of the data's hash, so they stay."""
-
-    def register(blocks: Callable[[ReadSpec], Iterator[Block]]) -> object:
-        READERS.update(dict.fromkeys(names, lambda spec: join(blocks(spec))))
-        return blocks
-
-    return register
 
 
 @contextmanager
@@ -97,17 +51,6 @@ def reading(path: Path | str) -> Iterator[None]:
 def check(condition: bool, path: Path | str, problem: str) -> None:
     """Raise a FedReproError that names the file unless the condition is true."""
     need(condition, f"{path}: {problem}; {MEND}")
-
-
-def check_labels(raw: npt.NDArray[Any], classes: int, path: Path | str) -> Labels:
-    """Labels as int64 (n,). FedReproError unless n > 0 and all are whole, in 0..classes-1."""
-    check(raw.size > 0, path, "holds no images")
-    labels = raw.reshape(-1).astype(np.int64)
-    check(np.array_equal(labels, raw.reshape(-1)), path, "labels are not whole numbers")
-    low, high = labels.min(), labels.max()
-    fits = low >= 0 and high < classes
-    check(fits, path, f"labels run {low}..{high}, expected 0..{classes - 1}")
-    return labels
 
 
 class TreeFile(NamedTuple):
@@ -236,16 +179,3 @@ def stack(pictures: Iterable[Images]) -> Images:
 def resize_stack(arrays: Images, size: int) -> Images:
     """(n, H, W) grey or (n, H, W, 3) colour -> (n, C, size, size) uint8."""
     return stack(resized(Image.fromarray(one), size) for one in arrays)
-
-
-def join(blocks: Iterable[Block]) -> Decoded:
-    """Blocks in order -> one Decoded; channels as above."""
-    images, labels, parts = zip(*blocks, strict=True)
-    channels = max(block.shape[1] for block in images)
-    whole = [np.broadcast_to(block, (len(block), channels, *block.shape[2:])) for block in images]
-    sized = [np.broadcast_to(part, len(y)) for part, y in zip(parts, labels, strict=True)]
-    part = np.concatenate(sized).astype(np.int8)
-    return Decoded(np.concatenate(whole), np.concatenate(labels), part)
-
-
-modules_of(__name__)
