@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -329,6 +330,22 @@ class _Told(Progress):
             raise KeyboardInterrupt
 
 
+def _detach(output: Path) -> None:
+    """Send what this process prints to a file, and end it, at last by force, with its parent."""
+    with output.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+
+    def follow() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(GRACE)
+            os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     import torch
 
@@ -353,12 +370,10 @@ def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
 
 def _main(run: Run, runs: Path, root: Path | None) -> None:
     os.environ |= ONE_THREAD  # read when numpy and torch are imported
-    from fedrepro.sweep import detach
-
     os.setsid()  # Ctrl-C in a terminal does not reach it
     told = _Told(runs / FOLDER / f"{run.key}.json")
     signal.signal(signal.SIGTERM, told.stop)
-    detach(runs / FOLDER / f"{run.key}.log", GRACE)
+    _detach(runs / FOLDER / f"{run.key}.log")
     os.nice(19)
     with contextlib.suppress(OSError):  # Linux weights sessions, then their processes
         Path("/proc/self/autogroup").write_text("19")

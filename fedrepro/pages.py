@@ -10,6 +10,7 @@ import sys
 import tomllib
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html import escape
 from importlib.util import find_spec
@@ -25,7 +26,7 @@ from fedrepro.base.errors import FedReproError, one_line
 from fedrepro.base.files import ANSWERS, CHECKOUT, CLONE
 from fedrepro.report.picture import LIVE
 from fedrepro.report.text import STANDIN, dataset_name
-from fedrepro.sweep import cores, papermill_complaint, pool
+from fedrepro.sweep import cores, papermill_complaint, stopping
 
 Report = Callable[[str], None]
 
@@ -201,21 +202,19 @@ def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> 
     """Execute result notebooks in place; their kernels work in `folder`, which has the sources.
     Answers to claims are computed once for all of them.
 
-    meanwhile: what this process does at the same time."""
-    with TemporaryDirectory() as shared, pool(max(1, min(cores(), len(pages)))) as processes:
-        jobs = [processes.submit(_execute_page, page, folder, shared) for page in pages]
-        meanwhile()
-        for page, job in zip(pages, jobs, strict=True):
-            if reason := job.result():
-                processes.shutdown(wait=True, cancel_futures=True)
-                raise FedReproError(
-                    f"{RESULTS / page.name} failed ({reason}); open {page} to see its traceback"
-                )
-
-
-def _execute_page(page: Path, folder: Path, shared: str) -> str:
-    os.environ[ANSWERS] = shared
-    return papermill_complaint(page, page, {}, folder)
+    meanwhile: what this thread does at the same time."""
+    with TemporaryDirectory() as shared, ThreadPoolExecutor(cores()) as pool:
+        os.environ[ANSWERS] = shared  # kernels have it, too
+        jobs = {pool.submit(papermill_complaint, page, page, {}, folder): page for page in pages}
+        try:
+            with stopping(jobs):
+                meanwhile()
+                for job, page in jobs.items():
+                    if reason := job.result():
+                        where = f"{RESULTS / page.name} failed ({reason})"
+                        raise FedReproError(f"{where}; open {page} to see its traceback")
+        finally:
+            del os.environ[ANSWERS]
 
 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
