@@ -168,7 +168,8 @@ def stopping(notebooks: Collection[Future[Any]]) -> Iterator[None]:
     except BaseException:
         for notebook in notebooks:
             notebook.cancel()
-        for number in chain([signal.SIGINT], repeat(signal.SIGKILL)):
+        # Between two cells a kernel ignores the first.
+        for number in chain([signal.SIGINT] * 2, repeat(signal.SIGKILL)):
             for kernel in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
                     kernel.send_signal(number)
