@@ -11,9 +11,8 @@ import typer
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, one_of
-from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RECORDS, RUNS, TRACK
+from fedrepro.base.files import CHECKOUT, CLONE, LIST, LOAD, RECORDS, RUNS, TRACK
 from fedrepro.base.progress import resolve
-from fedrepro.campaign import LIST, read, table, train
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
@@ -222,11 +221,12 @@ def campaign(
 
     Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
     If it was stopped or killed, the same command continues from the last checkpoints."""
+    if file == LIST and not LIST.is_file():
+        raise FedReproError(f"no list {LIST}: {CLONE}, or name one with --file")
+    from fedrepro.campaign import read, table, train  # torch comes with it
     from fedrepro.data.manifest import data_root
     from fedrepro.sweep import cores
 
-    if file == LIST and not LIST.is_file():
-        raise FedReproError(f"no list {LIST}: {CLONE}, or name one with --file")
     todo, jobs = read(file), jobs or cores()
     files.check_runs(runs := runs.expanduser().resolve())
     if root is not None:
