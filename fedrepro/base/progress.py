@@ -9,6 +9,7 @@ from functools import cache
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
@@ -70,41 +71,22 @@ def resolve(track: str | type[Tracker]) -> type[Tracker] | None:
 
 
 class Progress:
-    """Base class for progress displays. It receives each finished round and its mean test accuracy
-    in percent, and shows nothing. name: the row that a study trains, if it is a study."""
+    """Base class for progress displays, which counts what is left and shows nothing. name: the row
+    that a study trains, if it is a study."""
 
     name = ""
+    todo: Mapping[str, int] = MappingProxyType({})  # the rows that are left, with their rounds
+    rows = trained = _of_row = _of_run = 0
+    _seconds = 0.0
 
     def plan(self, rows: Mapping[str, int]) -> None:
         """Announce the rows to train: key -> rounds."""
+        self.rows += len(rows.keys() - self.todo.keys())
+        self.todo = {**self.todo, **rows}
 
     def row(self, key: str) -> None:
         """A row is done: trained, read from the store, or diverged."""
-
-    def start(self, label: str, total: int, done: int) -> None: ...
-
-    def round(self, number: int, accuracy: float) -> None: ...
-
-    def finish(self, text: str) -> None: ...
-
-
-Silent = Progress
-
-
-class Rows(Progress):
-    """Counts the rows, rounds and seconds that are left."""
-
-    def __init__(self) -> None:
-        self.todo: dict[str, int] = {}
-        self.rows = self.trained = self._of_row = self._of_run = 0
-        self._seconds = 0.0
-
-    def plan(self, rows: Mapping[str, int]) -> None:
-        self.rows += len(rows.keys() - self.todo.keys())
-        self.todo |= rows
-
-    def row(self, key: str) -> None:
-        self.todo.pop(key, None)
+        self.todo = {other: rounds for other, rounds in self.todo.items() if other != key}
         self._of_row = 0
 
     def start(self, label: str, total: int, done: int) -> None:
@@ -114,6 +96,7 @@ class Rows(Progress):
         self._of_row += done
 
     def round(self, number: int, accuracy: float) -> None:
+        """Receive a finished round and its mean test accuracy in percent."""
         self.trained += 1
         self._of_row += 1
         self._of_run -= 1
@@ -135,7 +118,10 @@ class Rows(Progress):
         return f"about {tqdm.format_interval(seconds)} left" if self.trained else ""
 
 
-class TerminalBar(Rows):
+Silent = Progress
+
+
+class TerminalBar(Progress):
     """One tqdm bar for all planned rows, followed by the current mean accuracy."""
 
     _bar: Any = None
@@ -165,7 +151,7 @@ class TerminalBar(Rows):
             self._bar = None
 
 
-class Lines(Rows):
+class Lines(Progress):
     """One line per round on standard error."""
 
     def round(self, number: int, accuracy: float) -> None:
@@ -192,12 +178,11 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 WIDTH, HEIGHT = 420, 140
 
 
-class NotebookFigure(Rows):
+class NotebookFigure(Progress):
     """One figure for all runs: mean accuracy over the domains by round, one line per run, and the
     remaining work. It is in the last cell that trained, and stays there."""
 
     def __init__(self) -> None:
-        super().__init__()
         # for each line, shares of the rounds and accuracies in percent
         self._lines: dict[str, list[tuple[float, float]]] = {}
         self._cell: int | None = None
