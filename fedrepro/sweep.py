@@ -20,7 +20,7 @@ from typing import Any, Literal
 import nbformat
 import psutil
 
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded, make_folder
 from fedrepro.data import folders
 from fedrepro.data.manifest import data_root as find_root
@@ -87,11 +87,9 @@ def plan(
         every = datasets or default_datasets(paper, experiment, scale)
         for dataset, seed in product(every, seeds):
             asked = Question(paper, dataset, scale, seed, *how)
-            if not asked.chosen(experiment):
-                raise FedReproError(
-                    f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
-                    f"methods; see `fedrepro experiments --paper {name}`"
-                )
+            what = f"{paper.short}: nothing to run for {experiment} on {dataset} with these methods"
+            advice = f"see `fedrepro experiments --paper {name}`"
+            need(asked.chosen(experiment), f"{what}; {advice}")
             given = {**common, "dataset": asked.dataset, "seed": seed}
             output = folder / "notebooks" / file_name(name, given)
             given["dataset"] = folders.placed(asked.dataset)
@@ -114,20 +112,16 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
     """FedReproError: no such notebook or parameter, for which papermill would only warn."""
-    if not notebook.is_file():
-        raise FedReproError(f"no notebook {notebook}: {CLONE}")
+    need(notebook.is_file(), f"no notebook {notebook}: {CLONE}")
     import papermill  # costs a second
 
     try:
         known = papermill.inspect_notebook(str(notebook))
     except Exception as error:  # papermill and nbformat raise many kinds
         raise FedReproError(f"{notebook} cannot be read ({one_line(error)}); restore it") from None
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise FedReproError(
-            f"{notebook} has no parameter {', '.join(unknown)} (it has {', '.join(known) or 'none'}"
-            "); add it to the cell tagged `parameters`"
-        )
+    lacking = ", ".join(name for name in given if name not in known)
+    has = f"{notebook} has no parameter {lacking} (it has {', '.join(known) or 'none'})"
+    need(not lacking, f"{has}; add it to the cell tagged `parameters`")
 
 
 def sweep(
@@ -147,7 +141,7 @@ def sweep(
     carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
     run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
     ended: dict[Future[Outcome], Outcome] = {}
-    for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
+    for folder in (jobs[0].output.parent, jobs[0].running.parent):
         make_folder(folder, "name a writable folder with --runs")
     with ThreadPoolExecutor(workers) if on == "local" else _dask(workers, scheduler) as executor:
         futures = {executor.submit(run, job): job for job in jobs}
@@ -179,10 +173,8 @@ def stopping(notebooks: Collection[Future[Any]]) -> Iterator[None]:
 
 def check_place(on: str, scheduler: str | None) -> None:
     """FedReproError where no notebooks can be executed."""
-    if on not in ("local", "dask"):
-        raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
-    if scheduler is not None and on != "dask":
-        raise FedReproError("a scheduler is used with dask only; add --on dask")
+    need(on in ("local", "dask"), f"cannot run on {on!r}; choose from local, dask")
+    need(scheduler is None or on == "dask", "a scheduler is used with dask only; add --on dask")
 
 
 def usual_workers(jobs: Sequence[Job]) -> int:
