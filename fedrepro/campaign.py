@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.context import SpawnProcess
@@ -65,6 +65,10 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
     pflop: float | None = Field(None, gt=0)
     note: str = ""
 
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        return self.paper, self.experiment, self.dataset, self.scale
+
 
 @dataclass(frozen=True)
 class Run:
@@ -81,20 +85,14 @@ class Run:
     def name(self) -> str:
         return self.row + f", trial {self.trial}" * bool(self.trial)
 
-    @property
-    def place(self) -> tuple[str, str, str, str]:
-        return self.entry.paper, self.entry.experiment, self.entry.dataset, self.entry.scale
-
     def __str__(self) -> str:
-        return f"{' '.join(self.place)}, {self.name}, seed {self.seed}"
+        return f"{' '.join(self.entry.place)}, {self.name}, seed {self.seed}"
 
-    def study(
-        self, runs: Path | None = None, root: Path | None = None, progress: Any = None
-    ) -> Study:
+    def study(self, runs: Path | None = None, root: Path | None = None, **how: Any) -> Study:
         """The study that trains it."""
-        e = self.entry
-        how = {"changes": e.changes, "device": "auto", "progress": progress}
-        return study(e.paper, e.dataset, e.scale, self.seed, runs, root, **how)
+        paper, _, dataset, scale = self.entry.place
+        how["changes"] = self.entry.changes
+        return study(paper, dataset, scale, self.seed, runs, root, **how)
 
     @cached_property
     def key(self) -> str:
@@ -144,11 +142,9 @@ def _runs(entry: Entry) -> Iterator[Run]:
         for row in entry.methods or rows:
             arm = rows[one_of(row, rows, "row")]
             for value, whole, tried in arm.trials():
+                own = seed if tried.seed is None else tried.seed
                 share = tried.protocol.rounds / whole.protocol.rounds
-                size = entry.pflop and share * entry.pflop
-                yield Run(
-                    entry, row, seed if tried.seed is None else tried.seed, tried, value, size
-                )
+                yield Run(entry, row, own, tried, value, entry.pflop and share * entry.pflop)
             yield Run(entry, row, seed, arm, pflop=entry.pflop)
 
 
@@ -189,7 +185,7 @@ def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     hours, done = seconds[~np.isnan(sizes)].sum() / 3600, np.nansum(sizes * trained)
     speed = done / hours if hours and done else np.nan
     lines = [
-        (*run.place, run.name, str(run.seed), _state(one), _number(size), _number(ahead))
+        (*run.entry.place, run.name, str(run.seed), _state(one), _number(size), _number(ahead))
         for run, one, size, ahead in zip(runs, said, sizes, left / speed, strict=True)
     ]
     counts = Counter(one["state"] for one in said)
@@ -228,15 +224,13 @@ def train(
     try:
         (lock := FileLock(folder / ".lock")).acquire(timeout=0)
     except Timeout:
-        raise FedReproError(
-            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
-        ) from None
+        advice = "wait for its end or name a folder with --runs"
+        raise FedReproError(f"another campaign trains into {runs}; {advice}") from None
     os.environ |= dict.fromkeys(ONE_THREAD, "1")  # read when a worker imports numpy and torch
     end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
-    spawn, busy = multiprocessing.get_context("spawn"), dict[SpawnProcess, Run]()
-    failed = 0
+    busy, failed = dict[SpawnProcess, Run](), 0
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
@@ -245,7 +239,7 @@ def train(
                 free = (run for run in waiting if run.trial or (run.entry, run.row) not in taken)
                 run = next(free, waiting[0])
                 waiting.remove(run)
-                worker = spawn.Process(target=_main, args=(run, runs, root))
+                worker = SpawnProcess(target=_main, args=(run, runs, root))
                 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a worker gets no Ctrl-C
                 worker.start()
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -254,12 +248,7 @@ def train(
             for child in [child for child in busy if not child.is_alive()]:
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
-        for child in busy:
-            child.terminate()
-        for child in busy:
-            child.join(GRACE)
-            child.kill()
-            child.join()
+        _stop(busy)
         lock.release()
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
@@ -267,6 +256,15 @@ def train(
     if waiting or busy:
         say("the minutes are over: finished rounds are kept; run the same command to continue")
     return failed
+
+
+def _stop(workers: Collection[SpawnProcess]) -> None:
+    for worker in workers:
+        worker.terminate()
+    for worker in workers:
+        worker.join(GRACE)
+        worker.kill()
+        worker.join()
 
 
 def _ended(run: Run, runs: Path, code: int | None, say: Callable[[str], None]) -> int:
@@ -351,7 +349,7 @@ def _follow() -> None:
 
 def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
     torch.set_num_threads(1)
-    asked, arm = run.study(runs, root, told), run.arm
+    asked, arm = run.study(runs, root, progress=told), run.arm
     try:
         data = federation_of(arm.protocol.data, root)
     except FedReproError as error:
