@@ -122,6 +122,9 @@ Methods = Annotated[
     ),
 ]
 
+Papers = Annotated[
+    list[str], Argument(metavar="PAPERS...", help="Papers by name.", parser=str.lower)
+]
 Part = Annotated[str, Argument(help="Its table or figure, such as table-1; all: all that can run.")]
 Seed = Annotated[int, Option(help="0 or a positive whole number.")]
 Jobs = Annotated[
@@ -224,10 +227,7 @@ def run(
 
 @app.command("sweep")
 def sweep_command(
-    names: Annotated[
-        list[str],
-        Argument(metavar="PAPERS...", help="Papers by name.", parser=str.lower),
-    ],
+    names: Papers,
     seeds: Annotated[str, Option(help="Seeds by commas; 0-2 means 0,1,2.")] = "0,1,2",
     scale: Scale = "smoke",
     changes: Set = None,
