@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from tqdm import tqdm
 from typer import Argument, Option
 from typer.core import TyperGroup
 
@@ -278,17 +279,23 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
 
     if how["on"] == "local":
         pick_device(planned[0].parameters["device"])
-    report = text.SweepReport(len(planned))
+    ended, every = [], len(planned)
+    bar = tqdm(sweep(planned, **how), total=every, unit="notebook", disable=None)
     try:
-        ended = sweep(planned, report=report, **how)
+        for outcome in bar:  # seen in a terminal; elsewhere there is a line for each
+            ended.append(outcome)
+            line = f"{outcome.job.output.stem}  {outcome.state}"
+            bar.set_postfix_str(line)
+            if bar.disable:
+                line = f"{len(ended)}/{every}  {line}  {outcome.seconds:.1f} s"
+                typer.echo(line, err=True)
     except KeyboardInterrupt:
         _say(
-            f"interrupted: {report.ended} of {len(planned)} notebooks ended, finished rounds are "
-            "kept; run the same command again with --resume"
+            f"interrupted: {len(ended)} of {every} notebooks ended, finished rounds are kept; run "
+            "the same command again with --resume"
         )
         raise typer.Exit(130) from None
-    finally:
-        report.close()
+    ended.sort(key=lambda outcome: planned.index(outcome.job))
     typer.echo(text.summary(ended))
     if rows := over_seeds(planned[0].output.parent, [job.path for job in ended if job.path]):
         typer.echo(f"\n{text.aligned(MEANS, rows)}")

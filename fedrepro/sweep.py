@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,16 +131,14 @@ def sweep(
     resume: bool,
     on: str,
     scheduler: str | None,
-    report: Callable[[Outcome], None],
-) -> list[Outcome]:
-    """Execute the jobs, `workers` at a time, and return how they ended, in their order.
+) -> Iterator[Outcome]:
+    """Execute the jobs, `workers` at a time. Yields how each ended, when it ends.
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
     notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.
-    report is called when a job ends. KeyboardInterrupt stops the notebooks of this machine."""
+    KeyboardInterrupt stops the notebooks of this machine."""
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
     carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
     run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
-    ended: dict[Future[Outcome], Outcome] = {}
     for folder in (jobs[0].output.parent, jobs[0].running.parent):
         make_folder(folder, "name a writable folder with --runs")
     with ThreadPoolExecutor(workers) if on == "local" else _dask(workers, scheduler) as executor:
@@ -149,9 +147,7 @@ def sweep(
             for future in as_completed(futures):
                 error = future.exception()  # a lost worker, a full disk
                 lost = error and Outcome(futures[future], "failed", reason=one_line(error))
-                ended[future] = lost or future.result()
-                report(ended[future])
-    return [_scored(ended[future]) for future in futures]
+                yield lost or _scored(future.result())
 
 
 @contextlib.contextmanager
