@@ -145,9 +145,11 @@ def sweep(
         futures = {executor.submit(run, job): job for job in jobs}
         with stopping(futures):
             for future in as_completed(futures):
-                error = future.exception()  # a lost worker, a full disk
-                lost = error and Outcome(futures[future], "failed", reason=one_line(error))
-                yield lost or _scored(future.result())
+                try:
+                    outcome = _scored(future.result())
+                except Exception as error:  # a lost worker, a full disk
+                    outcome = Outcome(futures[future], "failed", reason=one_line(error))
+                yield outcome
 
 
 @contextlib.contextmanager
