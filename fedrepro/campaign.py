@@ -10,31 +10,43 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import psutil
+import torch
 import yaml
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field, ValidationError
 
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError, first_mistake, one_line, one_of
-from fedrepro.base.files import CHECKOUT
+from fedrepro.base.errors import Diverged, FedReproError, first_mistake, need, one_line, one_of
+from fedrepro.base.files import LIST
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
+from fedrepro.federated import metrics
+from fedrepro.papers import Arm, Question, load
+from fedrepro.quantities.costs import pflop
+from fedrepro.quantities.paper_run import Study, study
+from fedrepro.records import Store, federation_of
+from fedrepro.records.packed import holds
+from fedrepro.report.text import aligned
 
-LIST = CHECKOUT / "book" / "campaign.yaml"
+__all__ = ["LIST", "read", "status", "table", "train"]
+
 FOLDER = "campaign"  # in the runs folder: the progress of each run
 GRACE = 120.0  # seconds a stopped worker has to save its last round
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+NOTHING = {"round": 0, "rounds": 0, "trained": 0, "seconds": 0.0}  # of a run's status, at first
 HEADER = ("paper", "experiment", "data set", "scale", "row", "seed", "state", "PFLOP", "hours left")
 
 
@@ -53,6 +65,10 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
     pflop: float | None = Field(None, gt=0)
     note: str = ""
 
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        return self.paper, self.experiment, self.dataset, self.scale
+
 
 @dataclass(frozen=True)
 class Run:
@@ -61,6 +77,7 @@ class Run:
     entry: Entry
     row: str
     seed: int
+    arm: Arm
     trial: str = ""
     pflop: float | None = None
 
@@ -68,35 +85,33 @@ class Run:
     def name(self) -> str:
         return self.row + f", trial {self.trial}" * bool(self.trial)
 
-    @property
-    def place(self) -> tuple[str, str, str, str]:
-        return self.entry.paper, self.entry.experiment, self.entry.dataset, self.entry.scale
-
     def __str__(self) -> str:
-        return f"{' '.join(self.place)}, {self.name}, seed {self.seed}"
+        return f"{' '.join(self.entry.place)}, {self.name}, seed {self.seed}"
 
-    def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
-        """The study that trains it, and its arm there."""
-        from fedrepro.quantities.paper_run import study
-
-        e = self.entry
-        where = {"changes": e.changes, "device": "auto", "progress": progress}
-        asked = study(e.paper, e.dataset, e.scale, self.seed, runs, root, **where)
-        arm = next(arm for arm in asked.arms(e.experiment) if arm.label == self.row)
-        if self.trial:
-            arm = next(run for value, _, run in arm.trials() if value == self.trial)
-        return asked, arm
+    def study(self, runs: Path | None = None, root: Path | None = None, **how: Any) -> Study:
+        """The study that trains it."""
+        paper, _, dataset, scale = self.entry.place
+        how["changes"] = self.entry.changes
+        return study(paper, dataset, scale, self.seed, runs, root, **how)
 
     @cached_property
     def key(self) -> str:
         """It depends only on what is trained."""
-        asked, arm = self.study(None, None)
+        asked = self.study()
         experiment = asked.paper.experiment(self.entry.experiment)
-        config = json.dumps(asked.spec(arm).config())
-        nameless = replace(arm, label="", row="", column=None, alternative=False)
+        config = json.dumps(asked.spec(self.arm).config())
+        nameless = replace(self.arm, label="", row="", column=None, alternative=False)
         # The kind decides what else is measured, such as leakage.
         what = repr((config, nameless, experiment.tuning, experiment.kind == "leakage"))
         return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+    def packed(self, runs: Path) -> bool:
+        """Whether it is in the packed records of a folder. If a setting is tuned, a run with any of
+        the values is: only the best value is trained to the end."""
+        asked, rates = self.study(), list(self.arm.trials())
+        constants = (one for value, tuned, _ in rates for one in tuned.constants(value))
+        ends = [tuned for _, tuned, _ in (*rates, *constants)] or [self.arm]
+        return any(holds(runs, asked.spec(arm).config()) for arm in ends)
 
 
 def read(path: Path) -> list[Run]:
@@ -106,8 +121,7 @@ def read(path: Path) -> list[Run]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path} cannot be read ({flat}); correct it or --file") from None
-    if not isinstance(raw, list):
-        raise FedReproError(f"{path} has no list; write one entry per line, `- {{paper: ...}}`")
+    need(isinstance(raw, list), f"{path} has no list; write one entry per line, `- {{paper: ...}}`")
     runs: dict[str, Run] = {}
     for number, given in enumerate(raw, start=1):
         try:
@@ -121,37 +135,25 @@ def read(path: Path) -> list[Run]:
 
 
 def _runs(entry: Entry) -> Iterator[Run]:
-    from fedrepro import papers
-
-    paper = papers.load(entry.paper)
-    arms = paper.arms(entry.experiment, entry.dataset, entry.scale)
-    rows = {arm.label: arm for arm in arms}
-    if not rows:
-        raise FedReproError(f"{entry.experiment} trains nothing; remove it")
-    for row in entry.methods or ():
-        one_of(row, rows, "row")
     for seed in entry.seeds:
+        asked = Question(load(entry.paper), entry.dataset, entry.scale, seed, changes=entry.changes)
+        rows = {arm.label: arm for arm in asked.arms(entry.experiment)}
+        need(rows, f"{entry.experiment} trains nothing; remove it")
         for row in entry.methods or rows:
-            for value, whole, tried in rows[row].trials():
-                share = tried.protocol.rounds / whole.protocol.rounds
-                size = entry.pflop and share * entry.pflop
+            arm = rows[one_of(row, rows, "row")]
+            for value, whole, tried in arm.trials():
                 own = seed if tried.seed is None else tried.seed
-                yield Run(entry, row, own, value, size)
-            yield Run(entry, row, seed, pflop=entry.pflop)
+                share = tried.protocol.rounds / whole.protocol.rounds
+                yield Run(entry, row, own, tried, value, entry.pflop and share * entry.pflop)
+            yield Run(entry, row, seed, arm, pflop=entry.pflop)
 
 
 def status(run: Run, runs: Path) -> dict[str, Any]:
     """A run's last status: state, round, rounds, trained and seconds (here), and more."""
-    from fedrepro.records import Store
-    from fedrepro.records.packed import holds
-
     path = runs / FOLDER / f"{run.key}.json"
     if not path.exists():
-        asked, arm = run.study(None, None)
-        # Which record a row with tuned settings has is not known here.
-        packed = arm.tuning is None and holds(runs, asked.spec(arm).config())
-        return {"state": "done" if packed else "waiting"}
-    said = files.read_json(path)
+        return NOTHING | {"state": "done" if run.packed(runs) else "waiting"}
+    said = NOTHING | files.read_json(path)
     gone = said["state"] == "done" and Store(runs).find(said["run_id"]) is None
     if gone or (said["state"] == "under way" and not _alive(*said["process"])):
         return said | {"state": "waiting"}
@@ -159,61 +161,46 @@ def status(run: Run, runs: Path) -> dict[str, Any]:
 
 
 def _alive(pid: int, born: float) -> bool:
-    try:
+    with contextlib.suppress(psutil.Error):
         worker = psutil.Process(pid)
         ended = worker.status() == psutil.STATUS_ZOMBIE  # nobody has fetched its exit status
         return not ended and abs(worker.create_time() - born) < 2
-    except psutil.Error:
-        return False
+    return False
 
 
 def table(runs: Sequence[Run], folder: Path, jobs: int) -> str:
     """One line per run and one of totals. Hours come from the speed of the runs trained here."""
-    import numpy as np  # not above: a worker sets its threads first
-
-    from fedrepro.quantities.costs import pflop
-    from fedrepro.report.text import aligned
-
     said = [status(run, folder) for run in runs]
-    protocols = [run.study(None, None)[1].protocol for run in runs]
-    data = [protocol.data.model_dump_json() for protocol in protocols]
+    data = [run.arm.protocol.data.model_dump_json() for run in runs]
     read = {spec: one["data"] for spec, one in zip(data, said, strict=True) if "data" in one}
     # PFLOP: counted where a run has read the same data, else as listed; NaN: not known.
     counted = [
-        pflop(protocol, *read[spec]) if spec in read else run.pflop
-        for run, protocol, spec in zip(runs, protocols, data, strict=True)
+        pflop(run.arm.protocol, *read[spec]) if spec in read else run.pflop
+        for run, spec in zip(runs, data, strict=True)
     ]
-    sizes = np.array(counted, dtype=float)
-    trained, ended = (np.array([_share(s, of) for s in said]) for of in ("trained", "round"))
+    sizes, seconds = np.array(counted, dtype=float), np.array([one["seconds"] for one in said])
+    rounds = np.array([[one["trained"], one["round"], one["rounds"]] for one in said])
+    trained, ended = (rounds[:, :2] / rounds[:, 2:].clip(1)).T
     left = np.where([one["state"] == "done" for one in said], 0.0, sizes * (1 - ended))
-    seconds = np.array([one.get("seconds", 0.0) for one in said])
     hours, done = seconds[~np.isnan(sizes)].sum() / 3600, np.nansum(sizes * trained)
     speed = done / hours if hours and done else np.nan
     lines = [
-        (*run.place, run.name, str(run.seed), _state(one), _number(size), _number(ahead))
+        (*run.entry.place, run.name, str(run.seed), _state(one), _number(size), _number(ahead))
         for run, one, size, ahead in zip(runs, said, sizes, left / speed, strict=True)
     ]
     counts = Counter(one["state"] for one in said)
     last = f"{len(runs)} runs: {', '.join(f'{n} {state}' for state, n in counts.items())}; "
     total, least = np.nansum(left), "at least " * bool(np.isnan(left).any())
-    if least and not total:
-        return f"{aligned(HEADER, lines)}\n{last}PFLOP left: unknown"
-    last += f"{least}{_number(total)} PFLOP left"
-    if speed > 0:
+    last += f"{least}{_number(total)} PFLOP left" if total or not least else "PFLOP left: unknown"
+    if speed > 0 and (total or not least):
         last += f", {least}{_number(total / speed / jobs)} hours of {jobs} processes at "
         last += f"{_number(speed)} PFLOP per hour each, as measured here"
     return f"{aligned(HEADER, lines)}\n{last}"
 
 
 def _state(said: dict[str, Any]) -> str:
-    at = f" (round {said.get('round', 0)} of {said.get('rounds') or '?'})"
-    shown = said["state"] == "under way" or (said["state"] == "waiting" and said.get("round"))
-    return str(said["state"]) + (at if shown else "")
-
-
-def _share(said: dict[str, Any], rounds: str) -> float:
-    """The share of the rounds that was trained here, or that is done."""
-    return float(said[rounds] / said["rounds"]) if said.get("rounds") else 0.0
+    shown = said["state"] == "under way" or (said["state"] == "waiting" and said["round"])
+    return f"{said['state']}" + f" (round {said['round']} of {said['rounds'] or '?'})" * bool(shown)
 
 
 def _number(value: float) -> str:
@@ -237,14 +224,13 @@ def train(
     try:
         (lock := FileLock(folder / ".lock")).acquire(timeout=0)
     except Timeout:
-        raise FedReproError(
-            f"another campaign trains into {runs}; wait for its end or name a folder with --runs"
-        ) from None
-    end = time.monotonic() + (float("inf") if minutes is None else 60 * minutes)
+        advice = "wait for its end or name a folder with --runs"
+        raise FedReproError(f"another campaign trains into {runs}; {advice}") from None
+    os.environ |= dict.fromkeys(ONE_THREAD, "1")  # read when a worker imports numpy and torch
+    end = time.monotonic() + (math.inf if minutes is None else 60 * minutes)
     waiting = [run for run in todo if status(run, runs)["state"] != "done"]
     say(f"{len(todo) - len(waiting)} of {len(todo)} runs are done, {len(waiting)} to do")
-    spawn, busy = multiprocessing.get_context("spawn"), dict[SpawnProcess, Run]()
-    failed = 0
+    busy, failed = dict[SpawnProcess, Run](), 0
     try:
         while (waiting or busy) and time.monotonic() < end:
             while waiting and len(busy) < jobs:
@@ -253,14 +239,16 @@ def train(
                 free = (run for run in waiting if run.trial or (run.entry, run.row) not in taken)
                 run = next(free, waiting[0])
                 waiting.remove(run)
-                worker = spawn.Process(target=_main, args=(run, runs, root))
+                worker = SpawnProcess(target=_main, args=(run, runs, root))
+                signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # a worker gets no Ctrl-C
                 worker.start()
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
                 busy[worker] = run
             time.sleep(0.1)
             for child in [child for child in busy if not child.is_alive()]:
                 failed += _ended(busy.pop(child), runs, child.exitcode, say)
     finally:
-        _stop(list(busy))
+        _stop(busy)
         lock.release()
     for child, run in busy.items():  # the minutes are over
         if status(run, runs)["state"] != "waiting":
@@ -270,12 +258,11 @@ def train(
     return failed
 
 
-def _stop(workers: Sequence[SpawnProcess]) -> None:
-    end = time.monotonic() + GRACE
+def _stop(workers: Collection[SpawnProcess]) -> None:
     for worker in workers:
         worker.terminate()
     for worker in workers:
-        worker.join(max(0.0, end - time.monotonic()))
+        worker.join(GRACE)
         worker.kill()
         worker.join()
 
@@ -304,7 +291,7 @@ class _Told(Progress):
         known = files.read_json(path) if path.exists() else {}
         me = psutil.Process()
         self.path, self.stopping = path, False
-        self.said = {k: known.get(k, 0) for k in ("round", "rounds", "trained", "seconds")}
+        self.said = {key: known.get(key, value) for key, value in NOTHING.items()}
         self.say(state="under way", process=[me.pid, me.create_time()])
 
     def say(self, **facts: Any) -> None:
@@ -329,38 +316,16 @@ class _Told(Progress):
             raise KeyboardInterrupt
 
 
-def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
-    import torch
-
-    from fedrepro.federated import metrics
-    from fedrepro.records import federation_of
-
-    torch.set_num_threads(1)
-    asked, arm = run.study(runs, root, told)
-    try:
-        data = federation_of(arm.protocol.data, root)
-    except FedReproError as error:
-        told.say(state="skipped", reason=str(error))
-        return
-    told.say(data=[sum(len(c.train) for c in data.clients), len(data.classes), data.size])
-    if run.trial:
-        record = asked.trained(arm)
-    else:
-        record = asked.result(run.entry.experiment, arm).record
-    accuracy = float(metrics.accuracies(record.curve)["avg"].iloc[-1])
-    told.say(state="done", run_id=record.run_id, accuracy=accuracy)
-
-
 def _main(run: Run, runs: Path, root: Path | None) -> None:
-    os.environ |= ONE_THREAD  # read when numpy and torch are imported
-    from fedrepro.sweep import detach
-
-    os.setsid()  # Ctrl-C in a terminal does not reach it
     told = _Told(runs / FOLDER / f"{run.key}.json")
     signal.signal(signal.SIGTERM, told.stop)
-    detach(runs / FOLDER / f"{run.key}.log", GRACE)
+    with (runs / FOLDER / f"{run.key}.log").open("wb") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    threading.Thread(target=_follow, daemon=True).start()
     os.nice(19)
     with contextlib.suppress(OSError):  # Linux weights sessions, then their processes
+        os.setsid()
         Path("/proc/self/autogroup").write_text("19")
     try:
         _work(run, runs, root, told)
@@ -371,3 +336,26 @@ def _main(run: Run, runs: Path, root: Path | None) -> None:
     except Exception as error:
         traceback.print_exc()
         told.say(state="failed", reason=f"{type(error).__name__}: {one_line(error)}")
+
+
+def _follow() -> None:
+    """End with the parent, at last by force."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(GRACE)
+        os._exit(1)
+
+
+def _work(run: Run, runs: Path, root: Path | None, told: _Told) -> None:
+    torch.set_num_threads(1)
+    asked, arm = run.study(runs, root, progress=told), run.arm
+    try:
+        data = federation_of(arm.protocol.data, root)
+    except FedReproError as error:
+        told.say(state="skipped", reason=str(error))
+        return
+    told.say(data=[sum(len(c.train) for c in data.clients), len(data.classes), data.size])
+    record = asked.trained(arm) if run.trial else asked.result(run.entry.experiment, arm).record
+    accuracy = float(metrics.accuracies(record.curve)["avg"].iloc[-1])
+    told.say(state="done", run_id=record.run_id, accuracy=accuracy)

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from tqdm import tqdm
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
-from fedrepro.base.errors import FedReproError, one_line, one_of
+from fedrepro.base.errors import FedReproError, need, one_line, one_of
 from fedrepro.base.files import RECORDS, RUNS
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
@@ -70,8 +72,7 @@ def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> li
     for word in [words] if isinstance(words, str) else words:
         parts = [word] if word in known else word.split(";" if ";" in word else ",")
         found += [part.strip() for part in parts if part.strip()]
-    if not found:
-        raise FedReproError(f"no name in {words!r}; separate names with commas")
+    need(found, f"no name in {words!r}; separate names with commas")
     return found
 
 
@@ -81,8 +82,8 @@ def _seeds(words: str) -> list[int]:
     for word in words.split(","):
         first, dash, last = word.strip().partition("-")
         last = last if dash else first
-        if not (first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-            raise FedReproError(f"--seeds {words}: give whole numbers >= 0, as in 0,1,2 or 0-2")
+        whole = first.isdecimal() and last.isdecimal() and int(first) <= int(last)
+        need(whole, f"--seeds {words}: give whole numbers >= 0, as in 0,1,2 or 0-2")
         seeds += range(int(first), int(last) + 1)
     return list(dict.fromkeys(seeds))
 
@@ -103,45 +104,44 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
     commands.bench
 )
 
-OnlyPaper = Annotated[str | None, typer.Option(help="Only this paper's.", parser=str.lower)]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON list of objects.")]
+OnlyPaper = Annotated[str | None, Option(help="Only this paper's.", parser=str.lower)]
+Json = Annotated[bool, Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
     str | None,
-    typer.Option(help="By commas; default: the experiments' own. Or folder:PATH, your own images."),
+    Option(help="By commas; default: the experiments' own. Or folder:PATH, your own images."),
 ]
 Scale = Annotated[
-    str, typer.Option(help="smoke (tests the code), reduced (minutes) or paper (needs a GPU).")
+    str, Option(help="smoke (tests the code), reduced (minutes) or paper (needs a GPU).")
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Engine = Annotated[str, typer.Option(help="auto, loop or stacked (in records: reference, fused).")]
+Device = Annotated[str, Option(help="auto, cpu or cuda.")]
+Engine = Annotated[str, Option(help="auto, loop or stacked (in records: reference, fused).")]
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         help="Methods or rows to run, by commas or semicolons, or repeat the option; default: all "
         "of the paper's. Any other known method gets its own row."
     ),
 ]
 
-Part = Annotated[
-    str, typer.Argument(help="Its table or figure, such as table-1; all: all that can run.")
+Papers = Annotated[
+    list[str], Argument(metavar="PAPERS...", help="Papers by name.", parser=str.lower)
 ]
-Seed = Annotated[int, typer.Option(help="0 or a positive whole number.")]
+Part = Annotated[str, Argument(help="Its table or figure, such as table-1; all: all that can run.")]
+Seed = Annotated[int, Option(help="0 or a positive whole number.")]
 Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Notebooks at a time; default one per core (GPU: one).")
+    int | None, Option(min=1, help="Notebooks at a time; default one per core (GPU: one).")
 ]
-Scheduler = Annotated[
-    str | None, typer.Option(help="Address of a dask scheduler; default: start one.")
-]
+Scheduler = Annotated[str | None, Option(help="Address of a dask scheduler; default: start one.")]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Skip complete notebooks that are newer than --load.")
+    bool, Option("--resume", help="Skip complete notebooks that are newer than --load.")
 ]
 
 
 @app.callback()
 def _options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")] = False,
+    debug: Annotated[bool, Option("--debug", help="Show tracebacks of errors.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it and exit.")
+        bool, Option("--version", callback=_version, is_eager=True, help="Print it and exit.")
     ] = False,
 ) -> None:
     """Five papers on federated learning under feature skew, re-run and compared."""
@@ -149,7 +149,7 @@ def _options(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Only this method.")] = None,
+    name: Annotated[str | None, Argument(help="Only this method.")] = None,
     load: Load = None,
     as_json: Json = False,
 ) -> None:
@@ -185,7 +185,7 @@ def experiments(paper: OnlyPaper = None, as_json: Json = False) -> None:
 
 @app.command()
 def run(
-    paper: Annotated[str, typer.Argument(help="A paper's name, such as adcol.", parser=str.lower)],
+    paper: Annotated[str, Argument(help="A paper's name, such as adcol.", parser=str.lower)],
     experiment: Part = "all",
     dataset: Datasets = None,
     methods: Methods = None,
@@ -210,10 +210,8 @@ def run(
     names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
     asked = [papers.Question(loaded, name, scale, seed, **how) for name in names]
     todo = [(one.dataset, name) for one in asked for name in one.chosen(experiment)]
-    if not todo:
-        raise FedReproError(
-            f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"
-        )
+    where = f"{experiment} on {', '.join(names)}"
+    need(todo, f"nothing to run for {where}; see `fedrepro experiments`")
     from fedrepro.base.progress import progress
     from fedrepro.quantities.paper_run import study  # torch comes with it
     from fedrepro.records.record import pick_device
@@ -230,19 +228,16 @@ def run(
 
 @app.command("sweep")
 def sweep_command(
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="PAPERS...", help="Papers by name.", parser=str.lower),
-    ],
-    seeds: Annotated[str, typer.Option(help="Seeds by commas; 0-2 means 0,1,2.")] = "0,1,2",
+    names: Papers,
+    seeds: Annotated[str, Option(help="Seeds by commas; 0-2 means 0,1,2.")] = "0,1,2",
     scale: Scale = "smoke",
     changes: Set = None,
     dataset: Datasets = None,
     methods: Methods = None,
     load: Load = None,
-    experiment: Annotated[str, typer.Option(help="One table or figure, or all.")] = "all",
+    experiment: Annotated[str, Option(help="One table or figure, or all.")] = "all",
     jobs: Jobs = None,
-    on: Annotated[str, typer.Option(help="local, or dask (extra `cluster`).")] = "local",
+    on: Annotated[str, Option(help="local, or dask (extra `cluster`).")] = "local",
     scheduler: Scheduler = None,
     resume: Resume = False,
     runs: Runs = RUNS,
@@ -284,17 +279,23 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
 
     if how["on"] == "local":
         pick_device(planned[0].parameters["device"])
-    report = text.SweepReport(len(planned))
+    ended, every = [], len(planned)
+    bar = tqdm(sweep(planned, **how), total=every, unit="notebook", disable=None)
     try:
-        ended = sweep(planned, report=report, **how)
+        for outcome in bar:  # seen in a terminal; elsewhere there is a line for each
+            ended.append(outcome)
+            line = f"{outcome.job.output.stem}  {outcome.state}"
+            bar.set_postfix_str(line)
+            if bar.disable:
+                line = f"{len(ended)}/{every}  {line}  {outcome.seconds:.1f} s"
+                typer.echo(line, err=True)
     except KeyboardInterrupt:
         _say(
-            f"interrupted: {report.ended} of {len(planned)} notebooks ended, finished rounds are "
-            "kept; run the same command again with --resume"
+            f"interrupted: {len(ended)} of {every} notebooks ended, finished rounds are kept; run "
+            "the same command again with --resume"
         )
         raise typer.Exit(130) from None
-    finally:
-        report.close()
+    ended.sort(key=lambda outcome: planned.index(outcome.job))
     typer.echo(text.summary(ended))
     if rows := over_seeds(planned[0].output.parent, [job.path for job in ended if job.path]):
         typer.echo(f"\n{text.aligned(MEANS, rows)}")
@@ -308,7 +309,7 @@ def verdicts(
     as_json: Json = False,
     notebooks: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             help="Folder of executed notebooks; default: the book's recorded ones and "
             "runs/notebooks."
         ),
@@ -317,8 +318,8 @@ def verdicts(
     """Every published cell: the paper's value, ours, the verdict, why."""
     from fedrepro import papers
 
-    if notebooks is not None and not notebooks.is_dir():
-        raise FedReproError(f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
+    there = notebooks is None or notebooks.is_dir()
+    need(there, f"no folder {notebooks}; run `fedrepro sweep` or correct --notebooks")
     if paper is not None:
         papers.load(paper)
     from fedrepro.report.printout import cell_lines, published_cells  # torch comes with it
@@ -332,7 +333,7 @@ def verdicts(
 def claims(
     paper: OnlyPaper = None,
     main: Annotated[
-        bool, typer.Option("--main", help="The main claims as a Markdown table, as in README.md.")
+        bool, Option("--main", help="The main claims as a Markdown table, as in README.md.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -355,9 +356,9 @@ def claims(
 def book(
     runs: Annotated[
         Path | None,
-        typer.Option(help="Your own run records, added as pages; default: runs/ if it exists."),
+        Option(help="Your own run records, added as pages; default: runs/ if it exists."),
     ] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open its first page.")] = False,
+    show: Annotated[bool, Option("--open", help="Open its first page.")] = False,
 ) -> None:
     """Build the site from recorded runs.
 

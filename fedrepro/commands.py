@@ -8,54 +8,53 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, one_of
-from fedrepro.base.files import CHECKOUT, CLONE, LOAD, RECORDS, RUNS, TRACK
+from fedrepro.base.errors import FedReproError, need, one_of
+from fedrepro.base.files import CHECKOUT, CLONE, LIST, LOAD, RECORDS, RUNS, TRACK
 from fedrepro.base.progress import resolve
-from fedrepro.campaign import LIST, read, table, train
 from fedrepro.report import text
 
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
 records_app = typer.Typer(help="Recorded runs: pack many into few files, unpack, check.")
 
+USUAL = RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS
 LONG = 60  # characters of a line that is not printed twice
 
-Names = Annotated[list[str] | None, typer.Argument(help="Data sets or domains; default: all.")]
+Names = Annotated[list[str] | None, Argument(help="Data sets or domains; default: all.")]
 Root = Annotated[
     Path | None,
-    typer.Option(
+    Option(
         "--root",
         "--data-root",
         help="Folder of the official files; default: $FEDREPRO_DATA or ~/.cache/fedrepro/data.",
     ),
 ]
-Runs = Annotated[Path, typer.Option(help="Folder of the run records.", show_default=False)]
+Runs = Annotated[Path, Option(help="Folder of the run records.", show_default=False)]
 
 
 def _there(runs: Path) -> Path:
-    if not runs.is_dir():
-        raise FedReproError(f"no runs folder {runs}; name one with --runs")
+    need(runs.is_dir(), f"no runs folder {runs}; name one with --runs")
     return runs
 
 
 Known = Annotated[
-    Path, typer.Option(callback=_there, help="Folder of the run records.", show_default=False)
+    Path, Option(callback=_there, help="Folder of the run records.", show_default=False)
 ]
 
 
 def _load(given: list[Path] | None) -> list[Path] | None:
     """Load the methods of some files, in this process and in those it starts."""
     for file in map(Path.resolve, given or ()):
-        if os.pathsep in str(file):
-            raise FedReproError(f"{file} has {os.pathsep!r} in its path; rename it")
+        need(os.pathsep not in str(file), f"{file} has {os.pathsep!r} in its path; rename it")
         os.environ[LOAD] = os.pathsep.join(map(str, [*files.loaded(), file]))
     return given
 
 
 Load = Annotated[
     list[Path] | None,
-    typer.Option(callback=_load, exists=True, dir_okay=False, help="A file with your own methods."),
+    Option(callback=_load, exists=True, dir_okay=False, help="A file with your own methods."),
 ]
 
 
@@ -69,7 +68,7 @@ def _track(name: str | None) -> str | None:
 
 Track = Annotated[
     str | None,
-    typer.Option(callback=_track, help="tensorboard (extra of that name): events in RUNS/<id>."),
+    Option(callback=_track, help="tensorboard (extra of that name): events in RUNS/<id>."),
 ]
 
 
@@ -80,20 +79,18 @@ def changes_of(words: Sequence[str] | None) -> dict[str, Any]:
     found = {}
     for word in words or ():
         name, equals, value = word.partition("=")
-        if not (name and equals):
-            raise FedReproError(f"--set {word}: write name=value, such as rounds=30")
+        need(name and equals, f"--set {word}: write name=value, such as rounds=30")
         try:
             found[name.strip()] = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise FedReproError(
-                f"--set {word}: cannot read {value}; put quotes around it, as in YAML"
-            ) from None
+            told = f"--set {word}: cannot read {value}; put quotes around it, as in YAML"
+            raise FedReproError(told) from None
     return found
 
 
 Set = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         "--set",
         help="A setting of the protocol to replace, such as rounds=30 or optimizer.lr=0.03; repeat "
         "it for others. Not at scale paper.",
@@ -110,8 +107,9 @@ def status(names: Names = None, root: Root = None) -> None:
     header = ("domain", "here", "hash", "images", "source", "licence", "path")
     lines = []
     for r in rows:
-        found = (r.hash, "-" if r.images is None else str(r.images), r.source or "-", r.licence)
-        lines.append((r.domain, "yes" if r.present else "no", *found, str(r.path or "-")))
+        facts = (r.hash, r.images, r.source, r.licence, r.path)
+        shown = ("-" if fact in (None, "") else str(fact) for fact in facts)
+        lines.append((r.domain, "yes" if r.present else "no", *shown))
     typer.echo(text.aligned(header, lines))
     for row in rows:
         if row.note:
@@ -126,20 +124,18 @@ def fetch(names: Names = None, root: Root = None) -> None:
     from fedrepro import data
     from fedrepro.data.domains import domain_names
 
-    failed: list[str] = []
-    told: dict[str, str] = {}
+    failed, told = False, dict[str, str]()
     for name in domain_names(names or ()):
         try:
-            said = data.fetch(name, root)
+            said, wrong = data.fetch(name, root), False
         except FedReproError as error:
-            said = str(error)
-            failed.append(name)
+            said, wrong = str(error), True
         said = said.removeprefix(f"{name}: ")
         first = told.setdefault(said, name)
-        long = first != name and len(said) > LONG
-        typer.echo(f"{name}: {f'as for {first}' if long else said}", err=name in failed)
-    if failed:
-        raise typer.Exit(1)
+        again = first != name and len(said) > LONG
+        typer.echo(f"{name}: {f'as for {first}' if again else said}", err=wrong)
+        failed |= wrong
+    raise typer.Exit(failed)
 
 
 @data_app.command()
@@ -148,7 +144,7 @@ def prepare(
     root: Root = None,
     size: Annotated[
         list[int] | None,
-        typer.Option(help="Image size in pixels, may be repeated; default: the papers' sizes."),
+        Option(help="Image size in pixels, may be repeated; default: the papers' sizes."),
     ] = None,
 ) -> None:
     """Turn files into arrays. This takes time only once."""
@@ -178,9 +174,7 @@ def pack(runs: Known = RUNS) -> None:
 
 
 @records_app.command()
-def unpack(
-    out: Annotated[Path, typer.Option(help="Folder for the runs.")], runs: Known = RUNS
-) -> None:
+def unpack(out: Annotated[Path, Option(help="Folder for the runs.")], runs: Known = RUNS) -> None:
     """Write packed runs as folders, as `fedrepro run` writes them, but without features."""
     from fedrepro.records import packed
 
@@ -188,45 +182,41 @@ def unpack(
 
 
 @records_app.command()
-def check(
-    runs: Annotated[
-        Path | None, typer.Option(help="Default: runs/ or, if there is none, the book's records.")
-    ] = None,
-) -> None:
-    """Compute all ids and hashes of packed runs again."""
-    usual = RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS
-    folder = _there(runs or usual)
+def check(runs: Known = USUAL) -> None:
+    """Compute all ids and hashes of packed runs again.
+
+    By default of those in runs/ or, if there is no such folder, in the book's records."""
     from fedrepro.records import packed
 
-    if wrong := packed.check(folder):
+    if wrong := packed.check(runs):
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(packed.Pack(folder).runs)} packed runs in {folder} are complete")
+    typer.echo(f"{len(packed.Pack(runs).runs)} packed runs in {runs} are complete")
 
 
 def campaign(
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="Stop after this many; default: at the list's end.")
+        float | None, Option(min=0, help="Stop after this many; default: at the list's end.")
     ] = None,
     show: Annotated[
-        bool, typer.Option("--list", help="Only show what is done, under way and waiting.")
+        bool, Option("--list", help="Only show what is done, under way and waiting.")
     ] = False,
     runs: Runs = RUNS,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+        int | None, Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,
-    file: Annotated[Path, typer.Option(help="The list of runs.")] = LIST,
+    file: Annotated[Path, Option(help="The list of runs.")] = LIST,
     root: Root = None,
 ) -> None:
     """Train a list of long runs in order of priority.
 
     Each run has a process with one thread and the lowest priority, and uses a GPU if there is one.
     If it was stopped or killed, the same command continues from the last checkpoints."""
+    need(file != LIST or LIST.is_file(), f"no list {LIST}: {CLONE}, or name one with --file")
+    from fedrepro.campaign import read, table, train  # torch comes with it
     from fedrepro.data.manifest import data_root
     from fedrepro.sweep import cores
 
-    if file == LIST and not LIST.is_file():
-        raise FedReproError(f"no list {LIST}: {CLONE}, or name one with --file")
     todo, jobs = read(file), jobs or cores()
     files.check_runs(runs := runs.expanduser().resolve())
     if root is not None:
@@ -241,15 +231,14 @@ def campaign(
 
 def bench(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Default: list them.")] = None,
+    name: Annotated[str | None, Argument(help="Default: list them.")] = None,
 ) -> None:
     """Run a benchmark by name; words after the name are passed to it."""
     import ast
 
     texts = {p.stem: p.read_text("utf-8") for p in (CHECKOUT / "benchmarks").glob("*.py")}
     scripts = sorted(stem for stem, code in texts.items() if "__main__" in code)
-    if not scripts:
-        raise FedReproError(f"no benchmarks in {CHECKOUT}: {CLONE}")
+    need(scripts, f"no benchmarks in {CHECKOUT}: {CLONE}")
     if name is None:
         docs = [ast.get_docstring(ast.parse(texts[stem])) or "-" for stem in scripts]
         lines = zip(scripts, (" ".join(d.split("\n\n")[0].split()) for d in docs), strict=True)

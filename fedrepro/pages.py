@@ -10,6 +10,7 @@ import sys
 import tomllib
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from html import escape
 from importlib.util import find_spec
@@ -18,14 +19,20 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import nbformat
+import scrapbook
 import yaml
 from PIL import Image
 
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro import papers
+from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.base.files import ANSWERS, CHECKOUT, CLONE
+from fedrepro.report.book import write_pages, write_scripts
+from fedrepro.report.claim_views import PICTURE as CLAIMS_PICTURE
 from fedrepro.report.picture import LIVE
-from fedrepro.report.text import STANDIN, dataset_name
-from fedrepro.sweep import cores, papermill_complaint, pool
+from fedrepro.report.printout import MEANS, over_seeds
+from fedrepro.report.text import STANDIN, dataset_name, markdown
+from fedrepro.report.verdicts import rules_markdown
+from fedrepro.sweep import cores, papermill_complaint, stopping
 
 Report = Callable[[str], None]
 
@@ -56,6 +63,8 @@ COPIED = (
 MAIN_CLAIMS = "main_claims.md"
 NOTEBOOKS = "notebooks.md"  # the list of the recorded ones
 BINDER, COLAB = "https://mybinder.org", "https://colab.research.google.com"
+# Parameters of a notebook that was executed without papermill.
+DEFAULTS = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
 TOC = Path("book/_toc.yml")
 METHODS_PART = "Methods"  # the part of the table of contents that is filled at each build
 PATH_CHECK = "Your own runs (path check, not results)"
@@ -78,10 +87,10 @@ def build_book(
     say: called with one line per step.
     FedReproError: missing sources, a notebook that fails, a build that fails."""
     source = source.resolve()
-    if not (source / "_config.yml").is_file() or not (source / TOC).is_file():
-        raise FedReproError(f"the book's sources are not in {source}: {CLONE}")
-    if runs is not None and not runs.is_dir():
-        raise FedReproError(f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
+    whole = (source / "_config.yml").is_file() and (source / TOC).is_file()
+    need(whole, f"the book's sources are not in {source}: {CLONE}")
+    there = runs is None or runs.is_dir()
+    need(there, f"no run records at {runs}: run `fedrepro sweep` or correct --runs")
     out = (out or source / "_build").resolve()
     copy = out / "site"
     shutil.rmtree(copy, ignore_errors=True)
@@ -130,9 +139,6 @@ def _copy_files(root: Path, patterns: Sequence[str], out: Path) -> None:
 def _generate(copy: Path, toc: dict[str, Any]) -> None:
     """Write MathJax, the verdict rules from the code that applies them, the recorded runs, and one
     page per method if the table of contents has a part for them."""
-    from fedrepro.report.book import write_pages, write_scripts
-    from fedrepro.report.verdicts import rules_markdown
-
     package = find_spec("sphinx-mathjax-offline")
     if package is None or package.origin is None:
         raise FedReproError("formulas need MathJax: pip install sphinx-mathjax-offline")
@@ -149,27 +155,22 @@ def _generate(copy: Path, toc: dict[str, Any]) -> None:
 
 def _main_claims(copy: Path) -> None:
     """The papers' main claims, table and picture, as on the page of all claims."""
-    import scrapbook
-
-    from fedrepro.report.claim_views import PICTURE
-
     page = copy / RESULTS / "claims.ipynb"
     if page.exists():
         scraps = scrapbook.read_notebook(str(page)).scraps
         (copy / GENERATED / MAIN_CLAIMS).write_text(scraps["main"].data, encoding="utf-8")
-        (copy / "book" / "_static" / PICTURE).write_bytes(b64decode(scraps["picture"].data))
+        (copy / "book" / "_static" / CLAIMS_PICTURE).write_bytes(b64decode(scraps["picture"].data))
 
 
 def add_recorded(copy: Path, say: Report) -> None:
     """Add one page per recorded notebook, outside the menu and the search, and a list of links to
     them. Smoke runs are not results and are left out; a notebook that is not listed is removed."""
-    found, whole = [], dict(_finished(copy / RECORDED, say))
-    for file in sorted((copy / RECORDED).rglob("*.ipynb")):
-        notebook = whole.get(file)
-        if notebook is None or _parameters(notebook)["scale"] == "smoke":
-            file.unlink()
-            continue
-        given = _parameters(notebook)
+    folder = copy / RECORDED
+    kept = [one for one in _finished(folder, say) if one[2]["scale"] != "smoke"]
+    for file in set(folder.rglob("*.ipynb")) - {file for file, *_ in kept}:
+        file.unlink()
+    found = []
+    for file, notebook, given in kept:
         notebook.metadata |= {"orphan": True, "nosearch": True}
         nbformat.write(notebook, file)
         place = file.relative_to(copy).as_posix()
@@ -180,16 +181,8 @@ def add_recorded(copy: Path, say: Report) -> None:
     (copy / GENERATED / NOTEBOOKS).write_text("".join(lines), encoding="utf-8")
 
 
-def _parameters(notebook: Any) -> dict[str, Any]:
-    """A notebook's parameters: those from papermill, else the notebook's defaults."""
-    defaults = {"dataset": "", "scale": "smoke", "seed": 0, "experiment": "all", "methods": None}
-    return {**defaults, **notebook.metadata.get("papermill", {}).get("parameters", {})}
-
-
 def _title(file: Path, given: dict[str, Any]) -> str:
     """``ADCOL on Digits, reduced, seed 0``; a part of a paper's runs is named before the seed."""
-    from fedrepro import papers
-
     paper = papers.load(file.name.partition("-")[0]).short
     name = dataset_name(given["dataset"]).removesuffix(STANDIN)
     chosen = [] if given["experiment"] == "all" else [given["experiment"]]
@@ -201,56 +194,62 @@ def _execute(pages: list[Path], folder: Path, meanwhile: Callable[[], None]) -> 
     """Execute result notebooks in place; their kernels work in `folder`, which has the sources.
     Answers to claims are computed once for all of them.
 
-    meanwhile: what this process does at the same time."""
-    with TemporaryDirectory() as shared, pool(max(1, min(cores(), len(pages)))) as processes:
-        jobs = [processes.submit(_execute_page, page, folder, shared) for page in pages]
-        meanwhile()
-        for page, job in zip(pages, jobs, strict=True):
-            if reason := job.result():
-                processes.shutdown(wait=True, cancel_futures=True)
-                raise FedReproError(
-                    f"{RESULTS / page.name} failed ({reason}); open {page} to see its traceback"
-                )
-
-
-def _execute_page(page: Path, folder: Path, shared: str) -> str:
-    os.environ[ANSWERS] = shared
-    return papermill_complaint(page, page, {}, folder)
+    meanwhile: what this thread does at the same time."""
+    with TemporaryDirectory() as shared, ThreadPoolExecutor(cores()) as pool:
+        os.environ[ANSWERS] = shared  # kernels have it, too
+        jobs = {pool.submit(papermill_complaint, page, page, {}, folder): page for page in pages}
+        try:
+            with stopping(jobs):
+                meanwhile()
+                for job, page in jobs.items():
+                    if reason := job.result():
+                        where = f"{RESULTS / page.name} failed ({reason})"
+                        raise FedReproError(f"{where}; open {page} to see its traceback")
+        finally:
+            del os.environ[ANSWERS]
 
 
 def _add_own(folder: Path, copy: Path, toc: dict[str, Any], say: Report) -> None:
     """Make pages from the user's executed notebooks, in a separate part at the end, and one with
     the means over seeds of those that are results."""
-    from fedrepro.report.printout import MEANS, over_seeds
-    from fedrepro.report.text import markdown
-
-    chapters, scales, results = [], set(), []
-    for file, notebook in _finished(folder, say):
+    own = list(_finished(folder, say))
+    (copy / OWN).mkdir(parents=True, exist_ok=True)
+    chapters = []
+    for file, notebook, given in own:
         name = "-".join(file.relative_to(folder).with_suffix("").parts)
-        scale = _parameters(notebook)["scale"]
-        scales.add(scale)
-        _mark_own(notebook, name, scale)
-        (copy / OWN).mkdir(parents=True, exist_ok=True)
+        _mark_own(notebook, name, given["scale"])
         nbformat.write(notebook, copy / OWN / f"{name}.ipynb")
         chapters.append({"file": f"{OWN.as_posix()}/{name}", "title": name})
-        if scale != "smoke":
-            results.append(file)
-    rows = []
+    results = [file for file, _, given in own if given["scale"] != "smoke"]
     try:
         rows = over_seeds(folder, results)
     except FedReproError as error:
         say(f"no page of means over the seeds: {error}")
+        rows = []
     if rows:
         means = f"# Means over the seeds\n\nAccuracy in percent.\n\n{markdown(MEANS, rows)}"
         (copy / OWN / "means.md").write_text(means, encoding="utf-8")
         chapters.insert(0, {"file": f"{OWN.as_posix()}/means"})
     if chapters:
-        caption = PATH_CHECK if scales == {"smoke"} else "Your own runs"
+        caption = "Your own runs" if results else PATH_CHECK
         toc["parts"].append({"caption": caption, "chapters": chapters})
 
 
-def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
-    """The notebooks below `folder` that ran without an error; the others are named and left out."""
+def _mark_own(notebook: Any, name: str, scale: str) -> None:
+    """Put the run's name into the title of a user's own notebook, and a plain note under it."""
+    what = "a test of the code, not a result" if scale == "smoke" else "your own"
+    note = f"```{{note}}\nThis page is {what}. It was run at scale `{scale}`.\n```\n"
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown" and cell.source.startswith("# "):
+            title, _, rest = cell.source.partition("\n")
+            cell.source = f"{title} ({name})\n\n{note}{rest}"
+            return
+    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(f"# {name}\n\n{note}"))
+
+
+def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any, dict[str, Any]]]:
+    """The notebooks below `folder` that ran without an error, each with its parameters, from
+    papermill or by default. The others are named and left out."""
     for file in sorted(folder.rglob("*.ipynb")):
         if any(part.startswith(".") for part in file.relative_to(folder).parts):
             continue
@@ -266,19 +265,8 @@ def _finished(folder: Path, say: Report) -> Iterator[tuple[Path, Any]]:
         if any(output.get("output_type") == "error" for output in outputs):
             say(f"left out {file}: a cell of it failed")
         else:
-            yield file, notebook
-
-
-def _mark_own(notebook: Any, name: str, scale: str) -> None:
-    """Put the run's name into the title of a user's own notebook, and a plain note under it."""
-    what = "a test of the code, not a result" if scale == "smoke" else "your own"
-    note = f"```{{note}}\nThis page is {what}. It was run at scale `{scale}`.\n```\n"
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown" and cell.source.startswith("# "):
-            title, _, rest = cell.source.partition("\n")
-            cell.source = f"{title} ({name})\n\n{note}{rest}"
-            return
-    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(f"# {name}\n\n{note}"))
+            given = notebook.metadata.get("papermill", {}).get("parameters", {})
+            yield file, notebook, {**DEFAULTS, **given}
 
 
 def _build_pages(copy: Path, out: Path, strict: bool) -> Path:

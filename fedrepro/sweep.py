@@ -1,29 +1,26 @@
-"""Sweeps: papermill executes a paper's notebook for each data set and seed, in a pool of
-processes or on a dask cluster. A notebook is renamed at its end: all in `<runs>/notebooks` are
+"""Sweeps: papermill executes a paper's notebook for each data set and seed, several at a time, on
+this machine or on a dask cluster. A notebook is renamed at its end: all in `<runs>/notebooks` are
 complete, and a failed one is `<name>.failed.ipynb`, with its traceback."""
 
 import contextlib
-import multiprocessing
+import logging
 import os
 import re
 import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
-from itertools import product
-from multiprocessing.synchronize import Event
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import Any, Literal
 
 import nbformat
 import psutil
 
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.base.files import CHECKOUT, CLONE, LOAD, TRACK, check_runs, loaded, make_folder
 from fedrepro.data import folders
 from fedrepro.data.manifest import data_root as find_root
@@ -32,10 +29,8 @@ from fedrepro.papers import Question, default_datasets, load
 NOTEBOOKS = CHECKOUT / "notebooks"
 ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs 1.8 GiB
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
-GRACE = 10.0  # seconds to shut a kernel down
-SPAWN = multiprocessing.get_context("spawn")
-
-_stopping = [SPAWN.Event()]  # set in all processes of a sweep when it is interrupted
+GRACE = 10.0  # seconds in which an interrupted kernel saves its last round
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True)
@@ -92,11 +87,9 @@ def plan(
         every = datasets or default_datasets(paper, experiment, scale)
         for dataset, seed in product(every, seeds):
             asked = Question(paper, dataset, scale, seed, *how)
-            if not asked.chosen(experiment):
-                raise FedReproError(
-                    f"{paper.short}: nothing to run for {experiment} on {dataset} with these "
-                    f"methods; see `fedrepro experiments --paper {name}`"
-                )
+            what = f"{paper.short}: nothing to run for {experiment} on {dataset} with these methods"
+            advice = f"see `fedrepro experiments --paper {name}`"
+            need(asked.chosen(experiment), f"{what}; {advice}")
             given = {**common, "dataset": asked.dataset, "seed": seed}
             output = folder / "notebooks" / file_name(name, given)
             given["dataset"] = folders.placed(asked.dataset)
@@ -119,20 +112,16 @@ def file_name(paper: str, parameters: Mapping[str, Any]) -> str:
 
 def check_parameters(notebook: Path, given: Mapping[str, Any]) -> None:
     """FedReproError: no such notebook or parameter, for which papermill would only warn."""
-    if not notebook.is_file():
-        raise FedReproError(f"no notebook {notebook}: {CLONE}")
+    need(notebook.is_file(), f"no notebook {notebook}: {CLONE}")
     import papermill  # costs a second
 
     try:
         known = papermill.inspect_notebook(str(notebook))
     except Exception as error:  # papermill and nbformat raise many kinds
         raise FedReproError(f"{notebook} cannot be read ({one_line(error)}); restore it") from None
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise FedReproError(
-            f"{notebook} has no parameter {', '.join(unknown)} (it has {', '.join(known) or 'none'}"
-            "); add it to the cell tagged `parameters`"
-        )
+    lacking = ", ".join(name for name in given if name not in known)
+    has = f"{notebook} has no parameter {lacking} (it has {', '.join(known) or 'none'})"
+    need(not lacking, f"{has}; add it to the cell tagged `parameters`")
 
 
 def sweep(
@@ -142,42 +131,48 @@ def sweep(
     resume: bool,
     on: str,
     scheduler: str | None,
-    report: Callable[[Outcome], None],
-) -> list[Outcome]:
-    """Execute the jobs, `workers` at a time, and return how they ended, in their order.
+) -> Iterator[Outcome]:
+    """Execute the jobs, `workers` at a time. Yields how each ended, when it ends.
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
     notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.
-    report is called when a job ends. KeyboardInterrupt stops the notebooks of this machine."""
+    KeyboardInterrupt stops the notebooks of this machine."""
     workers = workers or (usual_workers(jobs) if scheduler is None else 1)
     carried = {name: os.environ[name] for name in (LOAD, TRACK) if name in os.environ}
     run = partial(execute, carried=carried, resume=resume, threads=max(1, cores() // workers))
-    ended: dict[Future[Outcome], Outcome] = {}
-    for folder in {f for job in jobs for f in (job.output.parent, job.running.parent)}:
+    for folder in (jobs[0].output.parent, jobs[0].running.parent):
         make_folder(folder, "name a writable folder with --runs")
-    with pool(workers) if on == "local" else _dask(workers, scheduler) as executor:
+    with ThreadPoolExecutor(workers) if on == "local" else _dask(workers, scheduler) as executor:
         futures = {executor.submit(run, job): job for job in jobs}
-        try:
+        with stopping(futures):
             for future in as_completed(futures):
-                error = future.exception()  # a lost worker, a full disk
-                lost = error and Outcome(futures[future], "failed", reason=one_line(error))
-                ended[future] = lost or future.result()
-                report(ended[future])
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            _stopping[0].set()
-            for child in multiprocessing.active_children():
-                child.terminate()  # it shuts its kernel down
-            raise
-    return [ended[future] for future in futures]
+                try:
+                    outcome = _scored(future.result())
+                except Exception as error:  # a lost worker, a full disk
+                    outcome = Outcome(futures[future], "failed", reason=one_line(error))
+                yield outcome
+
+
+@contextlib.contextmanager
+def stopping(notebooks: Collection[Future[Any]]) -> Iterator[None]:
+    """Left with an error, end the notebooks that wait or run on this machine."""
+    try:
+        yield
+    except BaseException:
+        for notebook in notebooks:
+            notebook.cancel()
+        # Between two cells a kernel ignores the first.
+        for number in chain([signal.SIGINT] * 2, repeat(signal.SIGKILL)):
+            for kernel in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    kernel.send_signal(number)
+            if not wait(notebooks, GRACE).not_done:
+                raise
 
 
 def check_place(on: str, scheduler: str | None) -> None:
     """FedReproError where no notebooks can be executed."""
-    if on not in ("local", "dask"):
-        raise FedReproError(f"cannot run on {on!r}; choose from local, dask")
-    if scheduler is not None and on != "dask":
-        raise FedReproError("a scheduler is used with dask only; add --on dask")
+    need(on in ("local", "dask"), f"cannot run on {on!r}; choose from local, dask")
+    need(scheduler is None or on == "dask", "a scheduler is used with dask only; add --on dask")
 
 
 def usual_workers(jobs: Sequence[Job]) -> int:
@@ -216,69 +211,28 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def pool(workers: int) -> ProcessPoolExecutor:
-    """Processes that execute notebooks. They always end when this process ends."""
-    _stopping[0].clear()
-    return ProcessPoolExecutor(workers, SPAWN, _begin, (_stopping[0], GRACE))
-
-
-def _begin(stopping: Event, grace: float) -> None:
-    """Set up a process of the pool: asked to end, it shuts its kernel down, and ends in time."""
-    _stopping[0] = stopping
-
-    def end(*_: object) -> None:
-        last = threading.Timer(grace, os._exit, (143,))  # should other code catch the exit
-        last.daemon = True
-        last.start()
-        sys.exit(143)  # a plain SIGTERM would leave the kernel behind
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # ctrl-C reaches it too; the sweep decides
-    signal.signal(signal.SIGTERM, end)
-    detach(Path(os.devnull), grace)
-
-
-def detach(output: Path, grace: float) -> None:
-    """Send what this process prints to a file, and end it, at last by force, with its parent."""
-    with output.open("wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-
-    def follow() -> None:
-        if (parent := multiprocessing.parent_process()) is not None:
-            parent.join()
-            _stopping[0].set()
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(grace)
-            os._exit(1)  # it would wait for work forever
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
 def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) -> Outcome:
-    """Execute one notebook in this process and move it to its place. carried: environment variables
-    from where the sweep began, which may be another machine."""
+    """Execute one notebook and move it to its place. carried: environment variables from where the
+    sweep began, which may be another machine."""
     from filelock import FileLock, Timeout
 
     from fedrepro.report.results import finished
 
     started = time.monotonic()
-    if _stopping[0].is_set():  # it waited behind an interrupted one
-        return Outcome(job, "failed", reason="interrupted")
     given = os.environ.get("OMP_NUM_THREADS", "")
     asked = int(given) if given.isdigit() and int(given) else threads
     os.environ |= {**carried, "OMP_NUM_THREADS": str(min(threads, asked))}  # the kernel's, too
     # The code of one's own methods may have changed since.
     code = max((file.stat().st_mtime for file in loaded() if file.is_file()), default=0.0)
     if resume and finished(job.output) and job.output.stat().st_mtime > code:
-        return Outcome(job, "kept", score=_score(job), path=job.output)
+        return Outcome(job, "kept", path=job.output)
     try:
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)
             reason = papermill_complaint(job.source, job.running, job.parameters)
-            if _stopping[0].is_set():  # an interrupted notebook has not failed
-                job.running.unlink(missing_ok=True)
-                return Outcome(job, "failed", reason="interrupted")
-            if not reason and not finished(job.running):
+            if reason == INTERRUPTED:  # then there is nothing to look at
+                job.running.unlink()
+            elif not reason and not finished(job.running):
                 reason = "it ended before its last cell, where the results are glued"
             outcome = _keep(job, reason)
     except Timeout:
@@ -293,6 +247,7 @@ def papermill_complaint(
     import papermill
     from nbclient.exceptions import DeadKernelError
 
+    logging.getLogger("papermill").disabled = True  # it raises what it logs
     try:
         papermill.execute_notebook(
             source,
@@ -300,12 +255,13 @@ def papermill_complaint(
             dict(given),
             kernel_name="python3",
             progress_bar=False,
-            shutdown_kernel="graceful",  # killed at once, it could not save its last round
-            cwd=cwd,
+            resources={"metadata": {"path": str(cwd or Path.cwd())}},  # the kernel's
         )
     except DeadKernelError:
         return "the kernel died, perhaps for lack of memory"
     except papermill.PapermillExecutionError as error:
+        if error.ename == "KeyboardInterrupt":
+            return INTERRUPTED
         kind = "" if error.ename == "FedReproError" else f"{error.ename}: "
         return f"{kind}{(error.evalue.splitlines() or [''])[0]}"
     except Exception as error:  # nbclient and zmq raise many kinds
@@ -336,16 +292,20 @@ def _keep(job: Job, reason: str) -> Outcome:
     nbformat.write(notebook, job.running)
     os.replace(job.running, job.output)
     job.failed.unlink(missing_ok=True)
-    return Outcome(job, "done", score=_score(job), path=job.output)
+    return Outcome(job, "done", path=job.output)
 
 
-def _score(job: Job) -> str:
-    """The mean accuracy of the paper's own method (else the first) in the first table."""
+def _scored(outcome: Outcome) -> Outcome:
+    """With the mean accuracy of the paper's own method (else the first) in the first table."""
     from fedrepro.report.results import collect
 
+    job = outcome.job
+    if outcome.state == "failed":
+        return outcome
     own = load(job.paper).short.lower()
     found = collect(job.output.parent, [job.output])
     cells = [cell for study, names in found for name in names for cell in study.cells(name)]
     means = [c for c in cells if c["column"] == "avg" and c["value"] is not None]
     means.sort(key=lambda cell: cell["method"].lower() != own)
-    return f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""
+    score = f"{means[0]['method']} {means[0]['value']:.1f}" if means else ""
+    return replace(outcome, score=score)

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -160,16 +159,6 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
     if number == signal.SIGKILL:
         result = run("--seeds", "0,1", "--resume")
         assert [line.split()[3] for line in result.stdout.splitlines()[1:]] == ["kept", "done"]
-
-
-def test_a_process_ends_in_time_where_other_code_catches_its_exit(monkeypatch):
-    monkeypatch.setattr(sweep, "GRACE", 0.5)
-    with sweep.pool(1) as executor:
-        pid = executor.submit(os.getpid).result()
-        executor.submit(time.sleep, 60)  # the pool takes the exit for this job's end
-        time.sleep(0.5)
-        os.kill(pid, signal.SIGTERM)
-        wait_for(lambda: gone(pid), 30)
 
 
 def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(

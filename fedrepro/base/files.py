@@ -21,6 +21,7 @@ from fedrepro.base.errors import FedReproError, one_line
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 RECORDS = CHECKOUT / "book" / "records"  # the published, packed ones
+LIST = CHECKOUT / "book" / "campaign.yaml"
 # In the checkout, from any working directory; without a checkout, in the working directory.
 RUNS = CHECKOUT / "runs" if (CHECKOUT / "notebooks").is_dir() else Path("runs")
 # Environment variables: Python files with methods, joined like PATH; the tracker of runs; the

@@ -9,6 +9,7 @@ from functools import cache
 from html import escape
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tqdm import tqdm
@@ -58,67 +59,52 @@ def resolve(track: str | type[Tracker]) -> type[Tracker] | None:
     """The tracker with a name, by default the environment's; None if neither is given.
     FedReproError: it is not known, or not installed."""
     track = track or os.environ.get(TRACK, "")
-    if not track:
-        return None
     if isinstance(track, type):
         # its folder in a run's
         need(track.name, f"{track.__name__} has no name; add `name = ...` to the class")
         return track
+    if not track:
+        return None
     installed = find_spec(one_of(track, TRACKERS, "tracker"))
     need(installed, f"{track} is not installed; `pip install 'fedrepro[{track}]'`")
     return TRACKERS[track]
 
 
 class Progress:
-    """Base class for progress displays. It receives each finished round and its mean test accuracy
-    in percent, and shows nothing. name: the row that a study trains, if it is a study."""
+    """Base class for progress displays, which counts what is left and shows nothing. name: the row
+    that a study trains, if it is a study."""
 
     name = ""
+    todo: Mapping[str, int] = MappingProxyType({})  # the rows that are left, with their rounds
+    rows = trained = _of_row = _of_run = 0
+    _seconds = 0.0
 
     def plan(self, rows: Mapping[str, int]) -> None:
         """Announce the rows to train: key -> rounds."""
+        self.rows += len(rows.keys() - self.todo.keys())
+        self.todo = {**self.todo, **rows}
 
     def row(self, key: str) -> None:
         """A row is done: trained, read from the store, or diverged."""
-
-    def start(self, label: str, total: int, done: int) -> None: ...
-
-    def round(self, number: int, accuracy: float) -> None: ...
-
-    def finish(self, text: str) -> None: ...
-
-
-Silent = Progress
-
-
-class Rows(Progress):
-    """Counts the rows, rounds and seconds that are left."""
-
-    def __init__(self) -> None:
-        self.todo: dict[str, int] = {}
-        self.rows = self.trained = self._of_row = self._of_run = 0
-        self._seconds = 0.0
-
-    def plan(self, rows: Mapping[str, int]) -> None:
-        self.rows += len(rows.keys() - self.todo.keys())
-        self.todo |= rows
-
-    def row(self, key: str) -> None:
-        self.todo.pop(key, None)
+        self.todo = {other: rounds for other, rounds in self.todo.items() if other != key}
         self._of_row = 0
 
     def start(self, label: str, total: int, done: int) -> None:
         place = f"row {self.rows - len(self.todo) + 1} of {self.rows}, " if self.todo else ""
-        self.label, self.place, self.total = label, place, total
+        self.label, self.total = f"{place}{label}", total
         self._of_run, self._since = total - done, time.monotonic()
         self._of_row += done
 
     def round(self, number: int, accuracy: float) -> None:
+        """Receive a finished round and its mean test accuracy in percent."""
         self.trained += 1
         self._of_row += 1
         self._of_run -= 1
         now = time.monotonic()
         self._seconds, self._since = self._seconds + now - self._since, now
+
+    def finish(self, text: str) -> None:
+        self._of_run = 0  # it may have stopped early
 
     @property
     def rounds(self) -> int:
@@ -132,7 +118,10 @@ class Rows(Progress):
         return f"about {tqdm.format_interval(seconds)} left" if self.trained else ""
 
 
-class TerminalBar(Rows):
+Silent = Progress
+
+
+class TerminalBar(Progress):
     """One tqdm bar for all planned rows, followed by the current mean accuracy."""
 
     _bar: Any = None
@@ -141,36 +130,33 @@ class TerminalBar(Rows):
         super().start(label, total, done)
         if self._bar is None:
             total, done = (self.rounds, 0) if self.todo else (total, done)
-            self._bar = tqdm(total=total, initial=done, desc=label, unit="round", leave=True)
-        self._bar.set_description_str(f"{self.place}{label}")
+            self._bar = tqdm(total=total, initial=done, unit="round")
+        self._bar.set_description_str(self.label)
 
     def round(self, number: int, accuracy: float) -> None:
         super().round(number, accuracy)
         self._bar.set_postfix_str(f"avg {accuracy:.2f} %", refresh=False)
-        self._bar.update(1)
+        self._bar.update()
 
     def row(self, key: str) -> None:
         super().row(key)
         if self._bar is not None:
             self._bar.total = self._bar.n + self.rounds
-            self._close()
+            self.finish("")
 
     def finish(self, text: str) -> None:
-        self._of_run = 0  # it may have stopped early
-        self._close()
-
-    def _close(self) -> None:
+        super().finish(text)
         if not self.todo:
             self._bar.close()
             self._bar = None
 
 
-class Lines(Rows):
+class Lines(Progress):
     """One line per round on standard error."""
 
     def round(self, number: int, accuracy: float) -> None:
         super().round(number, accuracy)
-        line = f"{self.place}{self.label}  round {number}/{self.total}  avg {accuracy:.2f} %"
+        line = f"{self.label}  round {number}/{self.total}  avg {accuracy:.2f} %"
         print(line + f"  {self.left}" * bool(self.rounds), file=sys.stderr, flush=True)
 
 
@@ -192,12 +178,11 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 WIDTH, HEIGHT = 420, 140
 
 
-class NotebookFigure(Rows):
+class NotebookFigure(Progress):
     """One figure for all runs: mean accuracy over the domains by round, one line per run, and the
     remaining work. It is in the last cell that trained, and stays there."""
 
     def __init__(self) -> None:
-        super().__init__()
         # for each line, shares of the rounds and accuracies in percent
         self._lines: dict[str, list[tuple[float, float]]] = {}
         self._cell: int | None = None
@@ -209,22 +194,20 @@ class NotebookFigure(Rows):
             if self._cell is not None:
                 self._show({"text/plain": "The figure continues in the next cell that trains."})
             self._show, self._cell = _Output(), cell
-        name = label
-        while name in self._lines:  # the same method with another setting
-            name += "'"
-        self._name, self._lines[name] = name, []
-        self._draw(_bar(self.place + label, "round", done, total))
+        while label in self._lines:  # the same method with another setting
+            label += "'"
+        self._points = self._lines[label] = []
+        self._draw(_bar(self.label, "round", done, total))
 
     def round(self, number: int, accuracy: float) -> None:
         super().round(number, accuracy)
-        self._lines[self._name].append((number / self.total, accuracy))
-        line = _bar(self.place + self.label, "round", number, self.total)
+        self._points.append((number / self.total, accuracy))
+        line = _bar(self.label, "round", number, self.total)
         self._draw(f"{line}  avg {accuracy:.2f} %  {self.left}")
 
     def finish(self, text: str) -> None:
-        self._of_run = 0  # it may have stopped early
-        after = self.left if self.rounds else "all trained"
-        self._draw(f"{self.place}{self.label}  {text}  {after}")
+        super().finish(text)
+        self._draw(f"{self.label}  {text}  {self.left if self.rounds else 'all trained'}")
 
     def _draw(self, line: str) -> None:
         lines, names = "", ""

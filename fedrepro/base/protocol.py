@@ -38,16 +38,16 @@ def resolve_engine(name: str) -> str:
 
 
 class _Spec(BaseModel, frozen=True, extra="forbid"):
-    """Settings. Run ids hash their dump. A setting that was added after the first recorded runs
-    is not in ``always``, and is dumped only if it differs from its default: old ids stay."""
+    """Settings. Run ids hash their dump. So a setting that came after the first recorded runs, in
+    ``later``, is dumped only if it differs from its default: old ids stay."""
 
-    always: ClassVar[frozenset[str]] = frozenset()
+    later: ClassVar[tuple[str, ...]] = ()
 
     @pydantic.model_serializer(mode="wrap")
     def _dump(self, dump: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = type(self).model_fields
-        kept = {n for n in fields if n in self.always or getattr(self, n) != fields[n].default}
-        return {name: value for name, value in dump(self).items() if name in kept}
+        unset = {name for name in self.later if getattr(self, name) == fields[name].default}
+        return {name: value for name, value in dump(self).items() if name not in unset}
 
 
 class OptimizerSpec(_Spec):
@@ -58,7 +58,7 @@ class OptimizerSpec(_Spec):
     cosine: the round after which the rate is 0; it falls as half a cosine after the warm-up.
     kept: each client keeps its momenta and step counts between rounds."""
 
-    always: ClassVar[frozenset[str]] = frozenset({"lr", "momentum", "weight_decay"})
+    later = "kind", "clip", "warmup", "cosine", "kept"
 
     kind: Literal["sgd", "adamw"] = "sgd"
     lr: float = Field(0.01, gt=0)
@@ -115,9 +115,7 @@ class AllocationSpec(_Spec):
     client is its own domain (MPFT, Table 6). Parts have one size, rounded up per class, so a few
     images are in two of them."""
 
-    always: ClassVar[frozenset[str]] = frozenset(
-        {"rule", "clients", "count", "alpha", "ratio", "per_client", "draw"}
-    )
+    later = "by_class", "every_class", "remainder", "disjoint", "cut_tests"
 
     rule: Literal["domain", "table", "dirichlet", "mixed"] = "domain"
     clients: dict[str, int] = {}
@@ -164,10 +162,7 @@ class DataSpec(Augmentation):
     test_limit: cut each domain's test set to this many images; a mapping does so by domain.
     encoder: a frozen network whose embeddings replace the images (`data.embeddings`)."""
 
-    always: ClassVar[frozenset[str]] = frozenset(
-        {"dataset", "size", "split", "split_seed", "allocation", "validation", "test_limit"}
-        | {"normalise", "flip", "rotate"}
-    )
+    later = "crop", "erase", "test_share", "encoder"
 
     dataset: str
     size: int = Field(gt=0)
@@ -200,7 +195,7 @@ class EarlyStop(_Spec):
     """Stop after ``patience`` rounds without a lower mean validation loss.
     untrained: the networks before the first round are tested too, as round 0; they may be best."""
 
-    always: ClassVar[frozenset[str]] = frozenset({"patience"})
+    later = ("untrained",)
 
     patience: int = Field(ge=1)
     untrained: bool = False
@@ -218,10 +213,7 @@ class Protocol(_Spec):
     tested_at: before the last five rounds, test on at most this many images per domain, always
     the same; None: all."""
 
-    always: ClassVar[frozenset[str]] = frozenset(
-        {"data", "model", "model_args", "rounds", "local_epochs", "batch_size", "optimizer"}
-        | {"weighting", "participation", "early_stop", "precision", "scale"}
-    )
+    later = "turns", "stay", "head", "tested_on", "tested_at"
 
     data: DataSpec
     model: str

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from tqdm import tqdm
 
 if TYPE_CHECKING:
     from fedrepro.sweep import Outcome
@@ -72,25 +69,6 @@ def plain(value: Any) -> Any:
     if hasattr(value, "item"):  # a numpy scalar from pandas
         value = value.item()
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-class SweepReport:
-    """Progress of a sweep on standard error: a bar in a terminal, else one line per notebook."""
-
-    def __init__(self, total: int) -> None:
-        self.ended, self._total = 0, total
-        self._bar = tqdm(total=total, unit="notebook", disable=None)  # None: but in a terminal
-
-    def __call__(self, outcome: Outcome) -> None:
-        self.ended += 1
-        self._bar.set_postfix_str(f"{outcome.job.output.stem} {outcome.state}", refresh=False)
-        self._bar.update(1)
-        if self._bar.disable:
-            line = f"{self.ended}/{self._total}  {outcome.job.output.stem}  {outcome.state}"
-            print(f"{line}  {outcome.seconds:.1f} s", file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        self._bar.close()
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
