@@ -255,6 +255,7 @@ def papermill_complaint(
             dict(given),
             kernel_name="python3",
             progress_bar=False,
+            extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error to print
             resources={"metadata": {"path": str(cwd or Path.cwd())}},  # the kernel's
         )
     except DeadKernelError:
