@@ -3,17 +3,16 @@
 import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
 from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
@@ -63,6 +62,8 @@ class Training:
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
         self.evaluated = method.evaluated_models(self.layout)
         self.watched = method.watched() or self.evaluated[0]
+        everywhere = protocol.tested_on == "everywhere" and self.evaluated[0] != "global"
+        self.crossed = self.evaluated[0] if everywhere else None  # tested on every domain
         kept = {n: v for n, v in initial.items() if not method.overwrites(self.layout[n])}
         memory = method.first_memory(self.server)
         second = initial if method.personal_phases(protocol) else {}
@@ -71,7 +72,7 @@ class Training:
             Client(i, data, kept | head, {}, memory, second, trained)
             for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
         ]
-        self.log = Curve(self.evaluated[0], protocol.early_stop, self.watched)
+        self.log = Curve(protocol.early_stop)
         # Predicted classes of test images, by ``round/subject/network/domain``, of the rounds of
         # `Curve.scored`.
         self.predicted: dict[str, Tensor] = {}
@@ -87,8 +88,8 @@ class Training:
         """Train to the last round or the early stop; continue from a checkpoint if there is one.
         tell: receives each round's rows, and first those of the checkpoint.
         Diverged: a client's loss is not finite; the rounds before it are kept."""
-        if checkpoint is not None:
-            self.resume(checkpoint)
+        if checkpoint is not None and (found := checkpoint.load()) is not None:
+            self.resume(*found)
         label = f"{progress.name or self.method.name} seed {self.seed}"
         progress.start(label, self.protocol.rounds, self.round)
         if tell is not None and self.round:
@@ -165,10 +166,11 @@ class Training:
         self, number: int, terms: Mapping[str, Mapping[str, float]], sent: Mapping[str, int]
     ) -> list[Row]:
         """A round's loss terms by client, the server's values, bytes and seconds."""
-        rows = [logged(number, "term", own, client, "train") for client, own in terms.items()]
-        others = {"server": self.server.log, "bytes": sent, "seconds": self.seconds}
-        rows += [logged(number, measure, values) for measure, values in others.items()]
-        return list(chain.from_iterable(rows))
+        rows: list[Row] = []
+        for client, own in terms.items():
+            rows += logged(number, "term", own, client, "train")
+        rows += logged(number, "server", self.server.log) + logged(number, "bytes", sent)
+        return rows + logged(number, "seconds", self.seconds)
 
     def _must_be_finite(self) -> None:
         """Raise Diverged if the server's network is not, as `must_be_finite` does for a loss."""
@@ -275,43 +277,51 @@ class Training:
     # Evaluation.
 
     def _evaluate(self, number: int) -> tuple[list[Row], dict[str, Tensor]]:
-        """Test every evaluated network, and the watched one, whose validation loss counts. Returns
+        """Test the evaluated networks, and the watched ones, whose validation loss counts. Returns
         rows of the curve, and predicted classes."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
-        first, last = self.evaluated[0], number > self.protocol.rounds - LAST
-        federation = self.federation if last else self.few_tests
-        tested = partial(metrics.tests, self.engine)
+        homes = {client.data.name: client.data.domain for client in self.clients}
         if number and self.method.bn_policy == "recompute":
             with self._timed("evaluate"):
                 for one in self.clients:
                     own = one.personal(self.server.model)
                     one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
-        for subject in dict.fromkeys((*self.evaluated, self.watched)):
-            found: dict[int, list[Test]] = {}
-            cross: list[Test] = []
-            if subject == "global":
-                with self._timed("evaluate"):
-                    found[0] = tested("server", self.server.model, federation, federation.tests)
-            else:
-                on_all = subject == first and self.protocol.tested_on == "everywhere"
-                for i, state in self._networks(subject, number, self.clients):
-                    client = self.clients[i].data
-                    with self._timed("evaluate"):
-                        place = client.name, state, federation
-                        found[i] = tested(*place, [client.domain])
-                        if on_all:
-                            cross += tested(*place, federation.tests, ["test"])
-            rows += [(number, "cross-accuracy", *test[:4]) for test in cross]
-            tests = [test for i in sorted(found) for test in found[i]]
-            for test in (*cross, *tests):
+        for subject in dict.fromkeys((self.evaluated[0], self.watched)):
+            tests = self._tests(subject, number)
+            for test in tests:
                 if test.split == "test":
                     name = f"{number}/{subject}/{test.network}/{test.domain}"
                     predicted[name] = test.predicted
-            if subject == first != self.watched:
-                tests = [test for test in tests if test.split == "test"]
-            rows += metrics.test_rows(number, subject, tests)
+                    if subject == self.crossed:
+                        rows.append((number, "cross-accuracy", *test[:4]))
+            own_domain = [test for test in tests if homes.get(test.network) in (None, test.domain)]
+            rows += metrics.test_rows(number, subject, own_domain)
         return rows, predicted
+
+    def _tests(self, subject: str, number: int) -> list[Test]:
+        """Test the networks of a kind: the server's on every domain, a client's on its own or on
+        all; the watched ones on validation images too."""
+        last = number > self.protocol.rounds - LAST
+        federation = self.federation if last else self.few_tests
+        images = {"test": federation.tests}
+        if subject == self.watched:
+            images["validation"] = federation.validations()
+        found: dict[int, list[Test]] = {}
+        networks: Iterable[tuple[int, Mapping[str, Tensor]]] = [(-1, self.server.model)]
+        if subject != "global":
+            networks = self._networks(subject, number, self.clients)
+        for i, state in networks:
+            client = self.clients[i].data
+            name, home = ("server", None) if i < 0 else (client.name, client.domain)
+            with self._timed("evaluate"):
+                found[i] = [
+                    Test(name, domain, split, *self.engine.evaluate(state, samples))
+                    for split, sets in images.items()
+                    for domain, samples in sets.items()
+                    if home in (None, domain) or (subject == self.crossed and split == "test")
+                ]
+        return [test for i in sorted(found) for test in found[i]]
 
     def _networks(
         self, subject: str, number: int, clients: Sequence[Client]
@@ -319,13 +329,12 @@ class Training:
         """Clients' networks for one of the kinds in `Method.evaluated_models`, by position, as they
         are tested. If the method trains before a test, these are temporary copies."""
         phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
-        if phases:
-            jobs = [self._adaptation(client, number, phases) for client in clients]
-            for i, trained in self._train(jobs, "evaluate"):
-                yield i, trained.state
-        else:
-            for i, client in enumerate(clients):
-                yield i, client.network(subject, self.server.model)
+        if not phases:
+            yield from ((i, c.network(subject, self.server.model)) for i, c in enumerate(clients))
+            return
+        jobs = [self._adaptation(client, number, phases) for client in clients]
+        for i, trained in self._train(jobs, "evaluate"):
+            yield i, trained.state
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
         job = self._job(client, self._download(client), number, phases, "adaptation")
@@ -343,14 +352,12 @@ class Training:
     def embed(self) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of each domain's first 60 test images under its first tested network,
         their labels (m,) and domains."""
-        features, labels, domains = [], [], []
         networks = self.tested_networks(self.round)
-        for domain in (d for d in self.federation.tests if d in networks):
-            test = self.federation.tests[domain]
-            part = Samples(test.images[:60], test.labels[:60])
-            features.append(self.engine.features(networks[domain], part).cpu())
-            labels.append(part.labels.cpu())
-            domains += [domain] * len(part)
+        tests = {d: test for d, test in self.federation.tests.items() if d in networks}
+        parts = {d: Samples(test.images[:60], test.labels[:60]) for d, test in tests.items()}
+        features = [self.engine.features(networks[d], part).cpu() for d, part in parts.items()]
+        labels = [part.labels.cpu() for part in parts.values()]
+        domains = [d for d, part in parts.items() for _ in range(len(part))]
         return torch.cat(features), torch.cat(labels), domains
 
     def curve(self) -> pd.DataFrame:
@@ -369,12 +376,8 @@ class Training:
         """Save the state after the last complete round."""
         checkpoint.save(self.state(), {"round": self.round, "rows": self.log.rows})
 
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint's round, if there is one."""
-        found = checkpoint.load()
-        if found is None:
-            return
-        tensors, facts = found
+    def resume(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go back to the round of a checkpoint, from what `save` gave it."""
         self.predicted = under(tensors, "predicted/")  # stay on the host
         here = {name: value.to(self.device) for name, value in tensors.items()}
         self.server.load_state(under(here, "server/"))
@@ -387,9 +390,9 @@ class Training:
 def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
     """What a method's function returns by name. FedReproError: it is no dict."""
     found = hook(*given)
-    if not isinstance(found, Mapping):
-        name = getattr(hook, "__qualname__", "a function of the method")
-        raise FedReproError(f"{name} must return a dict, not {type(found).__name__}; correct it")
+    name = getattr(hook, "__qualname__", "a function of the method")
+    kind = type(found).__name__
+    need(isinstance(found, Mapping), f"{name} must return a dict, not {kind}; correct it")
     return dict(found)
 
 

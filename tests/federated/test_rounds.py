@@ -111,7 +111,7 @@ def test_participation_trains_a_share_and_leaves_the_rest():
 
 
 def test_patience_counts_rounds_since_the_lowest_mean_loss():
-    watched = Curve("global", EarlyStop(patience=2))
+    watched = Curve(EarlyStop(patience=2))
     for number, mean in enumerate((9.0, 3.0, 4.0, 3.0)):  # of two domains
         for domain, shift in (("a", -0.5), ("b", 0.5)):
             watched.rows.append((number, "loss", "global", domain, "validation", mean + shift))
