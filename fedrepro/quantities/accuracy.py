@@ -64,10 +64,9 @@ def differences(asked: Asked) -> Values:
     scores: dict[str | None, dict[str, float]] = {None: {}}  # of nothing that is subtracted
     scores |= {result.label: asked.scores(result) for result in asked.results}
     for one in asked.experiment.differences:
-        embedded = asked.dataset == "minidigits"
-        if not embedded and asked.paper.dataset(asked.dataset).protocol != one.dataset:
-            continue
-        if not scores.keys() >= {one.of, one.minus}:
+        own = asked.dataset in ("minidigits", one.dataset)
+        fits = own or asked.paper.dataset(asked.dataset).protocol == one.dataset
+        if not fits or not scores.keys() >= {one.of, one.minus}:
             continue
         less = scores[one.minus]
         gains = {column: value - less.get(column, 0.0) for column, value in scores[one.of].items()}
