@@ -77,7 +77,7 @@ class Run:
 
     def study(self, runs: Path | None, root: Path | None, progress: Any = None) -> tuple[Any, Any]:
         """The study that trains it, and its arm there."""
-        from fedrepro.quantities.paper_run import study
+        from fedrepro.quantities.base import study
 
         e = self.entry
         where = {"changes": e.changes, "device": "auto", "progress": progress}

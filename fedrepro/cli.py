@@ -215,7 +215,7 @@ def run(
             f"nothing to run for {experiment} on {', '.join(names)}; see `fedrepro experiments`"
         )
     from fedrepro.base.progress import progress
-    from fedrepro.quantities.paper_run import study  # torch comes with it
+    from fedrepro.quantities.base import study  # torch comes with it
     from fedrepro.records.record import pick_device
     from fedrepro.report.printout import result
 

@@ -19,9 +19,8 @@ from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
-from fedrepro.quantities.base import Result
+from fedrepro.quantities.base import Result, Study, study
 from fedrepro.quantities.counted import with_prototypes
-from fedrepro.quantities.paper_run import Study, study
 from fedrepro.report import images, views
 from fedrepro.report.ledger import protocol_table
 from fedrepro.report.picture import Picture
