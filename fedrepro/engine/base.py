@@ -29,10 +29,9 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fi
 
 @dataclass(frozen=True)
 class Job:
-    """Local training of one client in one round.
-    state: every tensor of the network at the start (read, never written). optimizer: its state, if
-    it is kept between rounds. stream: the purpose of the random stream that orders the batches.
-    batch_size: None for the protocol's."""
+    """Local training of one client in one round. state: every tensor of the network at the start
+    (read, never written). optimizer: its state, if it is kept between rounds. stream: the purpose
+    of the random stream that orders the batches. batch_size: None for the protocol's."""
 
     client: int
     round: int
@@ -355,7 +354,6 @@ class Updates:
             optimizer.zero_grad()
 
     def keep(self) -> None:
-        """Store the optimisers' state in the clients' memory."""
         for spec, names, optimizer in self._groups:
             for value, key, slot, memory in self._states(spec, names):
                 if slot in optimizer.state[value]:

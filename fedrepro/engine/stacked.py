@@ -1,7 +1,6 @@
-"""Trains all clients of a round together, if their shapes agree.
-Their networks are stacked along a leading axis. `vmap` turns a method's loss of one client into the
-losses of all, and each layer into one grouped or batched product. Batches, BatchNorm statistics,
-optimiser and messages are each client's own, as in the plain loop. So the numbers are the plain
+"""Trains all clients of a round together, if their shapes agree: `vmap` turns a method's loss of
+one client into the losses of all, whose networks are stacked along a leading axis. Batches,
+BatchNorm statistics, optimiser and messages are each client's own. So the numbers are the plain
 loop's, except for the order of summation in a kernel."""
 
 import copy

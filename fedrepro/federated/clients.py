@@ -24,10 +24,9 @@ GROUPS = ("kept", "optimizer", "memory", "trained", "twin")  # a client's fields
 
 @dataclass
 class Client:
-    """One client, and the tensors it keeps by name.
-    kept: those of its network that the server's do not replace. optimizer: momenta. memory: its
-    method's. twin: its second network, if a method trains one. trained: its network after training,
-    if that is tested."""
+    """One client, and the tensors it keeps by name. kept: of its network, those that the server's
+    do not replace. optimizer: momenta. memory: its method's. twin: its second network, if it trains
+    one. trained: its network after training, if that is tested."""
 
     index: int
     data: ClientData
@@ -52,7 +51,6 @@ class Client:
         return flat({group: getattr(self, group) for group in GROUPS})
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        """Restore a checkpoint's tensors."""
         for group in GROUPS:
             setattr(self, group, under(saved, f"{group}/"))
 
@@ -74,8 +72,7 @@ def participants(protocol: Protocol, seed: int, number: int, clients: int) -> li
 
 
 def turns_of(protocol: Protocol, clients: int) -> int:
-    """The largest number of rounds in which one client can participate; all, unless clients take
-    turns, because each draw may choose it."""
+    """The largest number of rounds in which one client can participate; all without turns."""
     count = max(1, round(protocol.participation * clients))
     if not protocol.turns or count == clients:
         return protocol.rounds

@@ -132,9 +132,8 @@ def in_and_out(
 ) -> pd.DataFrame:
     """Accuracy of the clients' networks on their own domain (ind) and, as a plain mean, on the
     others (ood), by round, in percent. Both are averaged over clients by their share of their
-    domain's test images. clients: name and domain of each; tested: test images of a domain, or
-    another weight. MPFT, Eq. 3, of which the text lacks the exact form; the authors' own result
-    files confirm this one."""
+    domain's test images (tested, or another weight). clients: name and domain of each. MPFT, Eq. 3,
+    which the text does not give exactly; the authors' own result files confirm this form."""
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve).drop(columns="avg")
     crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
@@ -232,5 +231,4 @@ class Curve:
 
 
 def framed(rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a curve."""
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))

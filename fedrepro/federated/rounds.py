@@ -165,7 +165,6 @@ class Training:
     def _logged(
         self, number: int, terms: Mapping[str, Mapping[str, float]], sent: Mapping[str, int]
     ) -> list[Row]:
-        """A round's loss terms by client, the server's values, bytes and seconds."""
         rows: list[Row] = []
         for client, own in terms.items():
             rows += logged(number, "term", own, client, "train")
@@ -277,8 +276,7 @@ class Training:
     # Evaluation.
 
     def _evaluate(self, number: int) -> tuple[list[Row], dict[str, Tensor]]:
-        """Test the evaluated networks, and the watched ones, whose validation loss counts. Returns
-        rows of the curve, and predicted classes."""
+        """Rows of the curve, and predicted classes, of the evaluated and the watched networks."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
         homes = {client.data.name: client.data.domain for client in self.clients}
@@ -361,7 +359,6 @@ class Training:
         return torch.cat(features), torch.cat(labels), domains
 
     def curve(self) -> pd.DataFrame:
-        """Everything logged so far."""
         return framed(self.log.rows)
 
     # Checkpoints.
@@ -373,7 +370,6 @@ class Training:
         return flat(parts)
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Save the state after the last complete round."""
         checkpoint.save(self.state(), {"round": self.round, "rows": self.log.rows})
 
     def resume(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:

@@ -1,6 +1,5 @@
-"""The papers by name: printed numbers, protocols with the source of every value, and claims; and
-what is asked of one: which of its rows, on which data set, at which scale, for which seed.
-All words are checked here, and without torch, so that a mistyped one is answered at once."""
+"""The papers by name, and what is asked of one: which rows, data set, scale and seed. All words are
+checked here, and without torch, so that a mistyped one is answered at once."""
 
 import operator
 import os
@@ -38,7 +37,6 @@ LISTED = {"id", "dataset", "caption", "state", "reason"}
 
 
 def names() -> list[str]:
-    """The papers' names, sorted."""
     return sorted({path.stem for path in FOLDER.glob("*.yaml") if "." not in path.stem} - {COMMON})
 
 
@@ -59,8 +57,7 @@ def experiments(paper: str | None = None) -> list[dict[str, str]]:
 
 def read_paper(path: Path) -> Paper:
     """Read ``<name>.yaml``, ``<name>.tables.yaml`` unless the first has ``tables``, and any
-    ``<name>.authors.yaml``. An experiment with a table's id shows that table unless it says
-    otherwise. FedReproError: the first mistake, in one line."""
+    ``<name>.authors.yaml``. An experiment shows the table with its id unless it says otherwise."""
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:
         raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))

@@ -149,11 +149,10 @@ Row = dict[str, Any]
 
 def cells(asked: Asked, diverged: Sequence[tuple[Arm, Diverged]] = ()) -> list[Row]:
     """Rows with keys table, method, column, value, standin, caveats, alternative, alone (nothing
-    travelled, so that no other's stand-in can touch it), counted and given (`Quantity`), subset,
-    past (`Result`: of one of its runs); of accuracies at scale paper also one_image, what one test
-    image moves it by, and parts: each run it follows from, after what its accuracy (0 to 1) counts.
-    Where that is another column's than the printed one, `of` names it. An arm whose training
-    diverged has no value but a reason in each column that its row lacks."""
+    travelled, so no other's stand-in touches it), counted and given (`Quantity`), subset, past (of
+    a `Result`); of accuracies at scale paper also one_image, what one test image moves it by, and
+    parts: each run it follows from, after what its accuracy (0 to 1) counts, in column `of` if not
+    the printed one. A diverged arm has no value but a reason in each column that its row lacks."""
     kind = get(asked.experiment.kind)
     plain: Row = {"table": asked.experiment.id, "counted": kind.counted, "given": kind.given}
     plain |= dict.fromkeys(("standin", "alternative", "subset", "past", "alone"), False)
@@ -306,12 +305,10 @@ class Study(Question):
         return metrics.best_value({v: metrics.validated(r.curve) for v, (_, r) in tried.items()})
 
     def spec(self, arm: Arm) -> RunSpec:
-        """What trains an arm."""
         seed = self.seed if arm.seed is None else arm.seed
         return RunSpec(methods.create(arm.method, **arm.fields), arm.protocol, seed, self.engine)
 
     def trained(self, arm: Arm, probe: Probe | None = None) -> Record:
-        """The record of an arm's run."""
         if self.progress is not None:
             self.progress.name = arm.label
         where: dict[str, Any] = {"device": self.device, "data_root": self.data_root}

@@ -1,6 +1,5 @@
-"""Numbers for which nothing is trained: the data (images, clients, their classes, distances between
-the sources), sizes of networks and of messages; and arrays of figures, computed once and stored
-with the runs."""
+"""Numbers for which nothing is trained: the data, distances between the sources, sizes of networks
+and of messages; and arrays of figures, computed once and stored with the runs."""
 
 import json
 import shutil

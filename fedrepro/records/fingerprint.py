@@ -27,8 +27,7 @@ def fingerprint(method: type) -> str:
 
 
 class _Content(NumpyHasher):  # type: ignore[misc]
-    """Joblib's hash of a pickle that has the user's own objects by content, not by name. As in any
-    pickle, repeated objects are references."""
+    """Joblib's hash of a pickle that has the user's own objects by content, not by name."""
 
     def __init__(self, root: type) -> None:
         super().__init__("sha256")

@@ -228,8 +228,7 @@ class Record:
 
 
 def compact(features: Array) -> Array:
-    """The first principal components of features (m, d), as before t-SNE, as float16 (m, <=50).
-    Values beyond float16 are limited to its largest number."""
+    """The first principal components of features (m, d), as float16 (m, <=50) within its range."""
     dimensions = min(DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         from sklearn.decomposition import PCA  # takes a second

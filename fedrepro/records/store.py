@@ -250,7 +250,6 @@ def predicted_of(training: Training) -> dict[str, Tensor]:
 
 
 def data_facts(training: Training) -> dict[str, Any]:
-    """A record's facts about its data."""
     federation = training.federation
     return {
         "dataset": federation.dataset,
