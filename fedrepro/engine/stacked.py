@@ -121,8 +121,7 @@ class _Stack:
         pairs = zip(self._readers[rows], indices, strict=True)
         read = [self._engine._batch(self._method, *own, index) for own, index in pairs]
         columns = zip(*read, strict=True)
-        given = ([part for part in column if part is not None] for column in columns)
-        return tuple(torch.stack(parts) for parts in given if parts)
+        return tuple(torch.stack(column) for column in columns if column[0] is not None)
 
     def _set_gradients(
         self, phase: Phase, own: list[dict[str, nn.Parameter]], rows: slice, batches: list[Columns]
@@ -141,11 +140,10 @@ class _Stack:
                 places[name].grad = gradient[i]
         samples = batches[-1][1].shape[1]
         for name, value in terms.items():
-            if name not in self._sums:
-                self._sums[name] = value.new_zeros(len(self._jobs))
-                self._seen[name] = torch.zeros(len(self._jobs), dtype=torch.int64)
-            self._sums[name][rows] += value.detach() * samples
-            self._seen[name][rows] += samples
+            sums = self._sums.setdefault(name, value.new_zeros(len(self._jobs)))
+            seen = self._seen.setdefault(name, torch.zeros(len(self._jobs), dtype=torch.int64))
+            sums[rows] += value.detach() * samples
+            seen[rows] += samples
         return [{name: g[i] for name, g in after.items()} for i in range(len(own))]
 
     def _gradients(

@@ -1,9 +1,8 @@
 """The one round loop all methods share."""
 
-import copy
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
@@ -94,17 +93,19 @@ class Training:
         progress.start(label, self.protocol.rounds, self.round)
         if tell is not None and self.round:
             tell(self.log.rows)
+        whole = self.saved()
         try:
             while self.round < self.protocol.rounds and not self.log.stopped(self.round):
                 rows = self.one_round()
+                whole = self.saved()
                 progress.round(self.round, self.log.accuracy())
                 if tell is not None:
                     tell(rows)
                 if checkpoint is not None and checkpoint.due():
-                    self.save(checkpoint)
-        except BaseException:
-            if checkpoint is not None and self.round:
-                self.save(checkpoint)
+                    checkpoint.save(*whole)
+        except BaseException:  # perhaps in a round, which leaves mixed tensors here
+            if checkpoint is not None and whole[1]["round"]:
+                checkpoint.save(*whole)
             raise
         progress.finish(f"{self.round} rounds, avg {self.log.accuracy():.2f} %")
         return self.curve()
@@ -116,50 +117,49 @@ class Training:
         learns; all networks are tested. Returns its rows of the curve."""
         method, server, number = self.method, self.server, self.round + 1
         server.round, self.seconds = number, {}
-        with self._undone_if_broken_off():
-            untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
-            rows, predicted = self._evaluate(0) if untrained else ([], {})
-            chosen = self._participants(number)
+        untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
+        rows, predicted = self._evaluate(0) if untrained else ([], {})
+        chosen = self._participants(number)
+        with self._timed("messages"):
+            downs = [self._download(client) for client in chosen]
+        sent = Counter(prefixed("down/", count_bytes(downs)))
+        told = list(zip(chosen, downs, strict=True))
+        jobs = [self._job(client, down, number) for client, down in told]
+        terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
+
+        if phases := method.personal_phases(self.protocol):  # of a second network, never sent
+            own = [self._job(c, d, number, phases, "twin", c.twin) for c, d in told]
+            for i, trained in self._train(own):
+                chosen[i].twin = trained.state
+                terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
+
+        counts = [len(client.data.train) for client in chosen]
+        weights = method.weights(self.protocol, counts)
+        average = RunningAverage(self.layout, method.bn_policy == "first")
+        uploads: dict[int, Upload] = {}
+        for i, trained in self._train(jobs):
             with self._timed("messages"):
-                downs = [self._download(client) for client in chosen]
-            sent = Counter(prefixed("down/", count_bytes(downs)))
-            told = list(zip(chosen, downs, strict=True))
-            jobs = [self._job(client, down, number) for client, down in told]
-            terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
+                view = self.view(chosen[i], trained.state, jobs[i].received, number)
+                uploads[i] = self._upload(chosen[i], trained, view)
+                sent.update(prefixed("up/", count_bytes([uploads[i].message])))
+                average.take(i, uploads[i].message, weights[i])
+                self._keep(chosen[i], trained, view)
+            terms[chosen[i].data.name] |= trained.terms
 
-            if phases := method.personal_phases(self.protocol):  # of a second network, never sent
-                own = [self._job(c, d, number, phases, "twin", c.twin) for c, d in told]
-                for i, trained in self._train(own):
-                    chosen[i].twin = trained.state
-                    terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
+        with self._timed("server"):
+            server.log = {}
+            if self.protocol.weighting == "tensors":
+                average.weight_tensors(counts, self.protocol.batch_size)
+            server.model |= average.tensors
+            method.server_step(server, [uploads[i] for i in sorted(uploads)])
+            self._must_be_finite()
 
-            counts = [len(client.data.train) for client in chosen]
-            weights = method.weights(self.protocol, counts)
-            average = RunningAverage(self.layout, method.bn_policy == "first")
-            uploads: dict[int, Upload] = {}
-            for i, trained in self._train(jobs):
-                with self._timed("messages"):
-                    view = self.view(chosen[i], trained.state, jobs[i].received, number)
-                    uploads[i] = self._upload(chosen[i], trained, view)
-                    sent.update(prefixed("up/", count_bytes([uploads[i].message])))
-                    average.take(i, uploads[i].message, weights[i])
-                    self._keep(chosen[i], trained, view)
-                terms[chosen[i].data.name] |= trained.terms
-
-            with self._timed("server"):
-                server.log = {}
-                if self.protocol.weighting == "tensors":
-                    average.weight_tensors(counts, self.protocol.batch_size)
-                server.model |= average.tensors
-                method.server_step(server, [uploads[i] for i in sorted(uploads)])
-                self._must_be_finite()
-
-            tests, found = self._evaluate(number)
-            rows += tests + self._logged(number, terms, sent)
-            self.log.rows += rows
-            named, scored = self.predicted | predicted | found, self.log.scored()
-            self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
-            self.round = number
+        tests, found = self._evaluate(number)
+        rows += tests + self._logged(number, terms, sent)
+        self.log.rows += rows
+        named, scored = self.predicted | predicted | found, self.log.scored()
+        self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
+        self.round = number
         return rows
 
     def _logged(
@@ -181,19 +181,6 @@ class Training:
                 self.seed,
                 self.server.round,
             )
-
-    @contextmanager
-    def _undone_if_broken_off(self) -> Iterator[None]:
-        """Undo an interrupted round, so that the last complete one can be saved."""
-        server, clients = self.server.state(), [copy.copy(client) for client in self.clients]
-        done, rows, predicted = self.round, len(self.log.rows), self.predicted
-        try:
-            yield
-        except BaseException:
-            self.server.load_state(server)
-            self.clients, self.round, self.predicted = clients, done, predicted
-            del self.log.rows[rows:]
-            raise
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
@@ -306,12 +293,9 @@ class Training:
         if subject == self.watched:
             images["validation"] = federation.validations()
         found: dict[int, list[Test]] = {}
-        networks: Iterable[tuple[int, Mapping[str, Tensor]]] = [(-1, self.server.model)]
-        if subject != "global":
-            networks = self._networks(subject, number, self.clients)
-        for i, state in networks:
+        for i, state in self._networks(subject, number, self.clients):
             client = self.clients[i].data
-            name, home = ("server", None) if i < 0 else (client.name, client.domain)
+            name, home = ("server", None) if subject == "global" else (client.name, client.domain)
             with self._timed("evaluate"):
                 found[i] = [
                     Test(name, domain, split, *self.engine.evaluate(state, samples))
@@ -324,15 +308,16 @@ class Training:
     def _networks(
         self, subject: str, number: int, clients: Sequence[Client]
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """Clients' networks for one of the kinds in `Method.evaluated_models`, by position, as they
-        are tested. If the method trains before a test, these are temporary copies."""
+        """The networks of one of the kinds in `Method.evaluated_models`, by a client's position, as
+        they are tested. If the method trains before a test, these are temporary copies."""
         phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
-        if not phases:
+        if subject == "global":
+            yield 0, self.server.model
+        elif phases:
+            jobs = [self._adaptation(client, number, phases) for client in clients]
+            yield from ((i, trained.state) for i, trained in self._train(jobs, "evaluate"))
+        else:
             yield from ((i, c.network(subject, self.server.model)) for i, c in enumerate(clients))
-            return
-        jobs = [self._adaptation(client, number, phases) for client in clients]
-        for i, trained in self._train(jobs, "evaluate"):
-            yield i, trained.state
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
         job = self._job(client, self._download(client), number, phases, "adaptation")
@@ -364,16 +349,17 @@ class Training:
     # Checkpoints.
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors after the last complete round, by flat names."""
+        """All tensors by flat names."""
         parts = {"server": self.server.state(), "predicted": self.predicted}
         parts |= {f"client/{client.index}": client.state() for client in self.clients}
         return flat(parts)
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        checkpoint.save(self.state(), {"round": self.round, "rows": self.log.rows})
+    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint keeps after a complete round: later rounds do not change it."""
+        return self.state(), {"round": self.round, "rows": self.log.rows.copy()}
 
     def resume(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Go back to the round of a checkpoint, from what `save` gave it."""
+        """Go back to the round of a checkpoint, from what `saved` gave it."""
         self.predicted = under(tensors, "predicted/")  # stay on the host
         here = {name: value.to(self.device) for name, value in tensors.items()}
         self.server.load_state(under(here, "server/"))

@@ -201,9 +201,9 @@ def _train(
 ) -> None:
     (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
     facts = environment(training.device) | {"memory_format": str(training.engine.format)}
-    files.write_json(folder / "config.json", config)
-    files.write_json(folder / "environment.json", facts)
-    files.write_json(folder / "data.json", data_facts(training))
+    known = {"config": config, "environment": facts, "data": data_facts(training)}
+    for name, content in known.items():
+        files.write_json(folder / f"{name}.json", content)
     checkpoint, tracker = FileCheckpoint(folder), opened(track, folder) if track else None
     try:
         training.run(progress, checkpoint, partial(tell, tracker) if tracker else None)
@@ -218,10 +218,10 @@ def _train(
     curve, domains = training.curve(), list(training.federation.domains)
     predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
-    arrays = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
-    arrays["domain"] = np.array([domains.index(d) for d in of])
-    files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
-    files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
+    embedded = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
+    embedded["domain"] = np.array([domains.index(d) for d in of])
+    for name, arrays in (("features", embedded), ("predictions", predicted)):
+        files.write(folder / f"{name}.safetensors", partial(save_file, arrays))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
     files.list_sums(folder, without=CHECKPOINT)
     checkpoint.path.unlink(missing_ok=True)
