@@ -76,18 +76,12 @@ class FileCheckpoint:
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Replace the checkpoint. If the disk has no room, the old one stays, with a warning."""
-        begun = time.monotonic()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        size = sum(value.nbytes for value in tensors.values())
-        free = shutil.disk_usage(self.path.parent).free
-        if size > free:
-            warnings.warn(
-                f"a checkpoint needs {size / 1e9:.1f} GB, {self.path.parent} has {free / 1e9:.1f}: "
-                "not saved; make room, or an interrupted run starts from an older one",
-                stacklevel=2,
-            )
-        else:
-            files.write(self.path, lambda file: _write(file, self.path.parent.name, tensors, facts))
+        begun, write = time.monotonic(), partial(_write, self.path.parent.name, tensors, facts)
+        mend = "make room, or an interrupted run starts from an older one"
+        try:
+            files.write(self.path, write, mend)
+        except FedReproError as full:
+            warnings.warn(str(full), stacklevel=2)
         self._saved = time.monotonic()
         self._every = max(self._every, SHARE * (self._saved - begun))
 
@@ -106,7 +100,7 @@ class FileCheckpoint:
         return tensors, facts
 
 
-def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def _write(run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], path: Path) -> None:
     """In safetensors' format, without a copy but for tensors of a GPU or out of order in memory."""
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     specs = {
