@@ -210,11 +210,10 @@ def _train(
     if probe is not None:
         files.write_json(folder / f"{probe.name}.json", probe.measure(training))
     curve, domains = training.curve(), list(training.federation.domains)
-    predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
     embedded = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
     embedded["domain"] = np.array([domains.index(d) for d in of])
-    for name, arrays in (("features", embedded), ("predictions", predicted)):
+    for name, arrays in (("features", embedded), ("predictions", predicted_of(training))):
         files.write(folder / f"{name}.safetensors", partial(save_file, arrays))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
     files.list_sums(folder, without=CHECKPOINT)
@@ -229,17 +228,17 @@ def _diverged(folder: Path) -> Diverged:
     return Diverged(message, said["seed"], said["round"])
 
 
-def predicted_of(training: Training) -> dict[str, Tensor]:
+def predicted_of(training: Training) -> dict[str, np.ndarray[Any, Any]]:
     """See `Record.predictions`."""
     federation, spec = training.federation, training.protocol
-    named = {f"predicted/{name}": value for name, value in training.predicted.items()}
+    named = {f"predicted/{name}": value.numpy() for name, value in training.predicted.items()}
     for domain, samples in federation.tests.items():
-        named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16)
+        named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16).numpy()
         for source, indices in federation.test_images.get(domain, ()):
-            named[f"images/{domain}/{source}"] = torch.from_numpy(indices.astype("int32"))
+            named[f"images/{domain}/{source}"] = indices.astype("int32")
         if spec.tested_at is not None and len(samples) > spec.tested_at:
             sample = tested_sample(domain, len(samples), spec.tested_at, spec.data.split_seed)
-            named[f"sample/{domain}"] = torch.from_numpy(sample.astype("int32"))
+            named[f"sample/{domain}"] = sample.astype("int32")
     return named
 
 
