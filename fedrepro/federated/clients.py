@@ -4,7 +4,7 @@ and the average of the networks they send."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from typing import Protocol as Interface
 
 import torch
@@ -97,17 +97,13 @@ def give_head(
     """Fill the network's frozen head with the mean of the clients' heads: of each the text head of
     its domain if the encoder has a text part, else the directions of its class means. Returns, by
     client, the tensors in which its network differs from the common one: none, or its own head."""
-    names = [name for name, info in layout(module).items() if info.is_fixed]
-    if not names:
+    name = next((name for name, info in layout(module).items() if info.is_fixed), None)
+    if name is None:
         return [{} for _ in federation.clients]
-    classes = len(federation.classes)
+    classes, place = len(federation.classes), module.state_dict()[name]
     heads = [_head(client, federation.texts, classes) for client in federation.clients]
-    common = torch.stack(heads).mean(dim=0)
-    place = module.state_dict()
-    for name in names:
-        place[name].copy_(common)
-    type_of = place[names[0]].dtype
-    return [{name: head.to(device, type_of) for name in names} if own else {} for head in heads]
+    place.copy_(torch.stack(heads).mean(dim=0))
+    return [{name: head.to(device, place.dtype)} if own else {} for head in heads]
 
 
 def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:
@@ -138,8 +134,7 @@ class RunningAverage:
     def take(self, position: int, message: Message, weight: float) -> None:
         """Add the shared tensors of a client's message with its weight, and remove them from it.
         Position 0 is the round's first client."""
-        shared = cast(Mapping[str, Tensor], message.pop("model", {}))
-        for name, value in shared.items():
+        for name, value in message.pop("model", {}).items():
             info = self._layout[name]
             if self._first and info.is_bn and info.is_buffer:
                 if position == 0:
