@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedrepro.base.errors import FedReproError, choices, first_mistake, one_of
+from fedrepro.base.errors import FedReproError, choices, first_mistake, need, one_of
 from fedrepro.base.files import LOAD
 from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.data import folders
@@ -111,17 +111,14 @@ class Question:
     engine: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.changes and self.scale == "paper":
-            raise FedReproError(
-                "scale paper is the paper's own protocol; change settings at reduced"
-            )
+        own = "scale paper is the paper's own protocol; change settings at reduced"
+        need(not self.changes or self.scale != "paper", own)
         one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)
         self.protocol()
         self.dataset = folders.named(self.dataset)
         whole = hasattr(self.seed, "__index__") and not isinstance(self.seed, bool)
-        if not whole or self.seed < 0:
-            raise FedReproError(f"seed {self.seed!r}: give 0 or a positive whole number")
+        need(whole and self.seed >= 0, f"seed {self.seed!r}: give 0 or a positive whole number")
         self.seed = operator.index(self.seed)  # numpy's have no JSON
         self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels

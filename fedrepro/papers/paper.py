@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel
 
-from fedrepro.base.errors import FedReproError, choices, one_of
+from fedrepro.base.errors import FedReproError, choices, need, one_of
 from fedrepro.base.protocol import Protocol, Scale, parse_protocol, sides
 from fedrepro.data import folders
 from fedrepro.data.domains import DATASETS
@@ -178,17 +178,15 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         with their own row, under the experiment's protocol and their settings in this paper.
         FedReproError: there is nothing to run, or the data set does not fit the experiment."""
         experiment = self.experiment(name)
-        if not experiment.can_run:
-            raise FedReproError(
-                f"{self.short} {name} is {experiment.state}: {experiment.reason}; "
-                f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}"
-            )
+        need(
+            experiment.can_run,
+            f"{self.short} {name} is {experiment.state}: {experiment.reason}; "
+            f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}",
+        )
         dataset = dataset or experiment.datasets[0]
         known = self.datasets_for(name)
-        if folders.kind(dataset) not in known:
-            raise FedReproError(
-                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
-            )
+        runs_on = f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
+        need(folders.kind(dataset) in known, runs_on)
         protocol = self.protocol(dataset, scale, name)
         if each := experiment.clients_each.get(protocol.scale):
             protocol = _equal_clients(protocol, each)

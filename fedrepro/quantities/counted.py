@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from scipy import linalg
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import Scale
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays, load_dataset
@@ -191,8 +191,7 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
     make: returns arrays by name and their facts, and may save unfinished work in the checkpoint.
     more: settings that may change the arrays. FedReproError: a protocol without an encoder."""
     experiment, data = asked.experiment, asked.protocol.data
-    if data.encoder is None:
-        raise FedReproError(f"{experiment.id} works on embeddings; set data.encoder")
+    need(data.encoder is not None, f"{experiment.id} works on embeddings; set data.encoder")
     settings = {
         "kind": experiment.kind,
         "version": VERSION,

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedrepro import engine as engines
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, need
 from fedrepro.base.progress import Progress, Tracker, resolve
 from fedrepro.base.progress import progress as default_progress
 from fedrepro.base.protocol import DataSpec
@@ -90,13 +90,12 @@ class FileCheckpoint:
         if not self.path.exists():
             return None
         mend = "delete it to train this run from the start"
-        if not files.is_whole(self.path):
-            raise FedReproError(f"{self.path} is damaged, or older than checksums; {mend}")
+        whole = files.is_whole(self.path)
+        need(whole, f"{self.path} is damaged, or older than checksums; {mend}")
         with safe_open(self.path, framework="pt") as file:
             run, facts = file.metadata()["run"], json.loads(file.metadata()["facts"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if run != self.path.parent.name:
-            raise FedReproError(f"{self.path} is of another run, {run}; {mend}")
+        need(run == self.path.parent.name, f"{self.path} is of another run, {run}; {mend}")
         return tensors, facts
 
 
