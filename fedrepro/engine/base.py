@@ -44,6 +44,12 @@ class Job:
     stream: Purpose = "batches"
     batch_size: int | None = None
 
+    def apart(
+        self, stream: Purpose, phases: Sequence[Phase], state: Mapping[str, Tensor] | None = None
+    ) -> "Job":
+        """Other training of the client beside this one, without its kept optimiser."""
+        return replace(self, stream=stream, phases=phases, state=state or self.state, optimizer={})
+
     def of_few(self, shots: Shots | None) -> "Job":
         """The same training on a few images of each class; None: on all."""
         if shots is None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedrepro.base.errors import Diverged, need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
-from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
+from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES
 from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
@@ -123,13 +123,12 @@ class Training:
         with self._timed("messages"):
             downs = [self._download(client) for client in chosen]
         sent = Counter(prefixed("down/", count_bytes(downs)))
-        told = list(zip(chosen, downs, strict=True))
-        jobs = [self._job(client, down, number) for client, down in told]
+        jobs = [self._job(c, down, number) for c, down in zip(chosen, downs, strict=True)]
         terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
 
         if phases := method.personal_phases(self.protocol):  # of a second network, never sent
-            own = [self._job(c, d, number, phases, "twin", c.twin) for c, d in told]
-            for i, trained in self._train(own):
+            twins = [j.apart("twin", phases, c.twin) for j, c in zip(jobs, chosen, strict=True)]
+            for i, trained in self._train(twins):
                 chosen[i].twin = trained.state
                 terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
 
@@ -214,26 +213,17 @@ class Training:
             message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
 
-    def _job(
-        self,
-        client: Client,
-        message: Message,
-        number: int,
-        phases: Sequence[Phase] | None = None,
-        stream: Purpose = "batches",
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Job:
+    def _job(self, client: Client, message: Message, number: int) -> Job:
         memory: Message = {"memory": client.memory} if client.memory else {}
         return Job(
             client=client.index,
             round=number,
             seed=self.seed,
-            state=state or client.personal(self.server.model),
+            state=client.personal(self.server.model),
             samples=client.data.train,
             received=message | memory,
-            phases=self.method.phases(self.protocol) if phases is None else phases,
-            optimizer=client.optimizer if stream == "batches" else {},
-            stream=stream,
+            phases=self.method.phases(self.protocol),
+            optimizer=client.optimizer,
         )
 
     def view(
@@ -320,7 +310,7 @@ class Training:
             yield from ((i, c.network(subject, self.server.model)) for i, c in enumerate(clients))
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
-        job = self._job(client, self._download(client), number, phases, "adaptation")
+        job = self._job(client, self._download(client), number).apart("adaptation", phases)
         return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> dict[str, Mapping[str, Tensor]]:
