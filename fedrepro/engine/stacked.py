@@ -3,7 +3,6 @@ one client into the losses of all, whose networks are stacked along a leading ax
 BatchNorm statistics, optimiser and messages are each client's own. So the numbers are the plain
 loop's, except for the order of summation in a kernel."""
 
-import copy
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, gradients
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.server import Message
-from fedrepro.models import FLModel, Output, norms
+from fedrepro.models import FLModel, Output, architecture
 
 Named = Mapping[str, Tensor]
 Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of `Batch`
@@ -29,9 +28,7 @@ Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of
 class StackedEngine(Engine):
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
-        self.skeleton = copy.deepcopy(self.module).train()  # its own values are never used
-        for layer in norms(self.skeleton):
-            layer.num_batches_tracked = None  # nothing reads it, and vmap cannot write it
+        self.skeleton = architecture(self.module, training=False).train()
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         for group in self._groups(jobs):
@@ -55,8 +52,7 @@ class StackedEngine(Engine):
         return [sorted(group, key=order) for group in groups.values()]
 
     def moving(self, phase: Phase) -> tuple[str, ...]:
-        names = (name for name, _ in self.skeleton.named_parameters())
-        return tuple(name for name in names if phase.trains(self.layout[name]))
+        return tuple(n for n, t in self.layout.items() if not t.is_buffer and phase.trains(t))
 
 
 class _Stack:
