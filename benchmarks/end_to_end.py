@@ -35,7 +35,7 @@ from fedrepro.base.threads import recorded
 from fedrepro.data.transforms import normalise
 from fedrepro.engine.base import Streams
 from fedrepro.federated.rounds import Training
-from fedrepro.quantities.paper_run import study
+from fedrepro.quantities.base import study
 
 CPU, CODE = torch.device("cpu"), "federated/fed_office.py"
 MOVED = 1e-7

@@ -20,7 +20,7 @@ import entry
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
-from fedrepro.quantities.paper_run import study
+from fedrepro.quantities.base import study
 from fedrepro.records.record import environment, pick_device
 
 PAPER, RULE, BASE = "adcol", "last5", "float32"

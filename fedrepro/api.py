@@ -12,7 +12,7 @@ from fedrepro.base.progress import Progress, Tracker
 from fedrepro.base.progress import progress as default_progress
 from fedrepro.data.federation import Federation
 from fedrepro.federated import metrics
-from fedrepro.quantities.paper_run import Result, Study, study
+from fedrepro.quantities.base import Result, Study, study
 from fedrepro.records import Record
 from fedrepro.report.picture import Picture
 

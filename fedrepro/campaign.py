@@ -35,8 +35,8 @@ from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Scale
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Question, load
+from fedrepro.quantities.base import Study, study
 from fedrepro.quantities.costs import pflop
-from fedrepro.quantities.paper_run import Study, study
 from fedrepro.records import Store, federation_of
 from fedrepro.records.packed import holds
 from fedrepro.report.text import aligned

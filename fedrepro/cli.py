@@ -213,7 +213,7 @@ def run(
     where = f"{experiment} on {', '.join(names)}"
     need(todo, f"nothing to run for {where}; see `fedrepro experiments`")
     from fedrepro.base.progress import progress
-    from fedrepro.quantities.paper_run import study  # torch comes with it
+    from fedrepro.quantities.base import study  # torch comes with it
     from fedrepro.records.record import pick_device
     from fedrepro.report.printout import result
 

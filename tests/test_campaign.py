@@ -18,7 +18,7 @@ from fedrepro import campaign, cli
 from fedrepro.base.files import CHECKOUT
 from fedrepro.base.progress import Silent
 from fedrepro.campaign import table
-from fedrepro.quantities.paper_run import study
+from fedrepro.quantities.base import study
 from fedrepro.records.packed import pack
 from tests.toys import gone, numbers, wait_for
 

@@ -29,10 +29,9 @@ EVALUATION_BATCH = {"cpu": 128, "cuda": 4096}  # measured fastest on 2 cores; fi
 
 @dataclass(frozen=True)
 class Job:
-    """Local training of one client in one round.
-    state: every tensor of the network at the start (read, never written). optimizer: its state, if
-    it is kept between rounds. stream: the purpose of the random stream that orders the batches.
-    batch_size: None for the protocol's."""
+    """Local training of one client in one round. state: every tensor of the network at the start
+    (read, never written). optimizer: its state, if it is kept between rounds. stream: the purpose
+    of the random stream that orders the batches. batch_size: None for the protocol's."""
 
     client: int
     round: int
@@ -44,6 +43,12 @@ class Job:
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
     stream: Purpose = "batches"
     batch_size: int | None = None
+
+    def apart(
+        self, stream: Purpose, phases: Sequence[Phase], state: Mapping[str, Tensor] | None = None
+    ) -> "Job":
+        """Other training of the client beside this one, without its kept optimiser."""
+        return replace(self, stream=stream, phases=phases, state=state or self.state, optimizer={})
 
     def of_few(self, shots: tuple[int, int] | None) -> "Job":
         """The same training on this many images of each class, in batches of a size; None: on all
@@ -357,7 +362,6 @@ class Updates:
             optimizer.zero_grad()
 
     def keep(self) -> None:
-        """Store the optimisers' state in the clients' memory."""
         for spec, names, optimizer in self._groups:
             for value, key, slot, memory in self._states(spec, names):
                 if slot in optimizer.state[value]:

@@ -1,10 +1,8 @@
-"""Trains all clients of a round together, if their shapes agree.
-Their networks are stacked along a leading axis. `vmap` turns a method's loss of one client into the
-losses of all, and each layer into one grouped or batched product. Batches, BatchNorm statistics,
-optimiser and messages are each client's own, as in the plain loop. So the numbers are the plain
+"""Trains all clients of a round together, if their shapes agree: `vmap` turns a method's loss of
+one client into the losses of all, whose networks are stacked along a leading axis. Batches,
+BatchNorm statistics, optimiser and messages are each client's own. So the numbers are the plain
 loop's, except for the order of summation in a kernel."""
 
-import copy
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +19,7 @@ from fedrepro.data.transforms import slices
 from fedrepro.engine.base import Engine, Job, Results, Streams, Trained, Updates, gradients
 from fedrepro.methods.base import Batch, LocalModel, Method, Phase
 from fedrepro.methods.server import Message
-from fedrepro.models import FLModel, Output, norms
+from fedrepro.models import FLModel, Output, architecture
 
 Named = Mapping[str, Tensor]
 Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of `Batch`
@@ -30,9 +28,7 @@ Columns = tuple[Tensor, ...]  # a batch of each of some clients, in the order of
 class StackedEngine(Engine):
     def __init__(self, module: FLModel, protocol: Protocol, device: torch.device) -> None:
         super().__init__(module, protocol, device)
-        self.skeleton = copy.deepcopy(self.module).train()  # its own values are never used
-        for layer in norms(self.skeleton):
-            layer.num_batches_tracked = None  # nothing reads it, and vmap cannot write it
+        self.skeleton = architecture(self.module, training=False).train()
 
     def train(self, method: Method, jobs: Sequence[Job]) -> Results:
         for group in self._groups(jobs):
@@ -56,8 +52,7 @@ class StackedEngine(Engine):
         return [sorted(group, key=order) for group in groups.values()]
 
     def moving(self, phase: Phase) -> tuple[str, ...]:
-        names = (name for name, _ in self.skeleton.named_parameters())
-        return tuple(name for name in names if phase.trains(self.layout[name]))
+        return tuple(n for n, t in self.layout.items() if not t.is_buffer and phase.trains(t))
 
 
 class _Stack:
@@ -122,8 +117,7 @@ class _Stack:
         pairs = zip(self._readers[rows], indices, strict=True)
         read = [self._engine._batch(self._method, *own, index) for own, index in pairs]
         columns = zip(*read, strict=True)
-        given = ([part for part in column if part is not None] for column in columns)
-        return tuple(torch.stack(parts) for parts in given if parts)
+        return tuple(torch.stack(column) for column in columns if column[0] is not None)
 
     def _set_gradients(
         self, phase: Phase, own: list[dict[str, nn.Parameter]], rows: slice, batches: list[Columns]
@@ -142,11 +136,10 @@ class _Stack:
                 places[name].grad = gradient[i]
         samples = batches[-1][1].shape[1]
         for name, value in terms.items():
-            if name not in self._sums:
-                self._sums[name] = value.new_zeros(len(self._jobs))
-                self._seen[name] = torch.zeros(len(self._jobs), dtype=torch.int64)
-            self._sums[name][rows] += value.detach() * samples
-            self._seen[name][rows] += samples
+            sums = self._sums.setdefault(name, value.new_zeros(len(self._jobs)))
+            seen = self._seen.setdefault(name, torch.zeros(len(self._jobs), dtype=torch.int64))
+            sums[rows] += value.detach() * samples
+            seen[rows] += samples
         return [{name: g[i] for name, g in after.items()} for i in range(len(own))]
 
     def _gradients(

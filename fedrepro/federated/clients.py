@@ -4,7 +4,7 @@ and the average of the networks they send."""
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 from typing import Protocol as Interface
 
 import torch
@@ -24,10 +24,9 @@ GROUPS = ("kept", "optimizer", "memory", "trained", "twin")  # a client's fields
 
 @dataclass
 class Client:
-    """One client, and the tensors it keeps by name.
-    kept: those of its network that the server's do not replace. optimizer: momenta. memory: its
-    method's. twin: its second network, if a method trains one. trained: its network after training,
-    if that is tested."""
+    """One client, and the tensors it keeps by name. kept: of its network, those that the server's
+    do not replace. optimizer: momenta. memory: its method's. twin: its second network, if it trains
+    one. trained: its network after training, if that is tested."""
 
     index: int
     data: ClientData
@@ -52,7 +51,6 @@ class Client:
         return flat({group: getattr(self, group) for group in GROUPS})
 
     def load_state(self, saved: Mapping[str, Tensor]) -> None:
-        """Restore a checkpoint's tensors."""
         for group in GROUPS:
             setattr(self, group, under(saved, f"{group}/"))
 
@@ -74,8 +72,7 @@ def participants(protocol: Protocol, seed: int, number: int, clients: int) -> li
 
 
 def turns_of(protocol: Protocol, clients: int) -> int:
-    """The largest number of rounds in which one client can participate; all, unless clients take
-    turns, because each draw may choose it."""
+    """The largest number of rounds in which one client can participate; all without turns."""
     count = max(1, round(protocol.participation * clients))
     if not protocol.turns or count == clients:
         return protocol.rounds
@@ -100,17 +97,13 @@ def give_head(
     """Fill the network's frozen head with the mean of the clients' heads: of each the text head of
     its domain if the encoder has a text part, else the directions of its class means. Returns, by
     client, the tensors in which its network differs from the common one: none, or its own head."""
-    names = [name for name, info in layout(module).items() if info.is_fixed]
-    if not names:
+    name = next((name for name, info in layout(module).items() if info.is_fixed), None)
+    if name is None:
         return [{} for _ in federation.clients]
-    classes = len(federation.classes)
+    classes, place = len(federation.classes), module.state_dict()[name]
     heads = [_head(client, federation.texts, classes) for client in federation.clients]
-    common = torch.stack(heads).mean(dim=0)
-    place = module.state_dict()
-    for name in names:
-        place[name].copy_(common)
-    type_of = place[names[0]].dtype
-    return [{name: head.to(device, type_of) for name in names} if own else {} for head in heads]
+    place.copy_(torch.stack(heads).mean(dim=0))
+    return [{name: head.to(device, place.dtype)} if own else {} for head in heads]
 
 
 def _head(client: ClientData, texts: dict[str, Tensor], classes: int) -> Tensor:
@@ -141,8 +134,7 @@ class RunningAverage:
     def take(self, position: int, message: Message, weight: float) -> None:
         """Add the shared tensors of a client's message with its weight, and remove them from it.
         Position 0 is the round's first client."""
-        shared = cast(Mapping[str, Tensor], message.pop("model", {}))
-        for name, value in shared.items():
+        for name, value in message.pop("model", {}).items():
             info = self._layout[name]
             if self._first and info.is_bn and info.is_buffer:
                 if position == 0:

@@ -1,7 +1,7 @@
 """A run's curve, and metrics computed from it: accuracies under a named score rule, rounds and
 bytes to a target. A curve is tidy, with the columns `CURVE_COLUMNS`; accuracies are in percent."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,10 +10,8 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit  # scipy.stats takes a second to import
 from torch import Tensor
 
-from fedrepro.base.errors import FedReproError, one_of
+from fedrepro.base.errors import need, one_of
 from fedrepro.base.protocol import EarlyStop
-from fedrepro.data.federation import Federation
-from fedrepro.engine.base import Engine
 
 CURVE_COLUMNS = ("round", "measure", "subject", "domain", "split", "value")
 Row = tuple[int, str, str, str, str, float]
@@ -50,45 +48,33 @@ def late_gain(curve: pd.DataFrame) -> float:
     return float(np.polyfit(late.index, late, 1)[0]) * len(means) / 4
 
 
-def scores(curve: pd.DataFrame, rule: str) -> dict[str, float]:
-    """Accuracy of every domain and `avg` under one score rule."""
-    return _means(scored(curve, rule))
+def scores(curve: pd.DataFrame, rule: str, table: pd.DataFrame | None = None) -> dict[str, float]:
+    """Accuracy of every domain and `avg` under one score rule; or other numbers, as in `scored`."""
+    return {str(key): float(value) for key, value in scored(curve, rule, table).mean().items()}
 
 
 def all_scores(
     curve: pd.DataFrame, table: pd.DataFrame | None = None
 ) -> dict[str, dict[str, float]]:
-    """The same under every score rule that has images. table: other numbers by round, to read in
-    the rounds that the accuracies give."""
-    tested, losses = accuracies(curve), accuracies(curve, "validation", "loss")
-    rules = [rule for rule in SCORE_RULES if rule != "validation" or not losses.empty]
-    table = tested if table is None else table
-    return {rule: _means(table.loc[_read(rule, curve, tested)]) for rule in rules}
+    """The same under every score rule that has images."""
+    has = not accuracies(curve, "validation", "loss").empty
+    return {rule: scores(curve, rule, table) for rule in SCORE_RULES if has or rule != "validation"}
 
 
-def _means(rounds: pd.DataFrame) -> dict[str, float]:
-    return {str(key): float(value) for key, value in rounds.mean().items()}
-
-
-def scored(curve: pd.DataFrame, rule: str) -> pd.DataFrame:
-    """The rounds of `accuracies` whose mean is a rule's score."""
+def scored(curve: pd.DataFrame, rule: str, table: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The rounds of `accuracies`, or of other numbers by round, whose mean is a rule's score."""
     one_of(rule, SCORE_RULES, "score rule")
     tested = accuracies(curve)
-    return tested.loc[_read(rule, curve, tested)]
-
-
-def _read(rule: str, curve: pd.DataFrame, tested: pd.DataFrame) -> list[int]:
-    """The rounds that a rule reads. tested: the curve's accuracies."""
+    rounds = list(tested.index[-(1 if rule == "last" else LAST) :])
     if rule == "best-test":
-        return [best_tested(tested["avg"])]
-    if rule != "validation":
-        return list(tested.index[-(1 if rule == "last" else LAST) :])
-    losses = accuracies(curve, "validation", "loss")
-    if losses.empty:
-        raise FedReproError(
-            "the run has no validation images; set data.validation or use another score rule"
+        rounds = [best_tested(tested["avg"])]
+    elif rule == "validation":
+        need(
+            not accuracies(curve, "validation", "loss").empty,
+            "the run has no validation images; set data.validation or use another score rule",
         )
-    return [losses["avg"].idxmin()]
+        rounds = [best_round(curve)]
+    return (tested if table is None else table).loc[rounds]
 
 
 @dataclass(frozen=True)
@@ -131,8 +117,7 @@ def best_value(tries: Mapping[str, float]) -> str:
 def validated(curve: pd.DataFrame) -> float:
     """Mean validation accuracy of the last five rounds in percent; settings are chosen by it."""
     table = accuracies(curve, split="validation")
-    if table.empty:
-        raise FedReproError("the run has no validation images to tune by; set data.validation")
+    need(not table.empty, "the run has no validation images to tune by; set data.validation")
     return float(table["avg"].tail(5).mean())
 
 
@@ -147,9 +132,8 @@ def in_and_out(
 ) -> pd.DataFrame:
     """Accuracy of the clients' networks on their own domain (ind) and, as a plain mean, on the
     others (ood), by round, in percent. Both are averaged over clients by their share of their
-    domain's test images. clients: name and domain of each; tested: test images of a domain, or
-    another weight. MPFT, Eq. 3, of which the text lacks the exact form; the authors' own result
-    files confirm this one."""
+    domain's test images (tested, or another weight). clients: name and domain of each. MPFT, Eq. 3,
+    which the text does not give exactly; the authors' own result files confirm this form."""
     sharing = pd.Series([client["domain"] for client in clients]).value_counts()
     common = accuracies(curve).drop(columns="avg")
     crossed = curve[(curve.measure == "cross-accuracy") & (curve.split == "test")]
@@ -205,20 +189,6 @@ class Test(NamedTuple):
     predicted: Tensor
 
 
-def tests(
-    engine: Engine,
-    network: str,
-    state: Mapping[str, Tensor],
-    federation: Federation,
-    domains: Collection[str],
-    splits: Iterable[str] = ("test", "validation"),
-) -> list[Test]:
-    """The tests of one network on some domains' test sets, and validation images if any."""
-    images = {"test": federation.tests, "validation": federation.validations()}
-    places = [(split, domain) for split in splits for domain in images[split] if domain in domains]
-    return [Test(network, d, s, *engine.evaluate(state, images[s][d])) for s, d in places]
-
-
 def test_rows(number: int, subject: str, tests: Iterable[Test]) -> Iterator[Row]:
     """Rows of tests; a domain with several clients' networks has their mean."""
     results: dict[tuple[str, str], list[tuple[float, float]]] = {}
@@ -231,25 +201,24 @@ def test_rows(number: int, subject: str, tests: Iterable[Test]) -> Iterator[Row]
 
 
 class Curve:
-    """The rows of a run. subject: whose accuracy counts; watched: whose loss."""
+    """The rows of a run."""
 
-    def __init__(self, subject: str, stop: EarlyStop | None, watched: str = "") -> None:
+    def __init__(self, stop: EarlyStop | None) -> None:
         self.rows: list[Row] = []
-        self._subject, self._watched, self._stop = subject, watched or subject, stop
+        self._stop = stop
 
-    def _means(self, measure: str, split: str, subject: str) -> "pd.Series[float]":
+    def _means(self, measure: str, split: str) -> "pd.Series[float]":
         """Means over domains by round."""
-        read = [row for row in self.rows if row[1] == measure and row[2] == subject]
+        read = [row for row in self.rows if row[1] == measure and row[4] == split]
         return accuracies(framed(read), split, measure)["avg"]
 
     def accuracy(self) -> float:
         """The mean of the last tests."""
-        return float(self._means("accuracy", "test", self._subject).iloc[-1])
+        return float(self._means("accuracy", "test").iloc[-1])
 
     def scored(self) -> set[int]:
-        """The rounds that a score rule may read (`metrics.scores`), among those done so far."""
-        tested = self._means("accuracy", "test", self._subject)
-        losses = self._means("loss", "validation", self._watched)
+        """The rounds that a score rule may read (`scores`), among those done so far."""
+        tested, losses = self._means("accuracy", "test"), self._means("loss", "validation")
         best = [] if losses.empty else [int(losses.idxmin())]
         return {*tested.index[-LAST:], best_tested(tested), *best}
 
@@ -257,10 +226,9 @@ class Curve:
         """Whether the early stop ends the run at a round."""
         if self._stop is None:
             return False
-        losses = self._means("loss", "validation", self._watched)
+        losses = self._means("loss", "validation")
         return not losses.empty and bool(round - losses.idxmin() >= self._stop.patience)
 
 
 def framed(rows: Iterable[Row]) -> pd.DataFrame:
-    """Rows as a curve."""
     return pd.DataFrame(rows, columns=list(CURVE_COLUMNS))

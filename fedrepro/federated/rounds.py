@@ -1,22 +1,20 @@
 """The one round loop all methods share."""
 
-import copy
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, need
 from fedrepro.base.progress import Progress
 from fedrepro.base.protocol import Protocol
-from fedrepro.base.rng import Purpose, seeded_modules, torch_stream
+from fedrepro.base.rng import seeded_modules, torch_stream
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.engine import ENGINES
 from fedrepro.engine.base import Engine, Job, Results, Trained, must_be_finite
@@ -63,6 +61,8 @@ class Training:
         self.broadcast = [n for n in initial if method.broadcast(self.layout[n])]
         self.evaluated = method.evaluated_models(self.layout)
         self.watched = method.watched() or self.evaluated[0]
+        everywhere = protocol.tested_on == "everywhere" and self.evaluated[0] != "global"
+        self.crossed = self.evaluated[0] if everywhere else None  # tested on every domain
         kept = {n: v for n, v in initial.items() if not method.overwrites(self.layout[n])}
         memory = method.first_memory(self.server)
         second = initial if method.personal_phases(protocol) else {}
@@ -71,7 +71,7 @@ class Training:
             Client(i, data, kept | head, {}, memory, second, trained)
             for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
         ]
-        self.log = Curve(self.evaluated[0], protocol.early_stop, self.watched)
+        self.log = Curve(protocol.early_stop)
         # Predicted classes of test images, by ``round/subject/network/domain``, of the rounds of
         # `Curve.scored`.
         self.predicted: dict[str, Tensor] = {}
@@ -87,23 +87,25 @@ class Training:
         """Train to the last round or the early stop; continue from a checkpoint if there is one.
         tell: receives each round's rows, and first those of the checkpoint.
         Diverged: a client's loss is not finite; the rounds before it are kept."""
-        if checkpoint is not None:
-            self.resume(checkpoint)
+        if checkpoint is not None and (found := checkpoint.load()) is not None:
+            self.resume(*found)
         label = f"{progress.name or self.method.name} seed {self.seed}"
         progress.start(label, self.protocol.rounds, self.round)
         if tell is not None and self.round:
             tell(self.log.rows)
+        whole = self.saved()
         try:
             while self.round < self.protocol.rounds and not self.log.stopped(self.round):
                 rows = self.one_round()
+                whole = self.saved()
                 progress.round(self.round, self.log.accuracy())
                 if tell is not None:
                     tell(rows)
                 if checkpoint is not None and checkpoint.due():
-                    self.save(checkpoint)
-        except BaseException:
-            if checkpoint is not None and self.round:
-                self.save(checkpoint)
+                    checkpoint.save(*whole)
+        except BaseException:  # perhaps in a round, which leaves mixed tensors here
+            if checkpoint is not None and whole[1]["round"]:
+                checkpoint.save(*whole)
             raise
         progress.finish(f"{self.round} rounds, avg {self.log.accuracy():.2f} %")
         return self.curve()
@@ -115,60 +117,58 @@ class Training:
         learns; all networks are tested. Returns its rows of the curve."""
         method, server, number = self.method, self.server, self.round + 1
         server.round, self.seconds = number, {}
-        with self._undone_if_broken_off():
-            untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
-            rows, predicted = self._evaluate(0) if untrained else ([], {})
-            chosen = self._participants(number)
+        untrained = number == 1 and getattr(self.protocol.early_stop, "untrained", False)
+        rows, predicted = self._evaluate(0) if untrained else ([], {})
+        chosen = self._participants(number)
+        with self._timed("messages"):
+            downs = [self._download(client) for client in chosen]
+        sent = Counter(prefixed("down/", count_bytes(downs)))
+        jobs = [self._job(c, down, number) for c, down in zip(chosen, downs, strict=True)]
+        terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
+
+        if phases := method.personal_phases(self.protocol):  # of a second network, never sent
+            twins = [j.apart("twin", phases, c.twin) for j, c in zip(jobs, chosen, strict=True)]
+            for i, trained in self._train(twins):
+                chosen[i].twin = trained.state
+                terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
+
+        counts = [len(client.data.train) for client in chosen]
+        weights = method.weights(self.protocol, counts)
+        average = RunningAverage(self.layout, method.bn_policy == "first")
+        uploads: dict[int, Upload] = {}
+        for i, trained in self._train(jobs):
             with self._timed("messages"):
-                downs = [self._download(client) for client in chosen]
-            sent = Counter(prefixed("down/", count_bytes(downs)))
-            told = list(zip(chosen, downs, strict=True))
-            jobs = [self._job(client, down, number) for client, down in told]
-            terms: dict[str, dict[str, float]] = {client.data.name: {} for client in chosen}
+                view = self.view(chosen[i], trained.state, jobs[i].received, number)
+                uploads[i] = self._upload(chosen[i], trained, view)
+                sent.update(prefixed("up/", count_bytes([uploads[i].message])))
+                average.take(i, uploads[i].message, weights[i])
+                self._keep(chosen[i], trained, view)
+            terms[chosen[i].data.name] |= trained.terms
 
-            if phases := method.personal_phases(self.protocol):  # of a second network, never sent
-                own = [self._job(c, d, number, phases, "twin", c.twin) for c, d in told]
-                for i, trained in self._train(own):
-                    chosen[i].twin = trained.state
-                    terms[chosen[i].data.name] |= prefixed("twin/", trained.terms)
+        with self._timed("server"):
+            server.log = {}
+            if self.protocol.weighting == "tensors":
+                average.weight_tensors(counts, self.protocol.batch_size)
+            server.model |= average.tensors
+            method.server_step(server, [uploads[i] for i in sorted(uploads)])
+            self._must_be_finite()
 
-            counts = [len(client.data.train) for client in chosen]
-            weights = method.weights(self.protocol, counts)
-            average = RunningAverage(self.layout, method.bn_policy == "first")
-            uploads: dict[int, Upload] = {}
-            for i, trained in self._train(jobs):
-                with self._timed("messages"):
-                    view = self.view(chosen[i], trained.state, jobs[i].received, number)
-                    uploads[i] = self._upload(chosen[i], trained, view)
-                    sent.update(prefixed("up/", count_bytes([uploads[i].message])))
-                    average.take(i, uploads[i].message, weights[i])
-                    self._keep(chosen[i], trained, view)
-                terms[chosen[i].data.name] |= trained.terms
-
-            with self._timed("server"):
-                server.log = {}
-                if self.protocol.weighting == "tensors":
-                    average.weight_tensors(counts, self.protocol.batch_size)
-                server.model |= average.tensors
-                method.server_step(server, [uploads[i] for i in sorted(uploads)])
-                self._must_be_finite()
-
-            tests, found = self._evaluate(number)
-            rows += tests + self._logged(number, terms, sent)
-            self.log.rows += rows
-            named, scored = self.predicted | predicted | found, self.log.scored()
-            self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
-            self.round = number
+        tests, found = self._evaluate(number)
+        rows += tests + self._logged(number, terms, sent)
+        self.log.rows += rows
+        named, scored = self.predicted | predicted | found, self.log.scored()
+        self.predicted = {n: v for n, v in named.items() if int(n.partition("/")[0]) in scored}
+        self.round = number
         return rows
 
     def _logged(
         self, number: int, terms: Mapping[str, Mapping[str, float]], sent: Mapping[str, int]
     ) -> list[Row]:
-        """A round's loss terms by client, the server's values, bytes and seconds."""
-        rows = [logged(number, "term", own, client, "train") for client, own in terms.items()]
-        others = {"server": self.server.log, "bytes": sent, "seconds": self.seconds}
-        rows += [logged(number, measure, values) for measure, values in others.items()]
-        return list(chain.from_iterable(rows))
+        rows: list[Row] = []
+        for client, own in terms.items():
+            rows += logged(number, "term", own, client, "train")
+        rows += logged(number, "server", self.server.log) + logged(number, "bytes", sent)
+        return rows + logged(number, "seconds", self.seconds)
 
     def _must_be_finite(self) -> None:
         """Raise Diverged if the server's network is not, as `must_be_finite` does for a loss."""
@@ -180,19 +180,6 @@ class Training:
                 self.seed,
                 self.server.round,
             )
-
-    @contextmanager
-    def _undone_if_broken_off(self) -> Iterator[None]:
-        """Undo an interrupted round, so that the last complete one can be saved."""
-        server, clients = self.server.state(), [copy.copy(client) for client in self.clients]
-        done, rows, predicted = self.round, len(self.log.rows), self.predicted
-        try:
-            yield
-        except BaseException:
-            self.server.load_state(server)
-            self.clients, self.round, self.predicted = clients, done, predicted
-            del self.log.rows[rows:]
-            raise
 
     @contextmanager
     def _timed(self, step: str) -> Iterator[None]:
@@ -226,26 +213,17 @@ class Training:
             message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
 
-    def _job(
-        self,
-        client: Client,
-        message: Message,
-        number: int,
-        phases: Sequence[Phase] | None = None,
-        stream: Purpose = "batches",
-        state: Mapping[str, Tensor] | None = None,
-    ) -> Job:
+    def _job(self, client: Client, message: Message, number: int) -> Job:
         memory: Message = {"memory": client.memory} if client.memory else {}
         return Job(
             client=client.index,
             round=number,
             seed=self.seed,
-            state=state or client.personal(self.server.model),
+            state=client.personal(self.server.model),
             samples=client.data.train,
             received=message | memory,
-            phases=self.method.phases(self.protocol) if phases is None else phases,
-            optimizer=client.optimizer if stream == "batches" else {},
-            stream=stream,
+            phases=self.method.phases(self.protocol),
+            optimizer=client.optimizer,
         )
 
     def view(
@@ -274,60 +252,64 @@ class Training:
     # Evaluation.
 
     def _evaluate(self, number: int) -> tuple[list[Row], dict[str, Tensor]]:
-        """Test every evaluated network, and the watched one, whose validation loss counts. Returns
-        rows of the curve, and predicted classes."""
+        """Rows of the curve, and predicted classes, of the evaluated and the watched networks."""
         rows: list[Row] = []
         predicted: dict[str, Tensor] = {}
-        first, last = self.evaluated[0], number > self.protocol.rounds - LAST
-        federation = self.federation if last else self.few_tests
-        tested = partial(metrics.tests, self.engine)
+        homes = {client.data.name: client.data.domain for client in self.clients}
         if number and self.method.bn_policy == "recompute":
             with self._timed("evaluate"):
                 for one in self.clients:
                     own = one.personal(self.server.model)
                     one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
-        for subject in dict.fromkeys((*self.evaluated, self.watched)):
-            found: dict[int, list[Test]] = {}
-            cross: list[Test] = []
-            if subject == "global":
-                with self._timed("evaluate"):
-                    found[0] = tested("server", self.server.model, federation, federation.tests)
-            else:
-                on_all = subject == first and self.protocol.tested_on == "everywhere"
-                for i, state in self._networks(subject, number, self.clients):
-                    client = self.clients[i].data
-                    with self._timed("evaluate"):
-                        place = client.name, state, federation
-                        found[i] = tested(*place, [client.domain])
-                        if on_all:
-                            cross += tested(*place, federation.tests, ["test"])
-            rows += [(number, "cross-accuracy", *test[:4]) for test in cross]
-            tests = [test for i in sorted(found) for test in found[i]]
-            for test in (*cross, *tests):
+        for subject in dict.fromkeys((self.evaluated[0], self.watched)):
+            tests = self._tests(subject, number)
+            for test in tests:
                 if test.split == "test":
                     name = f"{number}/{subject}/{test.network}/{test.domain}"
                     predicted[name] = test.predicted
-            if subject == first != self.watched:
-                tests = [test for test in tests if test.split == "test"]
-            rows += metrics.test_rows(number, subject, tests)
+                    if subject == self.crossed:
+                        rows.append((number, "cross-accuracy", *test[:4]))
+            own_domain = [test for test in tests if homes.get(test.network) in (None, test.domain)]
+            rows += metrics.test_rows(number, subject, own_domain)
         return rows, predicted
+
+    def _tests(self, subject: str, number: int) -> list[Test]:
+        """Test the networks of a kind: the server's on every domain, a client's on its own or on
+        all; the watched ones on validation images too."""
+        last = number > self.protocol.rounds - LAST
+        federation = self.federation if last else self.few_tests
+        images = {"test": federation.tests}
+        if subject == self.watched:
+            images["validation"] = federation.validations()
+        found: dict[int, list[Test]] = {}
+        for i, state in self._networks(subject, number, self.clients):
+            client = self.clients[i].data
+            name, home = ("server", None) if subject == "global" else (client.name, client.domain)
+            with self._timed("evaluate"):
+                found[i] = [
+                    Test(name, domain, split, *self.engine.evaluate(state, samples))
+                    for split, sets in images.items()
+                    for domain, samples in sets.items()
+                    if home in (None, domain) or (subject == self.crossed and split == "test")
+                ]
+        return [test for i in sorted(found) for test in found[i]]
 
     def _networks(
         self, subject: str, number: int, clients: Sequence[Client]
     ) -> Iterator[tuple[int, Mapping[str, Tensor]]]:
-        """Clients' networks for one of the kinds in `Method.evaluated_models`, by position, as they
-        are tested. If the method trains before a test, these are temporary copies."""
+        """The networks of one of the kinds in `Method.evaluated_models`, by a client's position, as
+        they are tested. If the method trains before a test, these are temporary copies."""
         phases = self.method.before_test(self.protocol, number == self.protocol.rounds)
-        if phases:
+        if subject == "global":
+            yield 0, self.server.model
+        elif phases:
             jobs = [self._adaptation(client, number, phases) for client in clients]
-            for i, trained in self._train(jobs, "evaluate"):
-                yield i, trained.state
+            yield from ((i, trained.state) for i, trained in self._train(jobs, "evaluate"))
         else:
-            for i, client in enumerate(clients):
-                yield i, client.network(subject, self.server.model)
+            yield from ((i, c.network(subject, self.server.model)) for i, c in enumerate(clients))
 
     def _adaptation(self, client: Client, number: int, phases: Sequence[Phase]) -> Job:
-        job = self._job(client, self._download(client), number, phases, "adaptation")
+        job = self._job(client, self._download(client), number).apart("adaptation", phases)
         return job.of_few(self.method.adapts_on(self.protocol))
 
     def tested_networks(self, number: int) -> dict[str, Mapping[str, Tensor]]:
@@ -342,38 +324,31 @@ class Training:
     def embed(self) -> tuple[Tensor, Tensor, list[str]]:
         """Features (m, d) of each domain's first 60 test images under its first tested network,
         their labels (m,) and domains."""
-        features, labels, domains = [], [], []
         networks = self.tested_networks(self.round)
-        for domain in (d for d in self.federation.tests if d in networks):
-            test = self.federation.tests[domain]
-            part = Samples(test.images[:60], test.labels[:60])
-            features.append(self.engine.features(networks[domain], part).cpu())
-            labels.append(part.labels.cpu())
-            domains += [domain] * len(part)
+        tests = {d: test for d, test in self.federation.tests.items() if d in networks}
+        parts = {d: Samples(test.images[:60], test.labels[:60]) for d, test in tests.items()}
+        features = [self.engine.features(networks[d], part).cpu() for d, part in parts.items()]
+        labels = [part.labels.cpu() for part in parts.values()]
+        domains = [d for d, part in parts.items() for _ in range(len(part))]
         return torch.cat(features), torch.cat(labels), domains
 
     def curve(self) -> pd.DataFrame:
-        """Everything logged so far."""
         return framed(self.log.rows)
 
     # Checkpoints.
 
     def state(self) -> dict[str, Tensor]:
-        """All tensors after the last complete round, by flat names."""
+        """All tensors by flat names."""
         parts = {"server": self.server.state(), "predicted": self.predicted}
         parts |= {f"client/{client.index}": client.state() for client in self.clients}
         return flat(parts)
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Save the state after the last complete round."""
-        checkpoint.save(self.state(), {"round": self.round, "rows": self.log.rows})
+    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What a checkpoint keeps after a complete round: later rounds do not change it."""
+        return self.state(), {"round": self.round, "rows": self.log.rows.copy()}
 
-    def resume(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint's round, if there is one."""
-        found = checkpoint.load()
-        if found is None:
-            return
-        tensors, facts = found
+    def resume(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+        """Go back to the round of a checkpoint, from what `saved` gave it."""
         self.predicted = under(tensors, "predicted/")  # stay on the host
         here = {name: value.to(self.device) for name, value in tensors.items()}
         self.server.load_state(under(here, "server/"))
@@ -386,9 +361,9 @@ class Training:
 def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
     """What a method's function returns by name. FedReproError: it is no dict."""
     found = hook(*given)
-    if not isinstance(found, Mapping):
-        name = getattr(hook, "__qualname__", "a function of the method")
-        raise FedReproError(f"{name} must return a dict, not {type(found).__name__}; correct it")
+    name = getattr(hook, "__qualname__", "a function of the method")
+    kind = type(found).__name__
+    need(isinstance(found, Mapping), f"{name} must return a dict, not {kind}; correct it")
     return dict(found)
 
 

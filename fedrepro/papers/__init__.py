@@ -1,6 +1,5 @@
-"""The papers by name: printed numbers, protocols with the source of every value, and claims; and
-what is asked of one: which of its rows, on which data set, at which scale, for which seed.
-All words are checked here, and without torch, so that a mistyped one is answered at once."""
+"""The papers by name, and what is asked of one: which rows, data set, scale and seed. All words are
+checked here, and without torch, so that a mistyped one is answered at once."""
 
 import operator
 import os
@@ -16,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedrepro.base.errors import FedReproError, choices, first_mistake, one_of
+from fedrepro.base.errors import FedReproError, choices, first_mistake, need, one_of
 from fedrepro.base.files import LOAD
 from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.data import folders
@@ -38,7 +37,6 @@ LISTED = {"id", "dataset", "caption", "state", "reason"}
 
 
 def names() -> list[str]:
-    """The papers' names, sorted."""
     return sorted({path.stem for path in FOLDER.glob("*.yaml") if "." not in path.stem} - {COMMON})
 
 
@@ -59,8 +57,7 @@ def experiments(paper: str | None = None) -> list[dict[str, str]]:
 
 def read_paper(path: Path) -> Paper:
     """Read ``<name>.yaml``, ``<name>.tables.yaml`` unless the first has ``tables``, and any
-    ``<name>.authors.yaml``. An experiment with a table's id shows that table unless it says
-    otherwise. FedReproError: the first mistake, in one line."""
+    ``<name>.authors.yaml``. An experiment shows the table with its id unless it says otherwise."""
     raw = {**_read_yaml(path), "name": path.stem}
     if "tables" not in raw:
         raw |= _read_yaml(path.with_name(f"{path.stem}.tables.yaml"))
@@ -114,17 +111,14 @@ class Question:
     engine: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.changes and self.scale == "paper":
-            raise FedReproError(
-                "scale paper is the paper's own protocol; change settings at reduced"
-            )
+        own = "scale paper is the paper's own protocol; change settings at reduced"
+        need(not self.changes or self.scale != "paper", own)
         one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)
         self.protocol()
         self.dataset = folders.named(self.dataset)
         whole = hasattr(self.seed, "__index__") and not isinstance(self.seed, bool)
-        if not whole or self.seed < 0:
-            raise FedReproError(f"seed {self.seed!r}: give 0 or a positive whole number")
+        need(whole and self.seed >= 0, f"seed {self.seed!r}: give 0 or a positive whole number")
         self.seed = operator.index(self.seed)  # numpy's have no JSON
         self._methods = known_methods(self.only or ())
         known = self._methods | self.paper.labels

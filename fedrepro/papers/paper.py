@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel
 
-from fedrepro.base.errors import FedReproError, choices, one_of
+from fedrepro.base.errors import FedReproError, choices, need, one_of
 from fedrepro.base.protocol import Protocol, Scale, parse_protocol, sides
 from fedrepro.data import folders
 from fedrepro.data.domains import DATASETS
@@ -132,10 +132,8 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
 
     def column(self, table: str, domain: str) -> str | None:
         """The printed column of a domain (or ``avg``), None if it is not printed."""
-        printed = self.table(table).columns
-        if domain in printed:
-            return domain
-        return next((name for name in self.columns.get(domain, ()) if name in printed), None)
+        names = domain, *self.columns.get(domain, ())
+        return next((name for name in names if name in self.table(table).columns), None)
 
     def protocol(
         self, dataset: str, scale: str = "paper", experiment: str | None = None
@@ -144,9 +142,9 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         (or, where it is silent, the one that ``sources`` justifies). experiment: the protocol of
         its own data if this data set replaces them there."""
         kind = folders.kind(dataset)
+        settings = self._settings(self._base(dataset, experiment), dataset, scale)
         flat: dict[str, Any] = {"data.dataset": kind, "scale": scale}
-        for layer in self._layers(self._base(dataset, experiment), dataset, scale):
-            flat |= {key: setting.value for key, setting in layer.items()}
+        flat |= {key: setting.value for key, setting in settings.items()}
         flat["data.dataset"] += dataset.removeprefix(kind)  # which folder
         return parse_protocol({}, flat)
 
@@ -156,16 +154,13 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         import pandas as pd  # only here: it takes a third of a second
 
         chosen = Setting(value=dataset, status="decided", source="chosen for the run")
-        rows, base = {"data.dataset": chosen}, self._base(dataset)
-        for layer in self._layers(base, dataset, scale):
-            rows |= layer
-        stated = self.protocols[base]
-        for key, setting in rows.items():
-            if key in stated and setting.value != stated[key].value:
-                others = (stated[key].value, *setting.alternatives)
-                rows[key] = setting.model_copy(update={"alternatives": others})
-        own = self.method_settings_on.get(base, {})
-        for method in dict.fromkeys([*self.method_settings, *own]):
+        base = self._base(dataset)
+        rows = {"data.dataset": chosen} | self._settings(base, dataset, scale)
+        for key, stated in self.protocols[base].items():
+            if rows[key].value != stated.value:
+                others = (stated.value, *rows[key].alternatives)
+                rows[key] = rows[key].model_copy(update={"alternatives": others})
+        for method in self.method_settings | self.method_settings_on.get(base, {}):
             settings = self.settings_of(method, base)
             rows |= {f"{method}.{key}": setting for key, setting in settings.items()}
         rows |= {f"report.{key}": setting for key, setting in self.reporting.items()}
@@ -183,17 +178,15 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
         with their own row, under the experiment's protocol and their settings in this paper.
         FedReproError: there is nothing to run, or the data set does not fit the experiment."""
         experiment = self.experiment(name)
-        if not experiment.can_run:
-            raise FedReproError(
-                f"{self.short} {name} is {experiment.state}: {experiment.reason}; "
-                f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}"
-            )
+        need(
+            experiment.can_run,
+            f"{self.short} {name} is {experiment.state}: {experiment.reason}; "
+            f"run one of {', '.join(e.id for e in self.experiments if e.state == 'runs')}",
+        )
         dataset = dataset or experiment.datasets[0]
         known = self.datasets_for(name)
-        if folders.kind(dataset) not in known:
-            raise FedReproError(
-                f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
-            )
+        runs_on = f"{self.short} {name} does not run on {dataset!r}; choose from {', '.join(known)}"
+        need(folders.kind(dataset) in known, runs_on)
         protocol = self.protocol(dataset, scale, name)
         if each := experiment.clients_each.get(protocol.scale):
             protocol = _equal_clients(protocol, each)
@@ -221,34 +214,30 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
     def datasets_for(self, name: str) -> tuple[str, ...]:
         """The data sets of an experiment: those that follow its protocol; the embedded one, which
         may replace any; and, in tables of methods, your own images."""
-        experiment, own = self.experiment(name), self.datasets.get(folders.FOLDER)
+        experiment = self.experiment(name)
         each = experiment.clients_each or any(s.clients_each for s in self.arm_specs(name))
-        others = ["minidigits"]
-        if own is not None and own.added and experiment.kind in COMPARES and not each:
-            others.append(folders.FOLDER)
+        free = experiment.kind in COMPARES and not each
         return tuple(
             dataset
             for dataset, spec in self.datasets.items()
-            if dataset in others or (spec.protocol in experiment.datasets and not spec.added)
+            if dataset == "minidigits"
+            or (free if spec.added else spec.protocol in experiment.datasets)
         )
 
     def _arm(self, spec: ArmSpec, protocol: Protocol, base: str, tuning: Tuning | None) -> Arm:
         if spec.clients_each is not None:
             protocol = _equal_clients(protocol, spec.clients_each)
-        changes: dict[str, Any] = {}
-        if spec.rounds_share is not None:
-            changes["rounds"] = max(1, round(spec.rounds_share * protocol.rounds))
+        share = spec.rounds_share
+        changes = {} if share is None else {"rounds": max(1, round(share * protocol.rounds))}
         changes |= spec.everywhere | spec.where.get(protocol.data.dataset, {})
         changes |= spec.scales.get(protocol.scale, {})
-        defaults = self.settings_of(spec.method, base)
-        fields = {key: setting.value for key, setting in defaults.items()} | spec.fields
-        hashable = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
-        }
-        same = {name: getattr(spec, name) for name in SAME}
-        tuned = tuning if spec.tuned or (tuning and tuning.setting) else None
-        own: dict[str, Any] = {"row": spec.row or spec.label, "tuning": tuned}
-        return Arm(**same, **own, fields=hashable, protocol=protocol.changed(**changes))
+        defaults = {key: s.value for key, s in self.settings_of(spec.method, base).items()}
+        fields = (defaults | spec.fields).items()
+        own: dict[str, Any] = {name: getattr(spec, name) for name in SAME}
+        own["row"] = spec.row or spec.label
+        own["tuning"] = tuning if spec.tuned or (tuning and tuning.setting) else None
+        own["fields"] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields}  # hashable
+        return Arm(**own, protocol=protocol.changed(**changes))
 
     def settings_of(self, method: str, base: str) -> Settings:
         own = self.method_settings_on.get(base, {})
@@ -271,15 +260,14 @@ class Paper(BaseModel, frozen=True, extra="forbid"):
             f"choose from {choices(name, known)}"
         )
 
-    def _layers(self, base: str, dataset: str, scale: str) -> list[Settings]:
-        """Settings from the paper's own to the scale's, later ones winning."""
+    def _settings(self, base: str, dataset: str, scale: str) -> Settings:
+        """The paper's own settings, as changed by the data set, then by the scale."""
         spec = self.scales.get(cast(Scale, one_of(scale, get_args(Scale), "scale")))
-        changes, own = spec.changes if spec is not None else {}, folders.kind(dataset)
-        of_scale = changes.get(own, changes.get(base, {}))
-        layers = [self.protocols[base], self.dataset(dataset).changes, of_scale]
-        if own == folders.FOLDER and own not in changes:  # a scale's rules are for the paper's data
-            layers.append(self.dataset(dataset).changes)
-        return layers
+        changes, kind = spec.changes if spec is not None else {}, folders.kind(dataset)
+        own, of_scale = self.dataset(dataset).changes, changes.get(kind, changes.get(base, {}))
+        if kind == folders.FOLDER and kind not in changes:
+            of_scale = of_scale | own  # a scale's rules are for the paper's data
+        return self.protocols[base] | own | of_scale
 
 
 def _equal_clients(protocol: Protocol, each: int) -> Protocol:

@@ -1,7 +1,6 @@
-"""A paper in the project's own form: printed numbers, settings with sources, claims, experiments.
-Each paper has two YAML files in this folder: ``<name>.yaml`` and ``<name>.tables.yaml`` (the
-printed tables, digit for digit), and ``<name>.authors.yaml`` if the authors publish more. Types
-are checked when a file is read; `tests/papers` tests that the parts fit together."""
+"""A paper in the project's own form: ``<name>.yaml``, ``<name>.tables.yaml`` (the printed tables,
+digit for digit), and ``<name>.authors.yaml`` if the authors publish more. Types are checked when a
+file is read; `tests/papers` tests that the parts fit together."""
 
 from typing import Annotated, Any, Literal, NamedTuple
 

@@ -2,8 +2,8 @@
 predictions, which classes are confused, and how much an accuracy would change on other test images.
 Seeds do not show this, because they share one test set."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -64,10 +64,9 @@ def differences(asked: Asked) -> Values:
     scores: dict[str | None, dict[str, float]] = {None: {}}  # of nothing that is subtracted
     scores |= {result.label: asked.scores(result) for result in asked.results}
     for one in asked.experiment.differences:
-        embedded = asked.dataset == "minidigits"
-        if not embedded and asked.paper.dataset(asked.dataset).protocol != one.dataset:
-            continue
-        if not scores.keys() >= {one.of, one.minus}:
+        own = asked.dataset in ("minidigits", one.dataset)
+        fits = own or asked.paper.dataset(asked.dataset).protocol == one.dataset
+        if not fits or not scores.keys() >= {one.of, one.minus}:
             continue
         less = scores[one.minus]
         gains = {column: value - less.get(column, 0.0) for column, value in scores[one.of].items()}
@@ -119,24 +118,17 @@ def in_out(asked: Asked) -> Values:
 def predictions(record: Record, rule: str) -> dict[str, tuple[Any, list[Any]]]:
     """By domain with stored predictions: the classes of its test images (m,), and their predicted
     classes (m,) in each of the scored rounds by each network of the domain."""
-    kept = record.predictions
-    if not kept:
+    if not (kept := record.predictions):
         return {}
-    homes = {client["name"]: client["domain"] for client in record.data["clients"]}
     curve, rounds = record.curve, metrics.scored(record.curve, rule).index
     tests = curve[(curve.measure == "accuracy") & (curve.split == "test")]
     subject = tests.subject.iloc[0]  # the networks the method is scored by
-    nets: dict[tuple[str, str], list[Any]] = defaultdict(list)  # by domain and round
-    for name, predicted in kept.items():
-        kind, *place = name.split("/")
-        if kind == "predicted" and place[1] == subject:
-            number, _, network, domain = place
-            if homes.get(network, domain) == domain:
-                nets[domain, number].append(predicted)
     found = {}
     for domain in record.data["domains"]:
-        scored, labels = [nets[domain, str(n)] for n in rounds], kept.get(f"labels/{domain}")
-        every = [predicted for one in scored for predicted in one]
+        nets = ["server", *(c["name"] for c in record.data["clients"] if c["domain"] == domain)]
+        names = [[f"predicted/{n}/{subject}/{net}/{domain}" for net in nets] for n in rounds]
+        scored = [[kept[name] for name in own if name in kept] for own in names]
+        labels, every = kept.get(f"labels/{domain}"), list(chain.from_iterable(scored))
         if labels is not None and all(scored) and {len(p) for p in every} == {len(labels)}:
             found[domain] = labels, every
     return found

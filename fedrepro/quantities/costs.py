@@ -53,16 +53,11 @@ def until(asked: Asked) -> Iterator[tuple[Result, str, int | None, float | None]
             yield result, column, last, sent
 
 
-@quantity("rounds")
-def rounds(asked: Asked) -> Values:
-    for result, column, last, _ in until(asked):
-        yield result.label, column, last
-
-
-@quantity("traffic")
-def traffic(asked: Asked) -> Values:
-    for result, column, _, sent in until(asked):
-        yield result.label, column, sent
+@quantity("rounds", "traffic")
+def reached(asked: Asked) -> Values:
+    """Rounds, or one client's traffic, to the target."""
+    for result, column, last, sent in until(asked):
+        yield result.label, column, last if asked.experiment.kind == "rounds" else sent
 
 
 @quantity("speedup", per_arm=False)

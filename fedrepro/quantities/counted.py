@@ -1,6 +1,5 @@
-"""Numbers for which nothing is trained: the data (images, clients, their classes, distances between
-the sources), sizes of networks and of messages; and arrays of figures, computed once and stored
-with the runs."""
+"""Numbers for which nothing is trained: the data, distances between the sources, sizes of networks
+and of messages; and arrays of figures, computed once and stored with the runs."""
 
 import json
 import shutil
@@ -16,7 +15,7 @@ from safetensors.numpy import save_file
 from scipy import linalg
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import Scale
 from fedrepro.base.rng import numpy_stream
 from fedrepro.data.domains import DomainArrays, load_dataset
@@ -192,8 +191,7 @@ def kept(asked: Asked, make: Callable[[FileCheckpoint], Made], **more: Any) -> F
     make: returns arrays by name and their facts, and may save unfinished work in the checkpoint.
     more: settings that may change the arrays. FedReproError: a protocol without an encoder."""
     experiment, data = asked.experiment, asked.protocol.data
-    if data.encoder is None:
-        raise FedReproError(f"{experiment.id} works on embeddings; set data.encoder")
+    need(data.encoder is not None, f"{experiment.id} works on embeddings; set data.encoder")
     settings = {
         "kind": experiment.kind,
         "version": VERSION,
@@ -257,8 +255,7 @@ def _made(asked: Asked) -> Made:
     federation = asked.federation
     clients, k = federation.clients, min(CLASSES, len(federation.classes))
     means = [class_means(c.train.images, c.train.labels, len(federation.classes)) for c in clients]
-    stack = torch.stack([mean[:k] for mean, _ in means])
-    counts = torch.stack([count[:k] for _, count in means])
+    stack, counts = (torch.stack(one)[:, :k] for one in zip(*means, strict=True))
     middle, present = plain_mean(stack, counts)
     parts, distances = [], []
     for index, client in enumerate(clients):
@@ -270,16 +267,17 @@ def _made(asked: Asked) -> Made:
         generator = numpy_stream(asked.seed, "figure", client=index)
         every = [np.flatnonzero(labels.numpy() == label) for label in range(k)]
         drawn = np.concatenate([generator.permutation(images)[:IMAGES] for images in every])
-        parts.append((z[drawn], labels[drawn], index, 0))
         own = counts[index].nonzero()[:, 0]
-        parts.append((stack[index][own], own, index, 1))
+        parts += [(z[drawn], labels[drawn], index, 0), (stack[index][own], own, index, 1)]
     seen = present.nonzero()[:, 0]
     parts.append((middle[seen], seen, len(clients), 2))
+    features, classes, of, roles = zip(*parts, strict=True)
+    sizes = [len(rows) for rows in features]
     arrays = {
-        "features": compact(torch.cat([part[0] for part in parts]).numpy()),
-        "labels": torch.cat([part[1] for part in parts]).numpy(),
-        "domain": np.repeat([part[2] for part in parts], [len(part[0]) for part in parts]),
-        "role": np.repeat([part[3] for part in parts], [len(part[0]) for part in parts]),
+        "features": compact(torch.cat(features).numpy()),
+        "labels": torch.cat(classes).numpy(),
+        "domain": np.repeat(of, sizes),
+        "role": np.repeat(roles, sizes),
         "distances": np.array(distances),
     }
     return arrays, {

@@ -22,7 +22,7 @@ from safetensors.numpy import load
 
 from fedrepro import engine as engines
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, one_of
+from fedrepro.base.errors import need, one_of
 from fedrepro.base.protocol import DEVICES, Protocol
 from fedrepro.base.rng import stream_seed
 from fedrepro.base.threads import free_threads
@@ -129,8 +129,7 @@ def pick_device(name: str) -> torch.device:
     """The device for auto, cpu or cuda; cuda is made deterministic."""
     one_of(name, DEVICES, "device")
     available = torch.cuda.is_available()
-    if name == "cuda" and not available:
-        raise FedReproError("no CUDA device is available; use --device cpu")
+    need(name != "cuda" or available, "no CUDA device is available; use --device cpu")
     if name == "cpu" or not available:
         return torch.device("cpu")
     torch.backends.cudnn.deterministic = True
@@ -152,18 +151,17 @@ class Record:
     @cached_property
     def _listed(self) -> dict[str, str]:
         listed = files.read_json(self.folder / "done")
-        if lacking := [name for name in listed if not (self.folder / name).is_file()]:
-            raise FedReproError(f"{self.folder / lacking[0]} is missing; {AGAIN}")
+        for path in (self.folder / name for name in listed):
+            need(path.is_file(), f"{path} is missing; {AGAIN}")
         return listed
 
     def read(self, name: str) -> bytes:
         """The bytes of a file of the record; FedReproError if it has none, or it was changed."""
-        if name not in self._listed:
-            raise FedReproError(f"{self.folder} has no {name}; {AGAIN}")
-        content = (self.folder / name).read_bytes()
-        if self._listed[name] != hashlib.sha256(content).hexdigest():
-            why = "it was changed: its checksum differs"
-            raise FedReproError(f"{self.folder / name} cannot be read ({why}); {AGAIN}")
+        path = self.folder / name
+        need(name in self._listed, f"{self.folder} has no {name}; {AGAIN}")
+        content, why = path.read_bytes(), "it was changed: its checksum differs"
+        same = self._listed[name] == hashlib.sha256(content).hexdigest()
+        need(same, f"{path} cannot be read ({why}); {AGAIN}")
         return content
 
     def measured(self, name: str) -> dict[str, Any]:
@@ -228,8 +226,7 @@ class Record:
 
 
 def compact(features: Array) -> Array:
-    """The first principal components of features (m, d), as before t-SNE, as float16 (m, <=50).
-    Values beyond float16 are limited to its largest number."""
+    """The first principal components of features (m, d), as float16 (m, <=50) within its range."""
     dimensions = min(DIMENSIONS, *features.shape)
     if features.shape[1] > dimensions:
         from sklearn.decomposition import PCA  # takes a second
@@ -248,10 +245,8 @@ def tsne(
     from sklearn.manifold import TSNE
 
     points = np.asarray(features["features"], dtype=np.float32)
-    if (count := len(points)) < LEAST:
-        raise FedReproError(
-            f"t-SNE needs at least {LEAST} points, got {count}; test on more images"
-        )
+    count = len(points)
+    need(count >= LEAST, f"t-SNE needs at least {LEAST} points, got {count}; test on more images")
     model = TSNE(
         perplexity=min(PERPLEXITY, (count - 1) / 3),
         init="pca" if points.shape[1] > 1 else "random",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedrepro import engine as engines
 from fedrepro.base import files
-from fedrepro.base.errors import Diverged, FedReproError
+from fedrepro.base.errors import Diverged, FedReproError, need
 from fedrepro.base.progress import Progress, Tracker, resolve
 from fedrepro.base.progress import progress as default_progress
 from fedrepro.base.protocol import DataSpec
@@ -76,18 +76,12 @@ class FileCheckpoint:
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
         """Replace the checkpoint. If the disk has no room, the old one stays, with a warning."""
-        begun = time.monotonic()
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        size = sum(value.nbytes for value in tensors.values())
-        free = shutil.disk_usage(self.path.parent).free
-        if size > free:
-            warnings.warn(
-                f"a checkpoint needs {size / 1e9:.1f} GB, {self.path.parent} has {free / 1e9:.1f}: "
-                "not saved; make room, or an interrupted run starts from an older one",
-                stacklevel=2,
-            )
-        else:
-            files.write(self.path, lambda file: _write(file, self.path.parent.name, tensors, facts))
+        begun, write = time.monotonic(), partial(_write, self.path.parent.name, tensors, facts)
+        mend = "make room, or an interrupted run starts from an older one"
+        try:
+            files.write(self.path, write, mend)
+        except FedReproError as full:
+            warnings.warn(str(full), stacklevel=2)
         self._saved = time.monotonic()
         self._every = max(self._every, SHARE * (self._saved - begun))
 
@@ -96,17 +90,16 @@ class FileCheckpoint:
         if not self.path.exists():
             return None
         mend = "delete it to train this run from the start"
-        if not files.is_whole(self.path):
-            raise FedReproError(f"{self.path} is damaged, or older than checksums; {mend}")
+        whole = files.is_whole(self.path)
+        need(whole, f"{self.path} is damaged, or older than checksums; {mend}")
         with safe_open(self.path, framework="pt") as file:
             run, facts = file.metadata()["run"], json.loads(file.metadata()["facts"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if run != self.path.parent.name:
-            raise FedReproError(f"{self.path} is of another run, {run}; {mend}")
+        need(run == self.path.parent.name, f"{self.path} is of another run, {run}; {mend}")
         return tensors, facts
 
 
-def _write(path: Path, run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+def _write(run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], path: Path) -> None:
     """In safetensors' format, without a copy but for tensors of a GPU or out of order in memory."""
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     specs = {
@@ -201,9 +194,9 @@ def _train(
 ) -> None:
     (folder / "done").unlink(missing_ok=True)  # it lists files that are written again
     facts = environment(training.device) | {"memory_format": str(training.engine.format)}
-    files.write_json(folder / "config.json", config)
-    files.write_json(folder / "environment.json", facts)
-    files.write_json(folder / "data.json", data_facts(training))
+    known = {"config": config, "environment": facts, "data": data_facts(training)}
+    for name, content in known.items():
+        files.write_json(folder / f"{name}.json", content)
     checkpoint, tracker = FileCheckpoint(folder), opened(track, folder) if track else None
     try:
         training.run(progress, checkpoint, partial(tell, tracker) if tracker else None)
@@ -216,12 +209,11 @@ def _train(
     if probe is not None:
         files.write_json(folder / f"{probe.name}.json", probe.measure(training))
     curve, domains = training.curve(), list(training.federation.domains)
-    predicted = {name: value.numpy() for name, value in predicted_of(training).items()}
     features, labels, of = training.embed()
-    arrays = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
-    arrays["domain"] = np.array([domains.index(d) for d in of])
-    files.write(folder / "features.safetensors", lambda file: save_file(arrays, file))
-    files.write(folder / "predictions.safetensors", lambda file: save_file(predicted, file))
+    embedded = {"features": compact(features.float().numpy()), "labels": labels.numpy()}
+    embedded["domain"] = np.array([domains.index(d) for d in of])
+    for name, arrays in (("features", embedded), ("predictions", predicted_of(training))):
+        files.write(folder / f"{name}.safetensors", partial(save_file, arrays))
     files.write(folder / "curve.parquet", lambda file: curve.to_parquet(file, index=False))
     files.list_sums(folder, without=CHECKPOINT)
     checkpoint.path.unlink(missing_ok=True)
@@ -235,22 +227,21 @@ def _diverged(folder: Path) -> Diverged:
     return Diverged(message, said["seed"], said["round"])
 
 
-def predicted_of(training: Training) -> dict[str, Tensor]:
+def predicted_of(training: Training) -> dict[str, np.ndarray[Any, Any]]:
     """See `Record.predictions`."""
     federation, spec = training.federation, training.protocol
-    named = {f"predicted/{name}": value for name, value in training.predicted.items()}
+    named = {f"predicted/{name}": value.numpy() for name, value in training.predicted.items()}
     for domain, samples in federation.tests.items():
-        named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16)
+        named[f"labels/{domain}"] = samples.labels.cpu().to(torch.int16).numpy()
         for source, indices in federation.test_images.get(domain, ()):
-            named[f"images/{domain}/{source}"] = torch.from_numpy(indices.astype("int32"))
+            named[f"images/{domain}/{source}"] = indices.astype("int32")
         if spec.tested_at is not None and len(samples) > spec.tested_at:
             sample = tested_sample(domain, len(samples), spec.tested_at, spec.data.split_seed)
-            named[f"sample/{domain}"] = torch.from_numpy(sample.astype("int32"))
+            named[f"sample/{domain}"] = sample.astype("int32")
     return named
 
 
 def data_facts(training: Training) -> dict[str, Any]:
-    """A record's facts about its data."""
     federation = training.federation
     return {
         "dataset": federation.dataset,

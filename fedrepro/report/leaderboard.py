@@ -16,8 +16,7 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import Experiment, Paper, Tuning
 from fedrepro.quantities.accuracy import combined
-from fedrepro.quantities.base import wide
-from fedrepro.quantities.paper_run import Study
+from fedrepro.quantities.base import Study, wide
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results, run_link
 from fedrepro.report.tables import Html, linked_table, nothing, styled

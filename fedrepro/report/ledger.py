@@ -14,8 +14,7 @@ from fedrepro import methods as registry
 from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.papers.paper import as_text
-from fedrepro.quantities.base import tested_images
-from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.quantities.base import Result, Study, tested_images
 from fedrepro.records import Record
 from fedrepro.records.record import environment
 from fedrepro.report.results import Results, recorded, run_link

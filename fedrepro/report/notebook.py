@@ -17,8 +17,8 @@ from fedrepro.base.progress import progress
 from fedrepro.federated import metrics
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
+from fedrepro.quantities.base import Result, Study, study
 from fedrepro.quantities.counted import with_prototypes
-from fedrepro.quantities.paper_run import Result, Study, study
 from fedrepro.report import images, ledger, views
 from fedrepro.report.picture import Picture
 from fedrepro.report.results import Results

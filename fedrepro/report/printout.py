@@ -8,8 +8,7 @@ from typing import Any
 from fedrepro import papers
 from fedrepro.federated import metrics
 from fedrepro.papers import COMPARES
-from fedrepro.quantities.base import wide
-from fedrepro.quantities.paper_run import Study
+from fedrepro.quantities.base import Study, wide
 from fedrepro.report import text
 from fedrepro.report.results import Results, collect
 from fedrepro.report.tables import number, plain, spread

@@ -20,7 +20,7 @@ from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError
 from fedrepro.federated import metrics
 from fedrepro.papers import Arm, Paper
-from fedrepro.quantities.paper_run import Result, Study
+from fedrepro.quantities.base import Result, Study
 from fedrepro.records import Record, Store
 from fedrepro.records.record import short_hash
 

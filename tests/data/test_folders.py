@@ -13,7 +13,7 @@ from fedrepro import methods, papers
 from fedrepro.data import folders, prepare, status
 from fedrepro.data.domains import load_dataset
 from fedrepro.data.pictures import decode_image
-from fedrepro.quantities.paper_run import study
+from fedrepro.quantities.base import study
 from fedrepro.records import RunSpec, run_id
 from tests.data.made import one_line, picture, put
 

@@ -108,7 +108,7 @@ def one_step(engine: str, name: str, fields: dict[str, object], phases: str):
     v = {n: x + 0.3 * torch.rand(x.shape, generator=stream, dtype=x.dtype)
          if n in run.travelling else x for n, x in w.items()}  # fmt: skip
     chosen: tuple[Phase, ...] = getattr(run.method, phases)(run.protocol)
-    job = replace(run._job(client, run._download(client), 1, chosen), state=v)
+    job = replace(run._job(client, run._download(client), 1), phases=chosen, state=v)
     after = dict(run.engine.train(run.method, [job]))[0].state
     module = run.engine.module.train()
     run.engine._load(v)

@@ -310,7 +310,7 @@ def local_training(case: Case, inputs: Found) -> Found:
     run.server.model |= tensors(inputs.get("global_classifier", {}))
     client, method = run.clients[0], run.method
     phases = [phase for phase in method.phases(run.protocol) if phase.name != "rectify"]
-    job = run._job(client, {**run._download(client), **received(inputs)}, 1, phases)
+    job = replace(run._job(client, {**run._download(client), **received(inputs)}, 1), phases=phases)
     trained = dict(run.engine.train(method, [job]))[0]
     found: Found = {"network": trained.state}
     if "features" in case.expected:

@@ -10,10 +10,9 @@ from scipy import linalg
 from fedrepro import papers
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.quantities import base, costs, counted
-from fedrepro.quantities.base import Asked, cells
+from fedrepro.quantities.base import Asked, cells, study
 from fedrepro.quantities.costs import core_hours, pflop, pflop_done, pflop_unread
 from fedrepro.quantities.counted import frechet
-from fedrepro.quantities.paper_run import study
 from fedrepro.records import Record, federation_of
 from fedrepro.report.results import recorded
 

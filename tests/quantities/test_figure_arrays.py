@@ -13,9 +13,8 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Scale
 from fedrepro.extras import leakage as inversion
 from fedrepro.methods.prototypes import class_means
-from fedrepro.quantities.base import Asked
+from fedrepro.quantities.base import Asked, Study, study
 from fedrepro.quantities.counted import likeness, with_prototypes
-from fedrepro.quantities.paper_run import Study, study
 from fedrepro.records import federation_of
 from fedrepro.report import images
 

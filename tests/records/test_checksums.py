@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -95,9 +96,8 @@ def test_a_checkpoint_is_what_was_saved_or_refused(tmp_path, monkeypatch):
     assert stored.keys() == TENSORS.keys() and facts == FACTS
     for name, value in TENSORS.items():
         assert torch.equal(stored[name], value) and stored[name].dtype == value.dtype
-    free = type("Usage", (), {"free": 10})
-    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda path: free)
-    with pytest.warns(UserWarning, match="not saved; make room"):
+    monkeypatch.setattr(store_module, "serialize_file", Mock(side_effect=OSError("no space left")))
+    with pytest.warns(UserWarning, match=r"\(no space left\); make room, or"):
         checkpoint.save({"a": torch.zeros(99)}, {"round": 3})
     assert checkpoint.load()[1] == FACTS
     checkpoint.path.write_bytes(other.path.read_bytes())

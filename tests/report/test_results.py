@@ -16,7 +16,7 @@ import pytest
 
 from fedrepro import papers
 from fedrepro.base.errors import FedReproError
-from fedrepro.quantities.paper_run import study
+from fedrepro.quantities.base import study
 from fedrepro.records import Store
 from fedrepro.report import leaderboard, ledger, results, verdicts, views
 from fedrepro.report.picture import Picture

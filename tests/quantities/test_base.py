@@ -16,7 +16,7 @@ from fedrepro.base.protocol import Status
 from fedrepro.federated import metrics, rounds
 from fedrepro.models import build_model, layout
 from fedrepro.papers import Arm, Tuning
-from fedrepro.quantities.paper_run import Study, study
+from fedrepro.quantities.base import Study, study
 from fedrepro.records import Store
 from fedrepro.report import notebook, results
 from fedrepro.report.verdicts import beside
