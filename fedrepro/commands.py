@@ -19,7 +19,6 @@ from fedrepro.report import text
 data_app = typer.Typer(help="The data: what is here, how to get the rest, preparing arrays.")
 records_app = typer.Typer(help="Recorded runs: pack many into few files, unpack, check.")
 
-USUAL = RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS
 LONG = 60  # characters of a line that is not printed twice
 
 Names = Annotated[list[str] | None, Argument(help="Data sets or domains; default: all.")]
@@ -182,16 +181,19 @@ def unpack(out: Annotated[Path, Option(help="Folder for the runs.")], runs: Know
 
 
 @records_app.command()
-def check(runs: Known = USUAL) -> None:
-    """Compute all ids and hashes of packed runs again.
-
-    By default of those in runs/ or, if there is no such folder, in the book's records."""
+def check(
+    runs: Annotated[
+        Path | None, Option(help="Default: runs/ or, if there is none, the book's records.")
+    ] = None,
+) -> None:
+    """Compute all ids and hashes of packed runs again."""
+    folder = _there(runs or (RECORDS if RECORDS.is_dir() and not RUNS.is_dir() else RUNS))
     from fedrepro.records import packed
 
-    if wrong := packed.check(runs):
+    if wrong := packed.check(folder):
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(packed.Pack(runs).runs)} packed runs in {runs} are complete")
+    typer.echo(f"{len(packed.Pack(folder).runs)} packed runs in {folder} are complete")
 
 
 def campaign(
