@@ -5,6 +5,7 @@ another number of trials, or an intermediate rounding."""
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import lru_cache
+from html import escape
 from itertools import product
 from math import ceil, floor, sqrt
 from typing import Any
@@ -114,7 +115,11 @@ def shown(paper: Paper) -> Html:
             found = rows[f"fit {way}"].astype(str) + " of " + rows[of].astype(str) + share
             names.append(f"{of}, {way}")
             rows[names[-1]] = found.where(rows[of] > 0, "–")
-    html = whole(rows[[*names, "no such mean"]], label, 2).html
+    html = whole(rows[names], label, 2).html
+    if len(unfit := rows[rows["no such mean"] != ""]):
+        cells = zip(unfit["table"], unfit["column"], unfit["no such mean"], strict=True)
+        listed = "; ".join(escape(f"{table} {column}: {means}") for table, column, means in cells)
+        html += f"<p>Means of no such accuracies: {listed}.</p>"
     if len(always):
         tables = always.index.to_series().groupby(always, sort=False).agg(", ".join)
         listed = "; ".join(f"{names} ({columns})" for columns, names in tables.items())

@@ -77,7 +77,8 @@ def table(found: Results, experiment: str) -> Html:
     shown = markup.beside_table(rows, caption, found.links(experiment))
     first = "".join(f'<span id="{name}"></span>' for name in anchors(found, experiment))
     if not found.cells(experiment):
-        return Html(first + nothing().html + markup.folded(PRINTED, shown.html), NOTHING)
+        printed = markup.folded(f"{PRINTED} ({caption})", shown.html)
+        return Html(first + nothing().html + printed, NOTHING)
     text = first + undecided(found, experiment) + shown.html + ledger.each_rule(found, experiment)
     if spec.table and all(section.bare for section in markup.sections(rows)):
         printed = verdicts.build_table(paper, spec.table, [])
