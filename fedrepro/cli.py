@@ -5,6 +5,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -280,15 +281,16 @@ def _execute(planned: "Sequence[Job]", **how: Any) -> None:
     if how["on"] == "local":
         pick_device(planned[0].parameters["device"])
     ended, every = [], len(planned)
-    bar = tqdm(sweep(planned, **how), total=every, unit="notebook", disable=None)
     try:
-        for outcome in bar:  # seen in a terminal; elsewhere there is a line for each
-            ended.append(outcome)
-            line = f"{outcome.job.output.stem}  {outcome.state}"
-            bar.set_postfix_str(line)
-            if bar.disable:
-                line = f"{len(ended)}/{every}  {line}  {outcome.seconds:.1f} s"
-                typer.echo(line, err=True)
+        with closing(sweep(planned, **how)) as running:  # an interrupt here ends the notebooks too
+            bar = tqdm(running, total=every, unit="notebook", disable=None)
+            for outcome in bar:  # seen in a terminal; elsewhere there is a line for each
+                ended.append(outcome)
+                line = f"{outcome.job.output.stem}  {outcome.state}"
+                bar.set_postfix_str(line)
+                if bar.disable:
+                    line = f"{len(ended)}/{every}  {line}  {outcome.seconds:.1f} s"
+                    typer.echo(line, err=True)
     except KeyboardInterrupt:
         _say(
             f"interrupted: {len(ended)} of {every} notebooks ended, finished rounds are kept; run "

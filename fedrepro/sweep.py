@@ -8,7 +8,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,7 +131,7 @@ def sweep(
     resume: bool,
     on: str,
     scheduler: str | None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome]:
     """Execute the jobs, `workers` at a time. Yields how each ended, when it ends.
     workers: None for `usual_workers`, or one if a scheduler has others. resume: skip complete
     notebooks. on: `local`, or `dask` with a scheduler's address or a cluster on this machine.

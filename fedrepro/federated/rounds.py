@@ -261,7 +261,7 @@ class Training:
                 for one in self.clients:
                     own = one.personal(self.server.model)
                     one.kept = one.kept | self.engine.bn_statistics(own, one.data.train)
-        for subject in dict.fromkeys((self.evaluated[0], self.watched)):
+        for subject in dict.fromkeys((*self.evaluated, self.watched)):
             tests = self._tests(subject, number)
             for test in tests:
                 if test.split == "test":
