@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedrepro.base.protocol import DataSpec, Protocol
+from fedrepro.base.protocol import AllocationSpec, DataSpec, Protocol
 from fedrepro.data.domains import DATASETS
 from fedrepro.data.federation import Federation, Samples
 from fedrepro.data.manifest import COLLECTIONS, collection_of
@@ -196,7 +196,8 @@ def _of_images(protocol: Protocol, images: int | None) -> float | None:
 
 
 def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
-    """The number of all clients' training images."""
+    """The number of all clients' training images: stated, a share of the official files, or as in a
+    known run, which may hold another share."""
     allocation, domains = data.allocation, DATASETS.get(data.dataset, ())
     clients, each = allocation.clients or dict.fromkeys(domains, 1), allocation.per_client
     stated = each if isinstance(each, dict) else dict.fromkeys(clients, each)
@@ -207,13 +208,27 @@ def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
         return sum(total[0][0] for total in totals) if all(totals) else None
     for record in known:
         other = record.protocol.data
-        same = other.dataset, other.split, other.allocation.per_client, other.validation
-        if same == (data.dataset, data.split, each, data.validation):
+        same = other.dataset, other.split, other.validation
+        times = _times(allocation, other.allocation)
+        if same == (data.dataset, data.split, data.validation) and times is not None:
             counts = pd.DataFrame(record.data["counts"]).query("split == 'train'")
             held = counts.groupby(["domain", "client"]).images.sum().groupby("domain").mean()
             if set(clients) <= set(held.index):
                 total = sum(held[domain] * number for domain, number in clients.items())
-                return round(float(total))
+                return round(float(total) * times)
+    return None
+
+
+def _times(one: AllocationSpec, other: AllocationSpec) -> float | None:
+    """How many times another's images a client has; None if that cannot be told."""
+    if one.per_client == other.per_client:
+        return 1.0
+    own, theirs = (
+        1.0 if spec.per_client == "all" and set(spec.clients.values()) <= {1} else spec.per_client
+        for spec in (one, other)
+    )
+    if isinstance(own, float) and isinstance(theirs, float):
+        return own / theirs
     return None
 
 

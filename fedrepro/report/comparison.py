@@ -252,7 +252,7 @@ def needed(
         for name, labels in rows.items()
     )
     said += f" --dataset {dataset} --seeds 0-{SEEDS - 1} {' or '.join(costs)}"
-    return said + f"; {spec.reason}" * (spec.state == "blocked")
+    return said + f"; {spec.reason}" * bool(spec.reason)
 
 
 def _rows(paper: Paper, test: Comparison, name: str) -> list[str]:

@@ -19,7 +19,7 @@ from fedrepro.quantities.accuracy import combined
 from fedrepro.quantities.base import Study, wide
 from fedrepro.report.picture import COLOURS, Picture, label_axes, single
 from fedrepro.report.results import Results, run_link
-from fedrepro.report.tables import Html, linked_table, nothing, styled
+from fedrepro.report.tables import Html, link, linked_table, nothing, styled
 from fedrepro.report.text import dataset_name
 from fedrepro.report.views import show, undecided
 
@@ -215,6 +215,8 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
 
 # Tuning. A trial's name is its rate, as in "0.1", or its rate and own constant: "0.1, mu 10.0".
 
+OWN = "own constant"
+
 
 def budget(found: Results) -> Html:
     """What the protocol asks on each data set with runs, and how these runs differ from it."""
@@ -269,10 +271,9 @@ def chosen(found: Results, experiment: str, dataset: str) -> pd.DataFrame | Html
         rate, _, best = metrics.best_value(tries).partition(", ")
         edge = f" ({word})" if (word := _edge(tries)) else ""
         rows[label] = {"chosen": rate + edge, **{n: round(tries[n], 1) for n in _rates(tries)}}
-        own = [f"{_plain(n.partition(', ')[2])}: {a:.1f}" for n, a in tries.items() if ", " in n]
-        if own:
+        if own := _constants(tries):
             constant = _plain(best) or "the paper's"
-            rows[label] |= {"own constant": "; ".join(own), "chosen constant": constant}
+            rows[label] |= {OWN: "; ".join(own.values()), "chosen constant": constant}
     if not rows:
         return nothing()
     frame = pd.DataFrame.from_dict(rows, orient="index").astype(object)
@@ -288,13 +289,22 @@ def tuned(found: Results, experiment: str, dataset: str) -> Html:
     ran = here.links(experiment).items()
     pages = {(row, "chosen"): page for (*_, row, column), page in ran if column == "avg"}
     for *_, result in here.runs(experiment):
-        for value, trial in result.trials.items():
-            pages.setdefault((result.label, value), run_link(trial.run_id))
+        trials = {value: run_link(trial.run_id) for value, trial in result.trials.items()}
+        pages |= {(result.label, value): page for value, page in trials.items()}
+        if own := _constants(result.tries):
+            texts = [link(text, trials[name]) for name, text in own.items()]
+            shown.loc[result.label, OWN] = Html("; ".join(texts), "")
     return linked_table(shown, pages, f"tuning of {experiment} on {dataset}")
 
 
 def _rates(tries: Mapping[str, float]) -> list[str]:
     return [name for name in tries if ", " not in name]
+
+
+def _constants(tries: Mapping[str, float]) -> dict[str, str]:
+    """The trials of an own constant, each as a text: ``mu 10: 61.2``."""
+    own = {name: name.partition(", ")[2] for name in tries if ", " in name}
+    return {name: f"{_plain(text)}: {tries[name]:.1f}" for name, text in own.items()}
 
 
 def _edge(tries: Mapping[str, float]) -> str:

@@ -100,6 +100,8 @@ def linked_table(frame: pd.DataFrame, pages: Mapping[tuple[str, str], str], labe
     """A frame of plain values. pages: what a value leads to, a number then with one decimal."""
 
     def text(row: Any, column: Any, value: Any) -> str:
+        if isinstance(value, Html):
+            return value.html
         if pd.isna(value):
             return ""
         page = pages.get((row, column))

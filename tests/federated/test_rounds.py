@@ -13,6 +13,7 @@ from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
 from fedrepro.federated.clients import participants, turns_of
 from fedrepro.federated.metrics import Curve
+from fedrepro.methods.ditto import Ditto
 from fedrepro.methods.server import under
 from fedrepro.records.store import FileCheckpoint
 from tests import toys
@@ -100,6 +101,17 @@ def test_several_clients_of_a_domain_count_as_their_mean():
     networks = [c.personal(run.server.model) for c in run.clients]
     values = [run.engine.evaluate(network, tests[first.domain])[0] for network in networks]
     assert rows.value.tolist() == [pytest.approx(np.mean(values))]
+
+
+def test_every_kind_of_network_that_a_method_names_is_tested():
+    class Both(Ditto):
+        def evaluated_models(self, layout):
+            return ("twin", "global")
+
+    both = of_tests(start(method=Both()).run(Silent())).groupby("subject").value.agg(list)
+    for kind, alone in (("twin", "Ditto"), ("global", "FedAvg")):
+        assert both[kind] == of_tests(start(alone).run(Silent())).value.tolist()
+    assert len(both) == 2
 
 
 def test_participation_trains_a_share_and_leaves_the_rest():

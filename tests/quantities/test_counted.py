@@ -169,6 +169,13 @@ def test_a_run_is_estimated_before_it_is_made(paper, experiment, known):
     assert (pflop_unread(first.protocol, []) is None) == bool(known)
 
 
+def test_all_images_are_estimated_from_a_run_on_a_quarter_of_them():
+    (run, *_) = runs = _runs("fedpall", "table-1-office10")
+    assert run.protocol.data.allocation.per_client == 0.25
+    whole = run.protocol.changed(**{"data.allocation.per_client": "all"})
+    assert pflop_unread(whole, runs) == pytest.approx(4 * pflop_done(run), rel=0.01)
+
+
 def test_label_skew_divides_all_images_of_the_release():
     (arm,) = [a for a in papers.load("adcol").arms("table-12") if a.label == "FedAvg"]
     assert pflop_unread(arm.protocol, []) == pflop(arm.protocol, 50_000, 10, 32)
