@@ -26,7 +26,8 @@ from fedrepro.report.text import dataset_name, markdown
 
 CLAIMS = "claims.html"  # the page of all claims, for the other pages of results
 PICTURE = "main-claims.png"
-HEAD = ["where", "answer", "what was compared"]
+UNITS = {"factor": " times", "percent": "", "as named in the row": ""}
+HEAD = ["where", "answer", "our lead, and the printed one"]
 RULES: tuple[tuple[Word, str], ...] = (
     ("holds", f"every difference is above the margin, one-sided p < {LEVEL:g} each"),
     (
@@ -108,20 +109,33 @@ def answers(found: Results) -> Html:
 
 
 def shown(name: str) -> Html:
-    """Every claim of one paper with an anchor (paper and claim id), its answer, what each part
-    compared, with its own answer if there are several, and the commands that repeat the runs."""
-    rows = {}
+    """Every claim of one paper with an anchor (paper and claim id), its answer, and one line per
+    data set. Folded: what each part compared, with its own answer if there are several, and the
+    commands that repeat the runs."""
+    paper, rows = papers.load(name), {}
     for one in of_recorded(name):
-        lines = [f"{badge(p.verdict)} " * bool(one.parts[1:]) + escape(p.result) for p in one.parts]
+        tests = [f"{badge(p.verdict)} " * bool(one.parts[1:]) + escape(p.result) for p in one.parts]
         left = [escape(f"{p.place}: {p.missing}") for p in one.parts if p.missing]
         ends = [folded("What would decide it", _lines(dict.fromkeys(left)))] if left else []
+        every = _lines(tests) + "".join([*ends, links(one), _commands(one)])
         rows[f'<span id="{name}-{one.claim.id}">{escape(one.claim.claim)}</span>'] = (
             escape(one.claim.where),
             badge(one.verdict, shown=one.answer),
-            _lines(lines or [escape(one.claim.untested)])
-            + "".join([*ends, links(one), _commands(one)]),
+            _lines(_brief(paper, one)) + (folded("Tests and runs", every) if tests else every),
         )
-    return _table(papers.load(name), rows)
+    return _table(paper, rows)
+
+
+def _brief(paper: Paper, one: Answer) -> Iterator[str]:
+    """Of each data set, the lead that supports the claim least; then what was not run."""
+    for part in leads(one.parts):
+        printed, ours = _words(paper, part)
+        said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
+        said += f" (printed {printed})" * bool(printed)
+        yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
+    lacking = dict.fromkeys(part.place for part in one.parts if not part.differences)
+    yield from [escape(f"not run: {', '.join(lacking)}")] if lacking else []
+    yield from [escape(one.claim.untested)] if not one.parts else []
 
 
 def _lines(texts: Iterable[str]) -> str:
@@ -240,7 +254,7 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
     """The printed lead and ours: ``+1.6``, ``+0.5 [-1.1, +2.1] over FedBN``; or the values."""
     test, least, larger, unit = part.test, part.weakest, part.larger, ""
     if not least.whole and (table := paper.experiment(test.experiment).table):
-        unit = f" {paper.table(table).unit}".replace(" factor", " times")
+        unit = UNITS.get(named := paper.table(table).unit, f" {named}")
     over, form = f"{unit} over ", "+.1f"
     if test.lower:
         over, form = f"{unit} less than ", ".1f"
@@ -256,6 +270,8 @@ def _words(paper: Paper, part: Part) -> tuple[str, str]:
     if least.interval is not None:
         ours += " [{}, {}]".format(*map(value, least.interval))
     ours += over + least.other
+    if least.margin and test.above is None:
+        ours += f"; has to be above {value(least.margin)}"
     ours += "; one seed" * (len(least.gaps) == 1 and not least.exact)
     ours += "; still rising" * bool(part.rising)
     ours += "; earlier settings" * bool(part.past)

@@ -227,8 +227,9 @@ def every_run(found: Results) -> Html:
     frame = pd.DataFrame.from_dict(rows, orient="index").fillna("–")
     frame = frame.sort_values(["dataset", "scale", "run", "seed"]).map(lambda v: escape(str(v)))
     links = {run: f'<a href="{run_link(run)}">{run}</a>' for run in rows}
-    shown = frame.rename(index=links, columns=RULES)
-    return Html(styled(shown.rename_axis(columns="run id"), "dataframe", "Every run"), "every run")
+    shown = frame.rename(index=links, columns=RULES).rename_axis(columns="run id")
+    html = styled(shown, "dataframe", "Every run")
+    return Html(folded(f"The list of {len(rows):,} runs", html), "every run")
 
 
 def this_build() -> pd.DataFrame:

@@ -74,7 +74,7 @@ def runs(found: Results) -> pd.DataFrame:
             "rounds": int(curve["round"].max()),
             "accuracy (%)": round(metrics.scores(curve, "last")["avg"], 2),
             "seconds": round(float(metrics.seconds(curve).sum()), 1),
-            "MB a client": _megabytes(result),
+            "MB per client": _megabytes(result),
         }
     ended: dict[str, list[str]] = {}
     for one, name in ((one, name) for one, names in found.studies for name in names):
@@ -92,7 +92,7 @@ def _megabytes(result: Result) -> float:
 def scoreboard(results: Sequence[Result]) -> pd.DataFrame:
     """Accuracy in percent after the last round by domain, and one client's traffic, by run."""
     rows = {
-        one.label: metrics.scores(one.record.curve, "last") | {"MB a client": _megabytes(one)}
+        one.label: metrics.scores(one.record.curve, "last") | {"MB per client": _megabytes(one)}
         for one in results
     }
     return pd.DataFrame.from_dict(rows, orient="index").round(2)

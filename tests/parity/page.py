@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedrepro.report.tables import Html, styled
+from fedrepro.report.tables import Html, folded, styled
 
 from . import Case, cases
 from .checks import difference
@@ -47,7 +47,8 @@ def every_case() -> Html:
     for case, gap in measured():
         allowed = "differs" if case.differs else f"{case.tolerance:.0e}"
         rows.append((case.trained, escape(case.name), f"{gap:.1e}", allowed, _reading([case])))
-    return _table("Every case", ("method", "case", "difference", "allowed", "as read"), rows)
+    heads = "method", "case", "difference", "allowed", "as read"
+    return Html(folded(f"{len(rows)} cases", _table("Every case", heads, rows).html), "every case")
 
 
 def reason(case: Any) -> str:

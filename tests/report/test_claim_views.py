@@ -26,6 +26,8 @@ def test_a_claim_leads_to_its_tables_and_runs():
         assert f"fedapc_results.html#{place}" in links
         assert f'<span id="{place}">' in views.table(found, experiment).html
     assert sum(link.startswith("../../run.html#run-") for link in links) == 4
+    row = claim_views.shown("fedapc").html.partition('"fedapc-best-mean"')[2].partition("<details")
+    assert row[0].count(", reduced: ") == 2  # one line for Digits, one for Office
 
 
 def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -> Part:
