@@ -196,8 +196,8 @@ def _of_images(protocol: Protocol, images: int | None) -> float | None:
 
 
 def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
-    """The number of all clients' training images: stated, a share of the official files, or as in a
-    known run, which may hold another share."""
+    """The number of all clients' training images: as stated, as in the official files, or as in a
+    known run, which may have another share of the same images."""
     allocation, domains = data.allocation, DATASETS.get(data.dataset, ())
     clients, each = allocation.clients or dict.fromkeys(domains, 1), allocation.per_client
     stated = each if isinstance(each, dict) else dict.fromkeys(clients, each)
@@ -209,8 +209,9 @@ def _images(data: DataSpec, known: Iterable[Record]) -> int | None:
     for record in known:
         other = record.protocol.data
         same = other.dataset, other.split, other.validation
-        times = _times(allocation, other.allocation)
-        if same == (data.dataset, data.split, data.validation) and times is not None:
+        if same != (data.dataset, data.split, data.validation):
+            continue
+        if (times := _times(allocation, other.allocation)) is not None:
             counts = pd.DataFrame(record.data["counts"]).query("split == 'train'")
             held = counts.groupby(["domain", "client"]).images.sum().groupby("domain").mean()
             if set(clients) <= set(held.index):

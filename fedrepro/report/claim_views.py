@@ -133,9 +133,10 @@ def _brief(paper: Paper, one: Answer) -> Iterator[str]:
         said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
         said += f" (printed {printed})" * bool(printed)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
-    lacking = dict.fromkeys(part.place for part in one.parts if not part.differences)
-    yield from [escape(f"not run: {', '.join(lacking)}")] if lacking else []
-    yield from [escape(one.claim.untested)] if not one.parts else []
+    if lacking := dict.fromkeys(part.place for part in one.parts if not part.differences):
+        yield escape(f"not run: {', '.join(lacking)}")
+    if not one.parts:
+        yield escape(one.claim.untested)
 
 
 def _lines(texts: Iterable[str]) -> str:
