@@ -350,8 +350,9 @@ def claims(
     if main:
         typer.echo(main_claims("book/results/claims.ipynb", "book/_static"), nl=False)
         return
-    rows = [answer.row() for name in names for answer in of_recorded(name)]
-    typer.echo(text.as_json(rows) if as_json else claim_lines(rows), nl=as_json)
+    answers = [answer for name in names for answer in of_recorded(name)]
+    rows = [answer.row() for answer in answers]
+    typer.echo(text.as_json(rows) if as_json else claim_lines(answers), nl=as_json)
 
 
 @app.command()

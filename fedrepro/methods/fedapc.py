@@ -53,7 +53,10 @@ class FedAPC(fl.PrototypeMessages, fl.Method):
         True, "Sec. III-A: flipping", "stated", (), code="left-right as in FPL code"
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "Sec. II-C: after local training; Alg. 1, line 14: in its loop", "stated"
+        False,
+        "project decision: evaluation mode",
+        "decided",
+        text="Sec. II-C: after local training; Alg. 1, line 14: in its loop",
     )
     bn_policy: fl.BNPolicy = fl.hyper("average", "FPL code averages all buffers", "code")
 

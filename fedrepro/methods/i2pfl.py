@@ -54,7 +54,11 @@ class I2PFL(fl.PrototypeMessages, fl.Method):
         1.0, "as gpcl; that note: 10 (Digits, Office-10), 2 (PACS)", "code", (0.0, 2.0, 10.0)
     )
     prototypes_in_training_mode: bool = fl.hyper(
-        False, "Sec. 6: after training", "stated", code="FPL code: in the last epoch's batches"
+        False,
+        "project decision: evaluation mode",
+        "decided",
+        text="Sec. 6: after training",
+        code="FPL code: in the last epoch's batches",
     )
     bn_policy: fl.BNPolicy = fl.hyper("average", "FPL code averages all buffers", "code")
 

@@ -24,7 +24,7 @@ class MPFTVariants(MPFT):
         0.1, "Sec. 5.6, q: what the noise is multiplied by", "stated", (0.2, 0.5, 0.8)
     )
     shots: int | None = fl.hyper(
-        None, "Sec. 5.4: none; Figure 4 has 1 to 64", "stated", (1, 2, 4, 8, 16, 32, 64), low=1
+        None, "Sec. 5.4; authors' code: 1 to 64", "code", (1, 2, 4, 8, 16, 32, 64), low=1
     )
     distillation: float = fl.hyper(
         0.0, "Eq. 5, lambda; authors' code tries four", "decided", (10.0, 100.0, 1000.0)

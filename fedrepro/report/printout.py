@@ -1,7 +1,7 @@
 """Numbers for the command line: one experiment, and every published cell."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from fedrepro.federated import metrics
 from fedrepro.papers import COMPARES
 from fedrepro.quantities.base import Study, wide
 from fedrepro.report import text
+from fedrepro.report.claims import Answer
 from fedrepro.report.results import Results, collect
 from fedrepro.report.tables import number, plain, spread
 from fedrepro.report.verdicts import beside, build_table
@@ -94,11 +95,11 @@ def cell_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{table}\n{len(rows):,} cells: {', '.join(said)}"
 
 
-def claim_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows of `Answer.row` as text."""
+def claim_lines(answers: Iterable[Answer]) -> str:
+    """What `fedrepro claims` prints."""
     lines = []
-    for row in rows:
-        where = f" at scale {row['scale']}" if row["verdict"] != "open" else ""
-        lines += [f"{row['paper']} {row['id']}: {row['verdict']}{where}", f"  {row['claim']}"]
+    for answer in answers:
+        row = answer.row()
+        lines += [f"{row['paper']} {row['id']}: {answer.answer}", f"  {row['claim']}"]
         lines += [*(f"  - {line}" for line in row["evidence"]), ""]
     return "\n".join(lines) + "\n"

@@ -227,9 +227,13 @@ def curves(found: Results, experiment: str, dataset: str, x: figures.Along = "ro
 def _drawn(
     found: Results, experiment: str, dataset: str, rows: Any, draw: Draw, **how: Any
 ) -> Shown:
-    """A picture with the caption of its experiment; one line if there is nothing to draw."""
+    """A picture with the caption of its experiment; one line if there is nothing to draw. What
+    decides nothing is said above it where no table says so."""
     if not len(rows):
         return nothing()
+    said = undecided(found.where(dataset=dataset), experiment)
+    if said and not found.paper.experiment(experiment).table:
+        show([Html(said, "rows that decide nothing")])
     picture, caption = draw(rows, **how), found.paper.experiment(experiment).caption
     picture.caption = f"{found.paper.short}, {experiment}: {caption}; on {dataset}"
     return picture
@@ -322,7 +326,7 @@ def embedding(found: Results, dataset: str, *by: Any) -> Any:
         for name in names
         if study.paper.experiment(name).kind == "features"
     )
-    frames, pictures = next(drawn, []), []
+    frames, pictures = next(filter(None, drawn), []), []
     for key in by if frames else ():
         pictures.append(images.embedding(pd.concat(frames, ignore_index=True), by=key))
         pictures[-1].caption = f"Test representations on {dataset}, coloured by {key}"
