@@ -62,10 +62,11 @@ def page(name: str) -> str:
         if others and row["status"] != "stated":
             left_open.append(f"- {key} is {value}, elsewhere {others}: {source}.")
     used = []
-    for paper in map(papers.load, papers.names()):
+    for paper in map(papers.load, (*papers.names(), papers.COMMON)):
         runs = [e.id for e in paper.experiments if e.state == "runs"]
         own = [e for e in runs if any(arm.method == name for arm in paper.arm_specs(e))]
-        used += [f"- {paper.short}: {', '.join(own)}."] if own else []
+        page = paper.name if paper.name == papers.COMMON else f"{paper.name}_results"
+        used += [f"- [{paper.short}](../../results/{page}.ipynb): {', '.join(own)}."] if own else []
     prose = "\n\n".join(inspect.cleandoc(layer.__doc__ or "") for layer in cls.layers())
     sources = [f"`{layer.__module__.replace('.', '/')}.py`" for layer in cls.layers()]
     parts = [
@@ -80,7 +81,7 @@ def page(name: str) -> str:
         "## What the papers leave open\n",
         *(left_open or ["Nothing."]),
         "\n## Where it is used\n",
-        *(used or ["In no table of the five papers."]),
+        *(used or ["In no table."]),
         "\n## Its code\n",
         f"{', '.join(sources)}, version {cls.version}.\n",
     ]

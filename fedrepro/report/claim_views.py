@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from html import escape
 
 import nbformat
@@ -42,41 +42,36 @@ NOTES = (
     "What is tested is the comparison that a claim's sentence names. Accuracies, leads and ratios "
     "in it are the printed ones, unless it calls them a bound.",
     "A difference has two errors, added in variance. The first is the spread of the paired "
-    "differences over seeds, pooled over the comparisons of the claim on one data set and scale.",
+    "differences over seeds, pooled over the comparisons of the claim on one data set and scale. "
     "K differences of n seeds each, all to one common row, correlate by one half: their pooled "
-    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom (since 2026-11-24; before, K(n-1)).",
+    "spread has K(n-1) / (1 + (K-1)/4) degrees of freedom.",
     "The second is that of the test images, which all seeds share: from the recorded predictions, "
-    "image by image, by the seeds that kept them (since 2026-11-27; before, only if all had); "
-    "where a row kept none, p(1-p)/N of each, as if each had its own images.",
+    "image by image, by the seeds that kept them; where a row kept none, p(1-p)/N of each, as if "
+    "each had its own images. Leakage, counts and ratios have the first error alone.",
     "The answer stands with its scale. At scale reduced it is about a small network, fewer rounds "
     "and the weights of the protocol page, not about the paper's own run.",
-    "One seed at scale paper, or a table there that lacks rows, is no answer where scale reduced "
-    "has more. It stands beside that answer, with the spread of scale reduced (since 2026-11-26; "
-    "before, one seed left the claim open).",
-    "One seed answers nothing, also beside comparisons with more (since 2026-11-27).",
+    "One seed answers nothing, also beside comparisons with more. One seed at scale paper, or a "
+    "table there that lacks rows, stands beside the answer of scale reduced, with the spread of "
+    "scale reduced.",
     "A table at scale reduced answers only where its curves are flat: the last quarter of the "
     f"rounds adds less than {FLAT:g} point of mean accuracy to every row compared. What it adds is "
-    "the rise of a straight line through the last half, as the mean over seeds (since 2026-11-24; "
-    "before, of the last five rounds alone, which chance moves by a point or more). A run that the "
+    "the rise of a straight line through the last half, as the mean over seeds. A run that the "
     "protocol's own rule ended early is complete, so it does not count as rising.",
-    "An open claim that has runs says which lead such runs would show with 80 % probability "
-    "(counted from 0 since 2026-11-27, before from the margin). Where the curves are flat it says "
-    "whether the printed lead lies outside our 95 % interval, and how many seeds it takes to show "
-    "it (or two points, if none is printed), in hours of one core; else what is missing. Outside "
-    "is no answer to a claim: at scale reduced a lead may have another size.",
-    "Before 2026-11-25, Holm's correction was over all differences of the claim, also those that "
-    "cannot answer, and so cannot contradict. That can miss a contradiction, not invent one.",
-    "Where some seeds of a row have the settings of the paper's file today, its seeds of earlier "
-    "settings are left out, here and in the tables (since 2026-11-26).",
+    "An open claim that has runs says which lead such runs would show with 80 % probability. Where "
+    "the curves are flat it says whether the printed lead lies outside our 95 % interval, and how "
+    "many seeds it takes to show it (or two points, if none is printed), in hours of one core. "
+    "Outside is no answer to a claim: at scale reduced a lead may have another size.",
+    "Where some seeds of a row have today's settings, those of earlier settings are left out.",
     "A test without runs, or with runs of earlier settings, names the command that trains three "
     "seeds of its rows, and the hours: the operations that `fedrepro campaign --list` estimates, "
     "with a tuned setting's trials, at the mean speed of the paper's recorded runs of that scale, "
     "or of all papers' if it has none. The speed of the network in question may be another.",
     "Where a generated stand-in replaces a domain, a mean has it too, and so has the answer. The "
     "evidence then gives the difference without it.",
-    "A claim about traffic is answered at scale paper alone: a small network has other bytes. So "
-    "is FedPall's about leakage: its estimate is too rough for the images of scale reduced. What "
-    "is counted from the paper's own networks and rounds, not trained, has no error.",
+    "Some tests can be made at scale paper alone: of traffic, as a small network has other bytes; "
+    "of FedPall's leakage, whose estimate is too rough for few images; of ADCOL with one local "
+    "epoch, which the paper reads before its curves are flat. What is counted from the paper's own "
+    "networks and rounds, not trained, has no error.",
 )
 
 
@@ -102,10 +97,13 @@ def answers(found: Results) -> Html:
     """Every claim of a page's paper with its answer, which links to its evidence."""
     rows = {}
     for one in of_recorded(found.paper.name):
-        answer = badge(one.verdict, shown=one.answer)
-        link = f'<a href="{CLAIMS}#{one.paper}-{one.claim.id}">{answer}</a>'
+        link = _link(CLAIMS, one, badge(one.verdict, shown=one.answer))
         rows[escape(one.claim.claim)] = escape(one.claim.where), link
     return _table(found.paper, rows)
+
+
+def _link(page: str, one: Answer, text: str) -> str:
+    return f'<a href="{page}#{one.paper}-{one.claim.id}">{text}</a>'
 
 
 def shown(name: str) -> Html:
@@ -131,7 +129,10 @@ def _brief(paper: Paper, one: Answer) -> Iterator[str]:
     for part in leads(one.parts):
         printed, ours = _words(paper, part)
         said = f"{dataset_name(part.dataset)}, {part.scale}: {ours}"
-        said += f" (printed {printed})" * bool(printed)
+        outside = ", outside our interval" * bool(part.outside)
+        said += f" (printed {printed}{outside})" * bool(printed)
+        if (rest := part.weakest.rest) is not None:
+            said += f"; without the stand-in {rest:+.1f}".replace("-", MINUS)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
     if lacking := dict.fromkeys(part.place for part in one.parts if not part.differences):
         yield escape(f"not run: {', '.join(lacking)}")
@@ -153,7 +154,7 @@ def _table(paper: Paper, rows: Mapping[str, Sequence[str]]) -> Html:
 def _commands(one: Answer) -> str:
     lines = [
         f"<code>fedrepro sweep {one.paper} --experiment {escape(name)} --dataset {part.dataset} "
-        f"--scale {part.scale} --seeds 0-{part.seeds - 1}</code>"
+        f"--scale {part.scale} --seeds 0-{len(part.weakest.gaps) - 1}</code>"
         for part in one.parts
         for name in (part.test.experiment, part.test.against)
         if part.seeds and name
@@ -350,39 +351,44 @@ def main_claims(page: str, pictures: str) -> str:
     head = ("paper", "claim", "answer", "scale", "data set", "printed", "ours")
     rows = []
     for paper, one in main():
-        answer = f'<a href="{page}#{paper.name}-{one.claim.id}">{one.verdict}</a>'
         found = ("", "", "", "not run")
         if every := leads(one.parts):
             part = max(every, key=lambda part: part.weakest.weakness)
             scale = part.scale + ", counted" * all(d.exact for d in part.differences)
             found = (scale, dataset_name(part.dataset), *_words(paper, part))
-        rows.append((paper.short, one.claim.main, answer, *found))
+        rows.append((paper.short, one.claim.main, _link(page, one, one.verdict), *found))
     order = in_short(recorded("common"), "methods", page.replace("claims", "common"))
     picture = f"![{caption()}]({pictures}/{PICTURE})\n"
-    return f"{totals()}\n\n{markdown(head, rows)}\n{picture}\n{order}"
+    return f"{totals(page)}\n\n{markdown(head, rows)}\n{picture}\n{order}"
 
 
-def totals() -> str:
-    """How many claims have which answer, and why the others are open, in one sentence."""
+def totals(page: str) -> str:
+    """How many claims have which answer, which are decided, and why the others are open."""
     every = [one for name in papers.names() for one in of_recorded(name)]
 
-    def answered(word: Word) -> str:
-        own = Counter(o.answer.removeprefix(word).lstrip(", ") for o in every if o.verdict == word)
-        how = ", ".join(f"{count} {scale}" for scale, count in own.items())
-        return f"{word} {own.total()}" + f" ({how})" * bool(how)
+    def decided(word: Word) -> str:
+        own = [one for one in every if one.verdict == word]
+        how = Counter(one.answer.removeprefix(word).lstrip(", ") for one in own)
+        texts = (f"{papers.load(o.paper).short} {o.claim.id.replace('-', ' ')}" for o in own)
+        links = map(partial(_link, page), own, texts)
+        counts = ", ".join(f"{count} {scale}" for scale, count in how.items())
+        return f"**{word} {len(own)}**" + f" ({counts}: {', '.join(links)})" * bool(own)
 
     left = [one for one in every if one.verdict == "open"]
     ran = [one for one in left if any(part.differences for part in one.parts)]
     mute = sum(bool(one.claim.untested) for one in left)
     late = [one for one in ran if any(part.rising or part.past for part in one.parts)]
-    beside = [part.outside for one in every for part in one.parts if part.outside is not None]
+    beside = [part for one in every for part in one.parts if part.outside is not None]
+    apart = [part.weakest for part in beside if part.outside]
+    less = sum(one.mean < (one.printed or 0) for one in apart)
     return (
-        f"**{len(every)} claims: {answered('holds')}, {answered('contradicted')}, open "
-        f"{len(left)}.** Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} "
-        f"have no run, {len(late)} have runs that are too short or of earlier settings, and for "
-        f"{len(ran) - len(late)} the runs are too few or show no clear difference on every task. "
-        f"The printed lead is outside our 95 % interval in {sum(beside)} of the {len(beside)} "
-        "comparisons with flat curves and a printed lead."
+        f"{len(every)} claims: {decided('holds')}, {decided('contradicted')}, **open {len(left)}**."
+        f" Of the open ones, {mute} cannot be tested, {len(left) - len(ran) - mute} have no run, "
+        f"{len(late)} have runs that are too short or of earlier settings, and for "
+        f"{len(ran) - len(late)} the runs are too few, or one task at least shows no clear "
+        f"difference. In {len(apart)} of {len(beside)} comparisons with flat curves and a printed "
+        f"lead, that lead is outside our 95 % interval: ours is smaller in {less}, larger in "
+        f"{len(apart) - less}."
     )
 
 

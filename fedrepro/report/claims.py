@@ -141,11 +141,10 @@ class Part:
         if not lead > one.margin:
             return seen
         if (seeds := one.seeds_for(lead)) is None:
-            seen += f"; no number of seeds can detect {words}"
-            return f"{seen}: the part of the test images remains"
-        if seeds <= self.seeds:
+            return f"{seen}; more seeds cannot detect {words}: the test images are too few"
+        if seeds <= len(one.gaps):
             return f"{seen}; these runs would likely have shown {words}"
-        more = hours((seeds - self.seeds) * self.hours)
+        more = hours((seeds - len(one.gaps)) * self.hours)
         return f"{seen}; {words} needs {seeds} seeds: another {more} of one core"
 
     def _lead(self, one: Difference) -> str:

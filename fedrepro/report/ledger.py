@@ -162,7 +162,9 @@ def whole_protocol() -> Html:
                 cells = beside(here, name)
                 words = cells[cells.verdict != "not run"].verdict.value_counts()
                 asked = [s.label for s in found.paper.arm_specs(name) if not s.alternative]
-                run = f"{len(ran.intersection(asked))} of {len(asked)}"
+                run = (
+                    f"{len(ran.intersection(asked))} of {len(asked)}" if asked else "readings only"
+                )
                 given = ", ".join(f"{count} {word}" for word, count in words.items())
                 rows.append((f"{found.paper.short}, {name}", dataset_name(dataset), run, given))
     said = f"{len(rows)} tables have runs at scale paper"

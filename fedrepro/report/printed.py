@@ -123,7 +123,9 @@ def shown(paper: Paper) -> Html:
     if len(always):
         tables = always.index.to_series().groupby(always, sort=False).agg(", ".join)
         listed = "; ".join(f"{names} ({columns})" for columns, names in tables.items())
-        html += f"<p>Every number fits, and every number near it: {listed}.</p>"
+        html += (
+            f"<p>The check says nothing here, because every nearby number fits, too: {listed}.</p>"
+        )
     wrong, what = averages(paper), f"Averages of {paper.short} that are not the mean of their row"
     more = ": none.</p>" if wrong.empty else f":</p>{whole(wrong, what, 2).html}"
     return Html(f"{html}<p>{what}{more}", label)

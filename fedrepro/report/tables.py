@@ -172,7 +172,8 @@ class Section:
     """Printed cells and our runs on one data set at one scale, which is empty if nothing was run.
 
     cells: lines of `verdicts.build_table` by (method, column); absent if neither side has a number.
-    Methods and columns are in the paper's order, then what it does not print; an average last.
+    Methods and columns are in the paper's order, then what it does not print; an average last, but
+    columns without runs after those with.
     standins: columns that are a stand-in, or an average that contains one. bare: no printed number
     belongs to these data. filed: the authors' files have some.
     """
@@ -182,9 +183,11 @@ class Section:
         table = papers.load(rows[0]["paper"]).table(self.table)
         held = dict.fromkeys(row["column"] for row in rows)
         names = [*table.columns, *held]
-        columns = sorted(held, key=lambda c: (c == "avg", names.index(c)))
-        printed = {row["column"] for row in rows if pd.notna(row["published"])}
         ran = {row["column"] for row in rows if row["seeds"]}
+        columns = sorted(
+            held, key=lambda c: (bool(ran) and c not in ran, c == "avg", names.index(c))
+        )
+        printed = {row["column"] for row in rows if pd.notna(row["published"])}
         # Other domains than the paper's: its own columns would be empty.
         foreign = bool(ran - printed - {"avg"})
         self.columns = [c for c in columns if c in ran or not foreign]
@@ -294,7 +297,8 @@ def _cell(cell: Mapping[str, Any] | None, caveats: Marks, links: Links) -> dict[
     unit, letters = str(cell["unit"]), ", ".join(sorted(caveats[c] for c in cell["caveats"]))
     valid, seeds = int(cell["valid"]), int(cell["seeds"])
     of = f"n={seeds}" if valid in (0, seeds) else f"n={valid} of {seeds}"
-    of = "(one run)" if seeds == 1 else f"({of})"
+    alone = "(counted)" if str(cell["verdict"]).startswith("counted") else "(one run)"
+    of = alone if seeds == 1 else f"({of})"
     ours = "none" if pd.isna(cell["ours"]) else spread(cell["ours"], cell["ours_std"], unit)
     ours = f"{ours} {of}" if seeds else "not run"
     ours += f'<sup class="mark">{letters}</sup>' * bool(letters)
@@ -319,6 +323,11 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     with only printed cells if there is none."""
     rows: list[dict[str, Any]] = frame.to_dict("records")
     unrun = {(r["method"], r["column"]): r | NOT_RUN for r in rows if pd.notna(r["published"])}
+    paper, table = papers.load(rows[0]["paper"]), rows[0]["table"]
+    if {"differences", "relative"} & {e.kind for e in paper.experiments if e.table == table}:
+        for row in rows:  # each row is of one data set
+            if row["seeds"]:
+                unrun.pop((row["method"], row["column"]), None)
     found = []
     for place in dict.fromkeys((row["dataset"], row["scale"]) for row in rows if row["seeds"]):
         own = [row for row in rows if (row["dataset"], row["scale"]) == place]

@@ -54,7 +54,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("claims")
 def test_a_main_claim_is_one_row_of_its_least_support():
     rows = claim_views.main_claims("here", "folder").splitlines()
-    assert re.match(r"\*\*\d+ claims: holds \d+.*, contradicted \d+.*, open \d+\.\*\* ", rows[0])
+    assert re.match(r"\d+ claims: \*\*holds \d+.*, \*\*contradicted \d+.*, \*\*open \d+", rows[0])
     assert rows[4:6] == [
         '| MPFT | one round is better than many of averaging | <a href="here#mpft-one-round">open'
         "</a> | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg; scale reduced, "

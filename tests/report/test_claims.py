@@ -95,7 +95,7 @@ def test_an_open_claim_says_what_would_settle_it():
     said = f"needs {needed} seeds: another {needed - 3:.0f} hours of one core"
     assert said in answer.parts[0].why and answer.parts[0].outside is False
     answer = _answer(cells, SOLO, images=lambda *_: 4.0)  # 2 points: 2.5 times that are too many
-    assert "no number of seeds can detect the printed one" in answer.parts[0].why
+    assert "more seeds cannot detect the printed one" in answer.parts[0].why
     narrow = _answer(_cells({"ADCOL": [60.0, 60.1, 60.2], "SOLO": [60.0] * 3}), SOLO).parts[0]
     assert narrow.outside and narrow.why.endswith("would likely have shown the printed one")
 
