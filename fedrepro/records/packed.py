@@ -18,7 +18,7 @@ import pandas as pd
 from safetensors.numpy import save
 
 from fedrepro.base import files
-from fedrepro.base.errors import FedReproError, one_line
+from fedrepro.base.errors import FedReproError, need, one_line
 from fedrepro.records.record import Array, Record, run_id, short_hash
 
 SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteenth larger
@@ -123,7 +123,11 @@ class PackedRecord(Record):
 
     @cached_property
     def features(self) -> dict[str, Array]:
-        raise FedReproError(
+        raise FedReproError(self._unpacked)
+
+    @property
+    def _unpacked(self) -> str:
+        return (
             f"the features of run {self.run_id} were not packed; train it again in another folder"
         )
 
@@ -134,8 +138,10 @@ class PackedRecord(Record):
 
     @property
     def points(self) -> pd.DataFrame:
-        """The stored points; none if no notebook drew the features."""
-        return self.pack.rows(self.run_id, "-points")
+        """The stored points. FedReproError: no notebook drew the features."""
+        found = self.pack.rows(self.run_id, "-points")
+        need(len(found), self._unpacked)
+        return found
 
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:

@@ -132,7 +132,7 @@ def _brief(paper: Paper, one: Answer) -> Iterator[str]:
         outside = ", outside our interval" * bool(part.outside)
         said += f" (printed {printed}{outside})" * bool(printed)
         if (rest := part.weakest.rest) is not None:
-            said += f"; without the stand-in {rest:+.1f}".replace("-", MINUS)
+            said += "; without the stand-in " + f"{rest:+.1f}".replace("-", MINUS)
         yield f"{badge(part.verdict)} " * bool(one.parts[1:]) + escape(said)
     if lacking := dict.fromkeys(part.place for part in one.parts if not part.differences):
         yield escape(f"not run: {', '.join(lacking)}")
