@@ -59,8 +59,8 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
     experiment: str
     dataset: str
     scale: Scale = "paper"
-    methods: tuple[str, ...] | None = None
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = (0,)
+    methods: tuple[str, ...] | None = Field(None, min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
     changes: dict[str, Any] = {}
     pflop: float | None = Field(None, gt=0)
     note: str = ""
@@ -121,7 +121,8 @@ def read(path: Path) -> list[Run]:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         flat = " ".join(str(error).split())
         raise FedReproError(f"{path} cannot be read ({flat}); correct it or --file") from None
-    need(isinstance(raw, list), f"{path} has no list; write one entry per line, `- {{paper: ...}}`")
+    listed = isinstance(raw, list) and raw
+    need(listed, f"{path} has no list; write one entry per line, `- {{paper: ...}}`")
     runs: dict[str, Run] = {}
     for number, given in enumerate(raw, start=1):
         try:

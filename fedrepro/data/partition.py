@@ -1,6 +1,7 @@
 """How training images become clients' images: the rules of ``AllocationSpec``, with a hash."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -216,11 +217,14 @@ def _apart(domains: list[_Domain], spec: AllocationSpec) -> list[ClientShare]:
     if spec.rule == "mixed":
         mixed = _spread(domains, [part for _, (part,) in parts], _MIX)
         return [ClientShare(name, name, train) for name, train in mixed.items()]
-    return [
+    shares = [
         ClientShare(name if len(chunks) == 1 else f"{name}-{i}", name, ((name, chunk),))
         for name, chunks in parts
         for i, chunk in enumerate(chunks, start=1)
     ]
+    for name, count in Counter(share.name for share in shares).items():
+        need(count == 1, f"two clients would have the name {name}; rename a domain")
+    return shares
 
 
 def _spread(domains: list[_Domain], parts: list[Indices], round: int) -> dict[str, Pieces]:

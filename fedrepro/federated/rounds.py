@@ -68,7 +68,7 @@ class Training:
         second = initial if method.personal_phases(protocol) else {}
         trained = initial if "trained" in (*self.evaluated, self.watched) else {}
         self.clients = [
-            Client(i, data, kept | head, {}, memory, second, trained)
+            Client(i, data, kept | head, {}, _copied(memory), second, trained)
             for i, (data, head) in enumerate(zip(self.federation.clients, heads, strict=True))
         ]
         self.log = Curve(protocol.early_stop)
@@ -214,7 +214,8 @@ class Training:
         return message
 
     def _job(self, client: Client, message: Message, number: int) -> Job:
-        memory: Message = {"memory": client.memory} if client.memory else {}
+        # A method may change what it gets in place; the stored one is for a round that is repeated.
+        memory: Message = {"memory": _copied(client.memory)} if client.memory else {}
         return Job(
             client=client.index,
             round=number,
@@ -369,3 +370,7 @@ def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
 
 def prefixed(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {prefix + name: value for name, value in values.items()}
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in tensors.items()}

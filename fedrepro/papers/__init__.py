@@ -143,14 +143,22 @@ class Question:
 
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
-        names and the experiment does not hold has a row of its own beside other methods'."""
+        names and the experiment does not hold has a row of its own beside other methods'. A setting
+        that is changed is not tuned."""
         only, specs = self.only or (), self.paper.arm_specs(experiment)
         held, labels = {spec.method for spec in specs}, {spec.label for spec in specs}
         compares = len(held) > 1 and self.paper.experiment(experiment).kind in COMPARES
         others = (method for method in only if compares and method in self._methods)
         also = [method for method in others if method not in held | labels]
+        tuning = self.paper.experiment(experiment).tuning
+        setting = f"{tuning.setting}." if tuning is not None else ""
+        given = any(setting.startswith(f"{key}.") for key in self.changes)
         return [
-            replace(arm, protocol=arm.protocol.changed(**self.changes))
+            replace(
+                arm,
+                protocol=arm.protocol.changed(**self.changes),
+                tuning=None if given else arm.tuning,
+            )
             for arm in self.paper.arms(experiment, self.dataset, self.scale, also)
             if not only or arm.label in only or arm.method in only
         ]

@@ -19,7 +19,7 @@ from safetensors.numpy import save
 
 from fedrepro.base import files
 from fedrepro.base.errors import FedReproError, need, one_line
-from fedrepro.records.record import Array, Record, run_id, short_hash
+from fedrepro.records.record import CHECKPOINT, Array, Record, run_id, short_hash
 
 SMALL = {"compression": "brotli", "compression_level": 11}  # zstd is a fifteenth larger
 INDEX, SHARED = "runs.jsonl.gz", "shared.jsonl.gz"
@@ -138,10 +138,8 @@ class PackedRecord(Record):
 
     @property
     def points(self) -> pd.DataFrame:
-        """The stored points. FedReproError: no notebook drew the features."""
-        found = self.pack.rows(self.run_id, "-points")
-        need(len(found), self._unpacked)
-        return found
+        """The stored points; none if no notebook drew the features."""
+        return self.pack.rows(self.run_id, "-points")
 
 
 def pack(root: Path, drawn: Collection[str] = ()) -> int:
@@ -152,6 +150,8 @@ def pack(root: Path, drawn: Collection[str] = ()) -> int:
     groups: dict[str, list[Record]] = {}
     for done in sorted(root.glob("*/done")):
         record = Record(done.parent)
+        own = run_id(record.config, record.data["hashes"])
+        need(own == record.run_id, f"{record.folder} is no folder of run {own}; move the copy away")
         known = before.runs.get(record.run_id)
         if known is None or set(record.probes) - known["measured"].keys():
             protocol = record.protocol
@@ -218,12 +218,14 @@ def light(record: Record) -> pd.DataFrame:
 
 
 def unpack(root: Path, out: Path) -> int:
-    """Write packed records as folders of runs, without features. Returns their number.
-    FedReproError: they are damaged; the folders would get checksums that hide it."""
+    """Write packed records as folders of runs, without features; a finished folder stays as it is.
+    Returns the number written. FedReproError: the records are damaged; the folders would get
+    checksums that hide it."""
     if wrong := check(root):
         raise FedReproError(f"{root}: {wrong[0]} ({len(wrong)} mistakes); restore the files")
     packed = Pack(root)
-    for run in packed.runs:
+    runs = [run for run in packed.runs if not (out / run / "done").exists()]
+    for run in runs:
         record = PackedRecord(root / run, packed)
         folder = files.make_folder(out / run, "name a writable folder with --out")
         for name in ("config", "environment", "data", *record.probes):
@@ -231,8 +233,8 @@ def unpack(root: Path, out: Path) -> int:
         record.curve.to_parquet(folder / "curve.parquet", index=False)
         if predictions := record.predictions:
             (folder / "predictions.safetensors").write_bytes(save(predictions))
-        files.list_sums(folder)
-    return len(packed.runs)
+        files.list_sums(folder, without=CHECKPOINT)
+    return len(runs)
 
 
 def check(root: Path) -> list[str]:

@@ -33,6 +33,7 @@ from fedrepro.records.fingerprint import fingerprint
 Array = np.ndarray[Any, Any]
 AGAIN = "delete its folder and run again"
 DIMENSIONS = 50  # of a record's features
+CHECKPOINT = "checkpoint.safetensors"  # of a run that is not finished
 PERPLEXITY = 30.0  # t-SNE's usual value; fewer points take a third of their number
 LEAST = 5  # points
 PACKAGES = "fedrepro", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "pandas", "pillow"

@@ -31,9 +31,16 @@ from fedrepro.federated import metrics
 from fedrepro.federated.metrics import Row
 from fedrepro.federated.rounds import Training
 from fedrepro.records.packed import Pack, PackedRecord
-from fedrepro.records.record import Record, RunSpec, compact, environment, pick_device, run_id
+from fedrepro.records.record import (
+    CHECKPOINT,
+    Record,
+    RunSpec,
+    compact,
+    environment,
+    pick_device,
+    run_id,
+)
 
-CHECKPOINT = "checkpoint.safetensors"
 DIVERGED = "diverged.json"  # in the folder of a diverged run: message, seed and round
 SHARE = 20  # saves may take this fraction (1/n) of the time
 

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedrepro import papers
@@ -40,21 +41,23 @@ MEANS = ("paper", "table", "dataset", "scale", "method", "seeds", "mean accuracy
 def over_seeds(folder: Path, notebooks: Sequence[Path]) -> list[tuple[str, ...]]:
     """Mean accuracies of some executed notebooks of a folder, under the head `MEANS`, with the 95 %
     interval over seeds (Student's t). Empty if no method has two."""
-    found: dict[tuple[str, ...], dict[int, float]] = defaultdict(dict)
+    found: dict[tuple[str, ...], dict[int, float | None]] = defaultdict(dict)
     for study, names in collect(folder, notebooks):
         scale = ", ".join([study.scale, *(f"{k}={v}" for k, v in study.changes.items())])
         methods = [e.id for e in study.paper.experiments if e.kind in COMPARES and e.id in names]
         for cell in (cell for name in methods for cell in study.cells(name)):
-            if cell["column"] == "avg" and cell["value"] is not None:
+            if cell["column"] == "avg":
                 key = (study.paper.name, cell["table"], study.dataset, scale, cell["method"])
                 found[key][study.seed] = cell["value"]
     if max(map(len, found.values()), default=0) < 2:
         return []
     lines = []
     for place, seeds in found.items():
-        low, high = (number(end, "percent") for end in metrics.interval(list(seeds.values())))
-        mean = number(sum(seeds.values()) / len(seeds), "percent")
-        lines.append((*place, str(len(seeds)), mean, f"{low} to {high}"))
+        values = [value for value in seeds.values() if value is not None]
+        lost = f", {len(seeds) - len(values)} diverged" * (len(values) < len(seeds))
+        mean, ends = number(fmean(values) if values else None, "percent"), metrics.interval(values)
+        low, high = (number(end, "percent") for end in ends)
+        lines.append((*place, f"{len(values)}{lost}", mean, f"{low} to {high}"))
     return lines
 
 

@@ -321,7 +321,7 @@ def traffic(found: Results, experiment: str, dataset: str) -> Shown:
 def embedding(found: Results, dataset: str, *by: Any) -> Any:
     """t-SNE of test representations, first seed: one picture by domain, one by class."""
     drawn = (
-        [run.record.points.assign(label=run.label) for run in study.results(name)]
+        [own.assign(label=r.label) for r in study.results(name) if len(own := r.record.points)]
         for study, names in found.where(dataset=dataset).studies
         for name in names
         if study.paper.experiment(name).kind == "features"
