@@ -351,8 +351,8 @@ def claims(
         typer.echo(main_claims("book/results/claims.ipynb", "book/_static"), nl=False)
         return
     answers = [answer for name in names for answer in of_recorded(name)]
-    rows = [answer.row() for answer in answers]
-    typer.echo(text.as_json(rows) if as_json else claim_lines(answers), nl=as_json)
+    shown = text.as_json([a.row() for a in answers]) if as_json else claim_lines(answers)
+    typer.echo(shown, nl=as_json)
 
 
 @app.command()

@@ -170,7 +170,7 @@ def test_a_wrong_list_is_one_line_before_anything_starts(tmp_path, change, compl
     assert result.exit_code == 2 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1 and complaint in result.stderr, result.stderr
     assert "list.yaml, entry 2" in result.stderr and not (tmp_path / "runs").exists()
-    (tmp_path / "list.yaml").write_text("")
+    (tmp_path / "list.yaml").write_text("[]")
     assert "has no list" in call(tmp_path).stderr
 
 

@@ -17,8 +17,19 @@ VERSION = 2  # raised if the arrays of the same pictures change; 2: pictures are
 FOLDER = "folder"  # the start of its names: a protocol may have folder and folder-frozen
 HOW = "a folder has domain/class/image"
 # Columns of tables beside the domains, and the server's network.
-TAKEN = {"avg", "bytes", "dataset", "high", "label", "low", "pooled", "round", "seed", "seeds"}
-TAKEN |= {"server"}
+TAKEN = {
+    "avg",
+    "bytes",
+    "dataset",
+    "high",
+    "label",
+    "low",
+    "pooled",
+    "round",
+    "seed",
+    "seeds",
+    "server",
+}
 
 
 @dataclass(frozen=True)

@@ -123,11 +123,7 @@ class PackedRecord(Record):
 
     @cached_property
     def features(self) -> dict[str, Array]:
-        raise FedReproError(self._unpacked)
-
-    @property
-    def _unpacked(self) -> str:
-        return (
+        raise FedReproError(
             f"the features of run {self.run_id} were not packed; train it again in another folder"
         )
 

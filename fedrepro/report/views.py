@@ -231,11 +231,11 @@ def _drawn(
     decides nothing is said above it where no table says so."""
     if not len(rows):
         return nothing()
-    said = undecided(found.where(dataset=dataset), experiment)
-    if said and not found.paper.experiment(experiment).table:
+    spec, here = found.paper.experiment(experiment), found.where(dataset=dataset)
+    if not spec.table and (said := undecided(here, experiment)):
         show([Html(said, "rows that decide nothing")])
-    picture, caption = draw(rows, **how), found.paper.experiment(experiment).caption
-    picture.caption = f"{found.paper.short}, {experiment}: {caption}; on {dataset}"
+    picture = draw(rows, **how)
+    picture.caption = f"{found.paper.short}, {experiment}: {spec.caption}; on {dataset}"
     return picture
 
 
