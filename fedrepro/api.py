@@ -110,7 +110,7 @@ def compare(
     Columns: each domain, their mean `avg`, the number of `seeds`, and `low` and `high`, the 95 %
     interval of `avg` (Student's t over seeds; NaN with one seed). The rest as in `run`."""
     methods = [methods] if isinstance(methods, str) else list(methods)
-    seeds = list(dict.fromkeys(seeds))
+    seeds = [seeds] if isinstance(seeds, int) else list(dict.fromkeys(seeds))
     protocol = study(paper, dataset, scale, changes=changes or {}, only=methods).protocol()
     shown, rows = progress or default_progress(own=True), {}
     shown.plan({f"{method} {seed}": protocol.rounds for method in methods for seed in seeds})

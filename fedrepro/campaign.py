@@ -60,9 +60,9 @@ class Entry(BaseModel, frozen=True, extra="forbid"):
     dataset: str
     scale: Scale = "paper"
     methods: tuple[str, ...] | None = Field(None, min_length=1)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, strict=True)], ...] = Field((0,), min_length=1)
     changes: dict[str, Any] = {}
-    pflop: float | None = Field(None, gt=0)
+    pflop: float | None = Field(None, gt=0, allow_inf_nan=False)
     note: str = ""
 
     @property

@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 
 from fedrepro import __version__, commands
 from fedrepro.base.errors import FedReproError, need, one_line, one_of
-from fedrepro.base.files import RECORDS, RUNS
+from fedrepro.base.files import RECORDS, RUNS, loaded
 from fedrepro.commands import Load, Root, Runs, Set, Track, changes_of
 from fedrepro.report import text
 
@@ -57,7 +57,10 @@ def _complain(error: Exception) -> int:
         command = context.command_path if context is not None else "fedrepro"
         _say(f"error: {error.format_message().rstrip('.')}; see `{command} --help`")
         return 2
-    _say(f"error: {type(error).__name__}: {one_line(error)}; --debug shows where")
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename) in loaded()]  # of a method's file
+    where = f" in {own[-1].name}, line {own[-1].lineno} of {own[-1].filename}" if own else ""
+    _say(f"error: {type(error).__name__}{where}: {one_line(error)}; --debug shows where")
     return 1
 
 
@@ -66,12 +69,15 @@ def _say(line: str) -> None:
 
 
 def _split(words: str | Sequence[str] | None, known: Collection[str] = ()) -> list[str] | None:
-    """Names separated by semicolons if there is one, else commas, which known names may contain."""
+    """Names separated by semicolons if there is one, else commas, which known names and a folder's
+    path may contain."""
     if words is None:
         return None
     found = []
     for word in [words] if isinstance(words, str) else words:
-        parts = [word] if word in known else word.split(";" if ";" in word else ",")
+        place = word.partition(":")[2]  # of a folder
+        whole = word in known or (place and Path(place).expanduser().is_dir())
+        parts = [word] if whole else word.split(";" if ";" in word else ",")
         found += [part.strip() for part in parts if part.strip()]
     need(found, f"no name in {words!r}; separate names with commas")
     return found
@@ -108,8 +114,11 @@ app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown
 OnlyPaper = Annotated[str | None, Option(help="Only this paper's.", parser=str.lower)]
 Json = Annotated[bool, Option("--json", help="Print one JSON list of objects.")]
 Datasets = Annotated[
-    str | None,
-    Option(help="By commas; default: the experiments' own. Or folder:PATH, your own images."),
+    list[str] | None,
+    Option(
+        help="By commas, or repeat the option; default: the experiments' own. Or folder:PATH, your "
+        "own images."
+    ),
 ]
 Scale = Annotated[
     str, Option(help="smoke (tests the code), reduced (minutes) or paper (needs a GPU).")
@@ -205,11 +214,11 @@ def run(
     Recorded runs in RUNS are read, interrupted runs continue, the rest is trained."""
     from fedrepro import papers
 
-    loaded = papers.load(paper)
-    how: dict[str, Any] = {"only": _split(methods, loaded.labels), "changes": changes_of(changes)}
+    asks = papers.load(paper)
+    how: dict[str, Any] = {"only": _split(methods, asks.labels), "changes": changes_of(changes)}
     how |= {"device": device, "engine": engine}
-    names = _split(dataset) or papers.default_datasets(loaded, experiment, scale)
-    asked = [papers.Question(loaded, name, scale, seed, **how) for name in names]
+    names = _split(dataset) or papers.default_datasets(asks, experiment, scale)
+    asked = [papers.Question(asks, name, scale, seed, **how) for name in names]
     todo = [(one.dataset, name) for one in asked for name in one.chosen(experiment)]
     where = f"{experiment} on {', '.join(names)}"
     need(todo, f"nothing to run for {where}; see `fedrepro experiments`")
@@ -342,6 +351,7 @@ def claims(
     """What the papers claim: holds, contradicted or open, and why."""
     from fedrepro import papers
 
+    need(not main or not (paper or as_json), "--main prints all; leave --paper and --json out")
     names = [papers.load(name).name for name in ([paper] if paper else papers.names())]
     from fedrepro.report.claim_views import main_claims  # torch comes with it
     from fedrepro.report.claims import of_recorded

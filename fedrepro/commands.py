@@ -92,7 +92,7 @@ Set = Annotated[
     Option(
         "--set",
         help="A setting of the protocol to replace, such as rounds=30 or optimizer.lr=0.03; repeat "
-        "it for others. Not at scale paper.",
+        "it for others. Not at scale paper; a table that compares its values is left out of `all`.",
     ),
 ]
 
@@ -193,7 +193,9 @@ def check(
     if wrong := packed.check(folder):
         typer.echo("\n".join(wrong))
         raise typer.Exit(1)
-    typer.echo(f"{len(packed.Pack(folder).runs)} packed runs in {folder} are complete")
+    count = len(packed.Pack(folder).runs)
+    need(count, f"no packed runs in {folder}; name another folder, or pack its runs first")
+    typer.echo(f"{count} packed runs in {folder} are complete")
 
 
 def campaign(

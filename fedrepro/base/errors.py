@@ -30,10 +30,11 @@ def need(condition: object, otherwise: str) -> None:
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """The known names nearest to a mistyped one; all of them if none is near."""
+    """The known names nearest to a mistyped one; if none is near, all of them or the first 24."""
     names = {one.lower(): one for one in known}
-    near = [names[key] for key in get_close_matches(name.lower(), names, n=3)]
-    return ", ".join(near or names.values())
+    near = [names[key] for key in get_close_matches(str(name).lower(), names, n=3)]
+    shown = near or list(names.values())[:24]
+    return ", ".join(shown) + f" and {len(names) - 24} more" * (len(shown) == 24 < len(names))
 
 
 def one_of(name: str, known: Iterable[str], what: str) -> str:

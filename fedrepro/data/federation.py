@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from fedrepro.base.errors import need
+from fedrepro.base.errors import need, one_of
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data.domains import DomainArrays, load_dataset
 from fedrepro.data.embeddings import embed_domain, embedder
@@ -169,6 +169,9 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
 def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split], Partition]:
     """A data set's domains, the split of each, and the clients' shares."""
     arrays = load_dataset(spec.dataset, spec.size, root)
+    for given in (spec.test_limit, spec.allocation.per_client):
+        for name in given if isinstance(given, dict) else ():
+            one_of(name, arrays, f"{spec.dataset} domain")
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None

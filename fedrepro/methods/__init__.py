@@ -20,7 +20,6 @@ ENTRY_POINTS = "fedrepro.methods"
 
 _registry: dict[str, type[Method]] = {}
 _discovered = False
-_loaded: set[str] = set()  # names of the files that `load` has read
 _adapter: Any = cache(TypeAdapter)
 
 
@@ -90,10 +89,9 @@ def load(file: Path | str) -> list[type[Method]]:
     need(file.suffix == ".py", f"{file} is not a Python file; name one that ends in .py")
     module, held = ModuleType(file.stem), sys.modules.get(file.stem)
     module.__file__ = str(file.absolute())
-    # Replacing Python's or a library's own module would break others.
-    known = file.stem in _loaded or getattr(held, "__file__", None) == module.__file__
-    need(held is None or known, f"{file} has the name of a Python module in use; rename the file")
-    _loaded.add(file.stem)
+    # Replacing another module, of Python or of the user, would break those who use it.
+    own = held is None or getattr(held, "__file__", None) == module.__file__
+    need(own, f"{file} has the name of a Python module in use; rename the file")
     sys.modules[file.stem] = module
     try:
         # Not by an import: it would use cached code for a file edited within the same second.

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node, tree_leaves
 
+from fedrepro.base.errors import need
 from fedrepro.base.protocol import OptimizerSpec, Protocol
 from fedrepro.base.rng import torch_stream
 from fedrepro.data.transforms import epoch_batches
@@ -96,6 +97,11 @@ class Server:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     log: dict[str, float] = field(default_factory=dict)
     _networks: dict[tuple[str, bool], Network] = field(default_factory=dict)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        lost = f"server.{name} would be lost on resume; keep tensors in server.tensors"
+        need(name in self.__dataclass_fields__, lost)
+        super().__setattr__(name, value)
 
     @property
     def dtype(self) -> torch.dtype:

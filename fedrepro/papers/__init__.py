@@ -113,9 +113,17 @@ class Question:
     def __post_init__(self) -> None:
         own = "scale paper is the paper's own protocol; change settings at reduced"
         need(not self.changes or self.scale != "paper", own)
+        named = isinstance(self.dataset, str)
+        need(named, f"data set {self.dataset!r}: give its name, or folder:PATH")
+        mapped = isinstance(self.changes, Mapping)
+        need(mapped, f'changes {self.changes!r}: give names and values, such as {{"rounds": 5}}')
         one_of(self.device, DEVICES, "device")
         resolve_engine(self.engine)
-        self.protocol()
+        asked, changed = self.paper.protocol(self.dataset, self.scale), self.protocol()
+        kept = (asked.scale, asked.data.dataset) == (changed.scale, changed.data.dataset)
+        need(
+            kept, "scale and data set are not changed as settings; choose them by their own options"
+        )
         self.dataset = folders.named(self.dataset)
         whole = hasattr(self.seed, "__index__") and not isinstance(self.seed, bool)
         need(whole and self.seed >= 0, f"seed {self.seed!r}: give 0 or a positive whole number")
@@ -135,33 +143,42 @@ class Question:
 
     def chosen(self, experiment: str) -> list[str]:
         """Ids behind an experiment's name; `all`: that run on this data set at this scale without
-        being named. Those of which `only` leaves no row are left out."""
+        being named, without those that compare values of a changed setting. Those of which `only`
+        leaves no row are left out."""
         ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
         if experiment == "all":
             ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
+            ids = [name for name in ids if not self._levelled(self._written(name))]
         return [n for n in ids if self.arms(n) or not self.paper.arm_specs(n)]
 
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
         names and the experiment does not hold has a row of its own beside other methods'. A setting
-        that is changed is not tuned."""
+        that is changed is not tuned. FedReproError: the experiment compares its values."""
+        asked, tuning = self._written(experiment), self.paper.experiment(experiment).tuning
+        names = f"{self.paper.short} {experiment} compares values of {', '.join(self.changes)}"
+        need(not self._levelled(asked), f"{names}; leave it unchanged, or name another experiment")
+        setting = f"{tuning.setting}." if tuning is not None else ""
+        given = any(setting.startswith(f"{key}.") for key in self.changes)
+        return [replace(a, tuning=None if given else a.tuning) for a in self._changed(asked)]
+
+    def _changed(self, arms: Sequence[Arm]) -> list[Arm]:
+        return [replace(arm, protocol=arm.protocol.changed(**self.changes)) for arm in arms]
+
+    def _levelled(self, arms: Sequence[Arm]) -> bool:
+        """Whether the changed settings make one run of several."""
+        before, after = {arm.what for arm in arms}, {arm.what for arm in self._changed(arms)}
+        return len(after) < len(before)
+
+    def _written(self, experiment: str) -> list[Arm]:
+        """The arms to run, with the paper's settings."""
         only, specs = self.only or (), self.paper.arm_specs(experiment)
         held, labels = {spec.method for spec in specs}, {spec.label for spec in specs}
         compares = len(held) > 1 and self.paper.experiment(experiment).kind in COMPARES
         others = (method for method in only if compares and method in self._methods)
         also = [method for method in others if method not in held | labels]
-        tuning = self.paper.experiment(experiment).tuning
-        setting = f"{tuning.setting}." if tuning is not None else ""
-        given = any(setting.startswith(f"{key}.") for key in self.changes)
-        return [
-            replace(
-                arm,
-                protocol=arm.protocol.changed(**self.changes),
-                tuning=None if given else arm.tuning,
-            )
-            for arm in self.paper.arms(experiment, self.dataset, self.scale, also)
-            if not only or arm.label in only or arm.method in only
-        ]
+        arms = self.paper.arms(experiment, self.dataset, self.scale, also)
+        return [arm for arm in arms if not only or arm.label in only or arm.method in only]
 
 
 def known_methods(asked: Sequence[str]) -> frozenset[str]:

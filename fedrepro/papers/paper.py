@@ -49,6 +49,11 @@ class Arm:
     tuning: Tuning | None = field(default=None, repr=False)
     seed: int | None = field(default=None, repr=False)
 
+    @property
+    def what(self) -> str:
+        """What is trained: equal for arms of several experiments that are one row."""
+        return f"{self.method} {self.fields} {self.protocol}"
+
     def trials(self) -> "Trials":
         """Each tried value and this arm with it: for all rounds, and for a trial's rounds."""
         if (tuning := self.tuning) is None:

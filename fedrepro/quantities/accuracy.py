@@ -56,7 +56,7 @@ def each_target(asked: Asked) -> Values:
             yield row, "avg", sum(found.values()) / len(found)
 
 
-@quantity("differences", per_arm=False)
+@quantity("differences", per_arm=False, of_one_set=True)
 def differences(asked: Asked) -> Values:
     """Printed rows that are one accuracy, or the difference of two. Rows of other data sets, and of
     domains that a replacing data set does not have, are left out."""
@@ -80,7 +80,7 @@ def differences(asked: Asked) -> Values:
             yield one.row, asked.table.columns[0], gains[place], more
 
 
-@quantity("relative", per_arm=False)
+@quantity("relative", per_arm=False, of_one_set=True)
 def relative(asked: Asked) -> Values:
     """How much the last arm's mean accuracy is above the first's, in percent of the first's."""
     if len(asked.results) < 2:

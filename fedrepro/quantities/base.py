@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from fedrepro import methods, papers
-from fedrepro.base.errors import Diverged, FedReproError, one_of
+from fedrepro.base.errors import Diverged, FedReproError, need, one_of
 from fedrepro.base.files import RUNS, modules_of
 from fedrepro.base.progress import Progress, Tracker
 from fedrepro.base.protocol import Protocol
@@ -111,14 +111,16 @@ Computes = Callable[[Asked], Values]
 @dataclass(frozen=True)
 class Quantity:
     """A printed quantity. values: computes its numbers. counted: they do not depend on chance.
-    given: they are input of the protocol. per_arm: no row mixes arms in one column. probe: measures
-    at the end of a training. figure: computes the arrays of a figure. whole: an accuracy if all
-    images are right (100 or 1); 0 for other numbers."""
+    given: they are input of the protocol. per_arm: no row mixes arms in one column. of_one_set:
+    each row is of one data set. probe: measures at the end of a training. figure: computes the
+    arrays of a figure. whole: an accuracy if all images are right (100 or 1); 0 for other numbers.
+    """
 
     values: Computes
     counted: bool = False
     given: bool = False
     per_arm: bool = True
+    of_one_set: bool = False
     probe: Probe | None = None
     figure: Callable[[Asked], Figure] | None = None
     whole: float = 0.0
@@ -269,14 +271,17 @@ class Study(Question):
             return Result(tuned, self.trained(tuned, probe), trials)
         finally:
             if self.progress is not None:
-                self.progress.row(_key(arm))
+                self.progress.row(arm.what)
 
     def announce(self, experiments: Sequence[str]) -> None:
-        """Send the rows to come to the progress display, without those sent already."""
+        """Send the rows to come to the progress display, without those sent already.
+        FedReproError: a row needs embeddings, and its clients have images."""
         rounds = {}
         for arm in (arm for name in experiments for arm in self.arms(name)):
+            fits = arm.protocol.data.encoder or not methods.get(arm.method).needs_embeddings
+            need(fits, f"{arm.label} works on embeddings; leave it out, or see `common frozen`")
             tried = [run for *_, run in (*arm.trials(), *arm.constants(""))]
-            rounds[_key(arm)] = sum(run.protocol.rounds for run in [arm, *tried])
+            rounds[arm.what] = sum(run.protocol.rounds for run in [arm, *tried])
         if self.progress is not None:
             self.progress.plan(rounds)
 
@@ -326,7 +331,7 @@ class Study(Question):
     def trial(self, method: str, **fields: Any) -> Result:
         """A run of any method under this study's protocol. Other fields are the paper's for it."""
         changed = ", ".join(f"{key}={value}" for key, value in fields.items())
-        label = method + f" ({changed})" * bool(changed)
+        label = methods.get(method).name + f" ({changed})" * bool(changed)
         base = self.paper.dataset(self.dataset).protocol
         own = {k: s.value for k, s in self.paper.settings_of(method, base).items()}
         arm = Arm(label, method, {**own, **fields}, self.protocol())
@@ -361,11 +366,6 @@ class Study(Question):
         own = list(filter(None, [self.paper.dataset(self.dataset).caveat]))
         rows = cells(self._asked(experiment, results), diverged)
         return [common | row | {"caveats": [*row["caveats"], *own]} for row in rows]
-
-
-def _key(arm: Arm) -> str:
-    """A key that is equal for arms of several experiments that are one row."""
-    return f"{arm.method} {arm.fields} {arm.protocol}"
 
 
 def study(

@@ -40,7 +40,9 @@ class Pack:
     def runs(self) -> dict[str, dict[str, Any]]:
         """The index by run id."""
         lines = (line for name in (PLAIN, INDEX) for line in files.read_lines(self.root / name))
-        return {line["run"]: line for line in lines}
+        found = {line.get("run", ""): line for line in lines}
+        need("" not in found, f"the index in {self.root} has a line without a run; restore it")
+        return found
 
     @cached_property
     def shared(self) -> dict[str, Any]:
@@ -119,7 +121,10 @@ class PackedRecord(Record):
 
     @cached_property
     def curve(self) -> pd.DataFrame:
-        return self.pack.rows(self.run_id)
+        found = self.pack.rows(self.run_id)
+        lost = f"{self.pack.root} has no curve of run {self.run_id}; restore its parquet files"
+        need(len(found), lost)
+        return found
 
     @cached_property
     def features(self) -> dict[str, Array]:

@@ -14,6 +14,7 @@ import pandas as pd
 from pandas.io.formats.style import Styler
 
 from fedrepro import papers
+from fedrepro.quantities.base import get
 from fedrepro.report.text import aligned
 from fedrepro.report.verdicts import order
 
@@ -324,8 +325,8 @@ def sections(frame: pd.DataFrame) -> list[Section]:
     rows: list[dict[str, Any]] = frame.to_dict("records")
     unrun = {(r["method"], r["column"]): r | NOT_RUN for r in rows if pd.notna(r["published"])}
     paper, table = papers.load(rows[0]["paper"]), rows[0]["table"]
-    if {"differences", "relative"} & {e.kind for e in paper.experiments if e.table == table}:
-        for row in rows:  # each row is of one data set
+    if any(get(e.kind).of_one_set for e in paper.experiments if e.table == table):
+        for row in rows:
             if row["seeds"]:
                 unrun.pop((row["method"], row["column"]), None)
     found = []
