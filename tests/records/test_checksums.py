@@ -5,14 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 
 from fedrepro.base.errors import FedReproError
 from fedrepro.data import domains
-from fedrepro.data.embeddings import Embeddings
-from fedrepro.data.readers import Decoded
 from fedrepro.records import Record
 from fedrepro.records import store as store_module
 from fedrepro.records.store import FileCheckpoint
@@ -103,21 +100,3 @@ def test_a_checkpoint_is_what_was_saved_or_refused(tmp_path, monkeypatch):
     checkpoint.path.write_bytes(other.path.read_bytes())
     with one_line(r"seed0.* is of another run, seed1; delete it"):
         checkpoint.load()
-
-
-DAMAGED = "warning: {} is damaged (its checksum does not fit); it is made again\n"
-
-
-def test_a_cache_of_images_or_embeddings(tmp_path, capsys):
-    images = np.arange(6 * 3 * 64, dtype=np.uint8).reshape(6, 3, 8, 8)
-    domain = Decoded(images, np.arange(6), np.zeros(6, dtype=np.int8))
-    values = np.random.default_rng(0).random((5, 4), dtype=np.float32)
-    embedded = Embeddings(np.arange(5), values)
-    for name, arrays in {"a": vars(domain), "e": vars(embedded)}.items():
-        path = tmp_path / f"{name}.safetensors"
-        domains.write_signed(path, arrays)
-        for how in damages(path):
-            assert domains.open_arrays(path) is None, how
-            assert capsys.readouterr().err == DAMAGED.format(path), how
-        found = domains.open_arrays(path)
-        assert all(np.array_equal(found[key], array) for key, array in arrays.items())
