@@ -186,9 +186,6 @@ def test_printed_columns():
 
 MISTAKES = [
     (lambda: ADCOL.protocol("pacs"), "choose from digits5, digits5-standin, office10"),
-    (lambda: ADCOL.protocol("digits5", "full"), "choose from smoke, reduced, paper"),
-    (lambda: ADCOL.arms("table-1", "office10"), "not run on 'office10'; choose from digits5"),
-    (lambda: ADCOL.arms("table-99"), "no experiment of ADCOL 'table-99'"),
     (lambda: ADCOL.table("figure-5"), "no printed table"),
 ]
 
