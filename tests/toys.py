@@ -122,8 +122,6 @@ class Interrupt(Exception):
 
 
 class StopAfterTwo(FileCheckpoint):
-    """Saves every round and breaks off after the second."""
-
     def due(self):
         return True
 
