@@ -87,6 +87,10 @@ def start(
     return Training(method, protocol(**changes), given or federation(sizes), seed, engine=engine)
 
 
+def stream(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def numbers(curve: pd.DataFrame) -> pd.DataFrame:
     """A curve without its timings, the one thing that may differ between equal runs."""
     return curve[curve.measure != "seconds"].reset_index(drop=True)
@@ -118,8 +122,6 @@ class Interrupt(Exception):
 
 
 class StopAfterTwo(FileCheckpoint):
-    """Saves every round and breaks off after the second."""
-
     def due(self):
         return True
 

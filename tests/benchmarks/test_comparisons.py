@@ -20,7 +20,6 @@ cross, rounds, gpu = map(script, ("cross_device", "rounds", "gpu"))
 
 @pytest.fixture
 def tiny(tmp_path):
-    """20 users of 12 images, 5 a round, 2 steps each."""
     asked = {"users": 20, "cohort": 5, "images": 12, "size": 8, "batch": 6, "rounds": 2}
     work = cross.Work(str(tmp_path), threads=1, **asked)
     cross.made_images(work)

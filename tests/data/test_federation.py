@@ -14,7 +14,7 @@ from fedrepro.data import domains, federation
 from fedrepro.data.domains import DomainArrays
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.partition import make_partition
-from fedrepro.data.splits import Split, parts
+from fedrepro.data.splits import Split
 from tests.data.made import one_line, put
 
 SIZE = 4
@@ -217,13 +217,6 @@ def test_digits_are_numbered_as_in_the_release(packed, tmp_path):
 # MPFT: tests on whole domains, mixed test sets, test sets cut in parts, in closed form.
 
 SHARES = {"test_share": 0.3, "validation": 0.2, "split_seed": 1}
-
-
-def test_parts_are_of_one_size_and_the_last_ends_with_its_class():
-    """Of 7 images in 3 parts: 3, 3 and the last 3, so that two are there twice; of 4: 2, 2, 2."""
-    labels = np.array([0] * 7 + [1] * 4)
-    found = [part.tolist() for part in parts(np.arange(11), labels, 3)]
-    assert found == [[0, 1, 2, 7, 8], [3, 4, 5, 9, 10], [4, 5, 6, 9, 10]]
 
 
 def test_whole_domains_are_tests_and_some_of_one():

@@ -10,14 +10,11 @@ from fedrepro.base._torchvision import load_torchvision
 from fedrepro.base.protocol import DataSpec
 from fedrepro.data import transforms
 from fedrepro.data.transforms import Augmentation, augment, erase, rectangles, rotate, shift
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.toys import stream
 
 
 def images(n: int = 6, size: int = 28) -> torch.Tensor:
-    return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=seeded())
+    return torch.randint(0, 256, (n, 3, size, size), dtype=torch.uint8, generator=stream())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -80,7 +77,7 @@ def box(image: torch.Tensor) -> tuple[int, int, int, int]:
 def test_erased_rectangles_are_distributed_as_torchvisions():
     n = 3_000
     white = torch.full((n, 3, 32, 32), 255, dtype=torch.uint8)
-    ours = [box(one) for one in augment(white, Augmentation(erase=1.0), seeded(1))]
+    ours = [box(one) for one in augment(white, Augmentation(erase=1.0), stream(1))]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         erasing = load_torchvision().transforms.RandomErasing()
@@ -88,7 +85,7 @@ def test_erased_rectangles_are_distributed_as_torchvisions():
         theirs = [erasing.get_params(white[0], *settings)[:4] for _ in range(n)]
     for one, other in zip(np.array(ours).T, np.array(theirs).T, strict=True):
         assert ks_2samp(one, other).pvalue > 0.001
-    rate = rectangles(20_000, 0.25, seeded())[0][:, 0, 0].lt(2).float().mean()
+    rate = rectangles(20_000, 0.25, stream())[0][:, 0, 0].lt(2).float().mean()
     assert abs(float(rate) - 0.25) < 0.012  # four standard errors
 
 
@@ -112,7 +109,7 @@ ALL = Augmentation(crop=4, flip=True, rotate=30.0, erase=0.5)
 @pytest.mark.parametrize("how", [ALL, Augmentation(flip=True, rotate=30.0), NONE])
 def test_the_order_is_crop_flip_rotate_erase_and_what_is_off_draws_nothing(how):
     """Runs recorded before crop and erase came must train on the very same images."""
-    x, generator, again = images(40, 16), seeded(), seeded()
+    x, generator, again = images(40, 16), stream(), stream()
     by = torch.randint(-4, 5, (40, 2), generator=generator) if how.crop else torch.zeros(40, 2)
     step = shift(x, by.long())
     if how.flip:

@@ -19,7 +19,6 @@ from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
 from fedrepro.methods.losses import cross_entropy
 from tests import toys
-from tests.data.made import one_line
 
 # Batches of 8 cut these into full ones, rests of 5, and a 9 whose last sample joins the one before.
 SIZES = (21, 13, 9, 13, 16)
@@ -146,8 +145,6 @@ def test_auto_is_the_plain_loop():
     names = {"auto": LoopEngine, "loop": LoopEngine, "reference": LoopEngine}
     names |= {"stacked": StackedEngine, "fused": StackedEngine}
     assert {name: engines.ENGINES[engines.resolve(name)] for name in names} == names
-    with one_line("choose from auto, loop, stacked, reference, fused"):
-        engines.resolve("warp")
 
 
 def several(**settings):
@@ -181,7 +178,6 @@ def test_clients_under_way_end_after_their_batch():
 
 
 def test_a_step_is_torchs_own():
-    """One client, one batch a round: AdamW on the clipped gradient, its state kept for round 2."""
     spec = {"kind": "adamw", "lr": 0.01, "clip": 0.1, "warmup": 4, "kept": True}
     run = start("SOLO", "reference", sizes=(8,), optimizer=spec, local_epochs=1, rounds=2)
     module, client = run.engine.module, run.clients[0]

@@ -12,10 +12,7 @@ from fedrepro.extras import dp
 from fedrepro.extras.dp import clipped, noise
 from tests import toys
 from tests.methods.test_methods import record_messages
-
-
-def stream(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.toys import stream
 
 
 @pytest.mark.parametrize(("kind", "deviation"), [("laplace", math.sqrt(2)), ("gaussian", 1.0)])

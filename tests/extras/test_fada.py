@@ -208,7 +208,6 @@ def test_messages():
 
 
 def state_after(policy, turned=None):
-    """Of a run in which all labels of one client are others."""
     federation = toys.federation()
     clients = list(federation.clients)
     if turned is not None:

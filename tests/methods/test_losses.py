@@ -20,12 +20,9 @@ from fedrepro.methods.prototypes import (
     finch_prototypes,
     mix_other_class,
 )
+from tests.toys import stream
 
 CLASSES, SIZE = 4, 6
-
-
-def stream(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def draw(*shape, seed=0):

@@ -40,7 +40,6 @@ def record_messages(run):
 
 
 def only(run, job, method=None):
-    """The result of a single job."""
     return dict(run.engine.train(method or run.method, [job]))[0]
 
 

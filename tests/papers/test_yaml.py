@@ -89,5 +89,3 @@ def test_missing_files_and_names_are_one_line(tmp_path):
         (tmp_path / "adcol.yaml").write_text(text)
         with pytest.raises(FedReproError, match="not readable YAML"):
             read_paper(tmp_path / "adcol.yaml")
-    with pytest.raises(FedReproError, match="choose from fedapc, fedpall"):
-        papers.load("fedavg")

@@ -51,12 +51,10 @@ class Case:
 
     @property
     def built(self) -> Method:
-        """The method as the case reads it."""
         return methods.create(self.trained, **self.reading["fields"])
 
 
 def cases() -> list[Case]:
-    """All cases of all files."""
     found = []
     for path in sorted(FOLDER.glob("*.json")):
         file = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +130,6 @@ def loaded(module: nn.Module, values: Mapping[str, Any]) -> Any:
 
 
 def bare(architecture: Mapping[str, Any]) -> FLModel:
-    """The network of an architecture, without values."""
     parts = (architecture.get(part, []) for part in ("encoder", "projection", "predictor"))
     built = [nn.Sequential(*(LAYERS[kind](*sizes) for kind, *sizes in part)) for part in parts]
     size = next(layer.in_features for layer in built[2] if isinstance(layer, nn.Linear))
@@ -149,7 +146,6 @@ def adapter(values: Mapping[str, Any]) -> FLModel:
 
 
 def judge(values: Mapping[str, Any]) -> nn.Module:
-    """A discriminator with these values."""
     layers = [v for name, v in values.items() if "linear" in name and "weight" in name]
     inputs, *widths = len(layers[0][0]), *map(len, layers)
     made = discriminator(inputs, widths[-1], widths[:-1], batch_norm="bn1.weight" in values)

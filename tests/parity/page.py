@@ -52,7 +52,6 @@ def every_case() -> Html:
 
 
 def reason(case: Any) -> str:
-    """Why a case differs, as HTML."""
     return escape(case.differs[0].upper() + case.differs[1:]) + "."
 
 

@@ -39,13 +39,11 @@ def study_of(name: str, changed: str, place, only, seed=0, dataset="minidigits",
 
 
 def tuned(seed: int, place, rates=RATES) -> Study:
-    """FedAvg and SOLO with some rates."""
     tuning = RATED.model_copy(update={"values": {"smoke": rates}})
     return study_of("common", "methods", place, ["FedAvg", "SOLO"], seed, tuning=tuning)
 
 
 def weights(place, tuning: Tuning) -> Study:
-    """ADCOL's Table 4 under another tuning."""
     return study_of("adcol", "table-4", place, ["SOLO", "ADCOL"], 0, "office10", tuning=tuning)
 
 

@@ -1,5 +1,7 @@
-"""Claims against cells made by hand, where scipy's own tests give the same numbers."""
+"""Claims against cells made by hand, where scipy's own tests give the same numbers; their views."""
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,8 +13,9 @@ from scipy import stats
 from fedrepro import papers
 from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.base import get
-from fedrepro.report import comparison
-from fedrepro.report.claims import Answer, answers
+from fedrepro.report import claim_views, comparison, views
+from fedrepro.report.claims import Answer, Part, answers, of_recorded
+from fedrepro.report.comparison import Difference
 from fedrepro.report.results import recorded
 
 ADCOL = papers.load("adcol")
@@ -100,30 +103,23 @@ def test_an_open_claim_says_what_would_settle_it():
     assert narrow.outside and narrow.why.endswith("would likely have shown the printed one")
 
 
-def test_holm_protects_a_claim_of_many_comparisons():
-    """One reverse p of 0.03 beside six near a half contradicts nothing; one of 0.003 does."""
+@pytest.mark.parametrize(
+    ("p", "rising", "word"),
+    [
+        *((0.03, False, "open"), (0.003, False, "contradicted")),
+        *((0.02, False, "open"), (0.02, True, "contradicted")),
+    ],
+)
+def test_holm_protects_a_claim_of_many_comparisons_that_can_answer(p, rising, word):
+    """One reverse p beside six near a half, which may be of rows that still rise."""
     theirs = {name: 50 + NOISE for name in OTHERS}
-    for p, word in ((0.03, "open"), (0.003, "contradicted")):
-        freedom = 2 * len(OTHERS) / (1 + (len(OTHERS) - 1) / 4)
-        gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - p, freedom)
-        cells = _cells({**theirs, "SOLO": theirs["SOLO"] + gap, "ADCOL": 50 + NOISE[::-1]})
-        answer = _answer(cells, _than())
-        assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(p)
-        assert answer.verdict == word
-
-
-def test_differences_that_cannot_answer_are_not_in_holms_family():
-    """A reverse p of 0.02 contradicts, also beside six of rows that still rise."""
-    theirs = {name: 50 + NOISE for name in OTHERS}
-    gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - 0.02, 14 / (1 + 6 / 4))
+    gap = 2.0 / np.sqrt(3) * stats.t.ppf(1 - p, 14 / (1 + 6 / 4))
     values = {**theirs, "SOLO": theirs["SOLO"] + gap, "ADCOL": 50 + NOISE[::-1]}
-    cells = _cells(values, scale="reduced")
     tests = [SOLO, _than(*(name for name in OTHERS if name != "SOLO"))]
-    for rising, word in ((True, "contradicted"), (False, "open")):
-        gains = {("table-4", "office10", "reduced", "FedAvg"): 5.0 * rising}
-        answer = _answer(cells, *tests, gains=gains)
-        assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(0.02)
-        assert answer.verdict == word
+    gains = {("table-4", "office10", "reduced", "FedAvg"): 5.0 * rising}
+    answer = _answer(_cells(values, scale="reduced"), *tests, gains=gains)
+    assert min(d.reverse for d in answer.parts[0].differences) == pytest.approx(p)
+    assert answer.verdict == word
 
 
 def test_one_seed_or_no_run_is_open_and_says_so():
@@ -227,3 +223,67 @@ def test_hours_are_the_work_of_all_rows_seeds_and_trials(monkeypatch):
     assert 'table-4 --methods "SOLO;ADCOL"' in comparison.needed(ADCOL, SOLO, "", [], {})
     runs = 3 * 7 + 2 * 5  # two rows are tuned over five values
     assert f"--scale paper (about {runs * 4 / 2:.0f} hours of one core at 2 PFLOP per hour)" in said
+
+
+PAPER = papers.load("mpft")
+ROUND = next(claim for claim in PAPER.claims if claim.id == "one-round")
+COST = next(claim for claim in PAPER.claims if claim.id == "cost")
+
+
+def test_a_claim_leads_to_its_tables_and_runs():
+    claim = next(one for one in of_recorded("fedapc") if one.claim.id == "best-mean")
+    found, links = recorded("fedapc"), re.findall(r'href="([^"]+)"', claim_views.links(claim))
+    for experiment in ("table-1-digits", "table-1-office10"):
+        (place,) = views.anchors(found, experiment)
+        assert f"fedapc_results.html#{place}" in links
+        assert f'<span id="{place}">' in views.table(found, experiment).html
+    assert sum(link.startswith("../../run.html#run-") for link in links) == 4
+    row = claim_views.shown("fedapc").html.partition('"fedapc-best-mean"')[2].partition("<details")
+    assert row[0].count(", reduced: ") == 2  # one line for Digits, one for Office
+
+
+def part(dataset: str, lead: float, error: float = 0.01, claim: Claim = ROUND) -> Part:
+    test = next(test for test in claim.tests if "subset" not in test.experiment)
+    freedom = 4.0 if error else math.inf
+    gaps = pd.Series([lead] * 3)
+    whole = float(claim is ROUND)  # an accuracy from 0 to 1
+    least = Difference(lead, error, freedom, "FedAvg", "x", whole, gaps, 0.0, None, exact=not error)
+    return Part(test, dataset, "reduced", (least,))
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two main claims: one on two data sets, one that is counted."""
+    office = part("office10", -0.02)
+    office.larger = part("office10", -0.01)
+    found = [
+        Answer("mpft", ROUND, (part("pacs", 0.05), office)),
+        Answer("mpft", COST, (part("pacs", 126, 0, COST),)),
+    ]
+    monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, one) for one in found])
+
+
+@pytest.mark.usefixtures("claims")
+def test_a_main_claim_is_one_row_of_its_least_support():
+    rows = claim_views.main_claims("here", "folder").splitlines()
+    assert re.match(r"\d+ claims: \*\*holds \d+.*, \*\*contradicted \d+.*, \*\*open \d+", rows[0])
+    assert rows[4:6] == [
+        '| MPFT | one round is better than many of averaging | <a href="here#mpft-one-round">open'
+        "</a> | reduced | Office-Caltech-10 |  | −2.0 [−4.8, +0.8] over FedAvg; scale reduced, "
+        "3 seeds: −1.0 over FedAvg |",
+        f'| MPFT | {COST.main} | <a href="here#mpft-cost">open</a> | reduced, counted '
+        "| PACS |  | 126.0 MB less than FedAvg |",
+    ]
+    assert rows[-3].startswith("![Main claims") and rows[-3].endswith("(folder/main-claims.png)")
+
+
+@pytest.mark.usefixtures("claims")
+def test_the_picture_has_every_lead_that_has_an_interval(monkeypatch):
+    drawn = claim_views.drawn()
+    names = [tick.get_text() for tick in drawn.axes[0].get_yticklabels()]
+    assert names == ["PACS", "Office-Caltech-10"]
+    said = "above 0 in 1, below 0 in 0, not told from 0 in 1; in 0 the curves still rise"
+    assert said in drawn.caption and len(drawn.png()) > 5000
+    monkeypatch.setattr(claim_views, "main", lambda: [(PAPER, Answer("mpft", ROUND))])
+    assert ", 0 rows" in claim_views.drawn().caption
+    assert "| not run |" in claim_views.main_claims("here", "folder")

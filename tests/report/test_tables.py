@@ -1,14 +1,17 @@
-"""Tables hold the numbers and words they were given, marked up for every reader."""
+"""Tables and the ledger hold the numbers and words they were given, marked up for every reader."""
 
 import re
 from html import unescape
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from fedrepro import papers
-from fedrepro.report import ledger, tables, views
-from fedrepro.report.ledger import protocol_table
+from fedrepro.base.protocol import sides
+from fedrepro.papers.schema import Setting
+from fedrepro.report import tables, views
+from fedrepro.report.ledger import HEAD, each_rule, ledger, own_training, protocol_table
 from fedrepro.report.results import Results, recorded
 from fedrepro.report.tables import number
 from fedrepro.report.verdicts import BESIDE_STANDIN, build_table
@@ -171,7 +174,7 @@ CURVES = {"FedAvg": (90.0, 50.0), "FedBN": (60.0, 60.0), "ADCOL": (99.0, 99.0)}
 def each(scale: str, **values: float | None) -> str:
     cells = {(method, "avg"): value for method, value in values.items()}
     made = Made("adcol", "office10", scale, 0, {"table-4": cells}, curves=CURVES)
-    return ledger.each_rule(Results([(made, ["table-4"])]), "table-4")
+    return each_rule(Results([(made, ["table-4"])]), "table-4")
 
 
 def test_ranks_and_who_is_first_are_computed_under_each_rule():
@@ -197,3 +200,70 @@ def test_the_papers_rule_gives_the_tables_own_numbers():
         for method in ("FedAvg", "FedProto", found.paper.arm_specs(name)[3].label):
             ours = row_of(above, method)[2]
             assert ours.startswith(row_of(under, method)[2 * place - 1] + " (n=")
+
+
+WORDS = "paper, Sec. 5.1, not stated; FedPall code: 9; inferred: it fits; project decision"
+
+
+def listed(found: Results) -> dict[str, list[str]]:
+    head, *rest = rows_of(ledger(found).html)
+    assert head == list(HEAD)
+    return {row[0]: row[1:] for row in rest}
+
+
+def test_a_source_stands_on_the_side_of_its_status():
+    said = {"text": "Sec. 5.1: 8:2", "code": "FedBN code: 80/20", "settled": ""}
+    found = sides("code", said["code"], text=said["text"])
+    assert found == {"source": "Sec. 5.1: 8:2; FedBN code: 80/20", **said}
+    assert sides("stated", "Sec. 5.1", code="128")["text"] == "Sec. 5.1"
+    assert sides("inferred", "it fits", text="T", code="C")["source"] == "T; it fits; C"
+
+
+@pytest.mark.parametrize(
+    ("fields", "row"),
+    [
+        ({"status": "stated"}, None),
+        ({"status": "stated", "code": "64"}, [WORDS, "64", "9", "stated"]),
+        ({"status": "code", "text": "T"}, ["T", WORDS, "9", "code"]),
+        ({"status": "decided", "text": "T"}, ["T", "–", "9", f"{WORDS} (decided)"]),
+        ({"status": "inferred"}, ["–", "–", "9", f"{WORDS} (inferred)"]),
+    ],
+)
+def test_fields_decide_and_no_words_of_a_source(fields, row, monkeypatch):
+    found = recorded("fedpall").where(dataset="office10")
+    made = Setting(value=9, source=WORDS, **fields)
+    base = {**found.paper.protocols["office10"], "batch_size": made}
+    paper = found.paper.model_copy(update={"protocols": {"office10": base}})
+    monkeypatch.setattr(Results, "paper", property(lambda self: paper))
+    assert listed(found).get("batch_size") == row
+
+
+def test_text_code_and_runs_stand_side_by_side():
+    found = listed(recorded("fedpall"))
+    assert found["FedPall.mu (digits5-standin)"] == [
+        "paper, Sec. 5.1: 0.7, the two weights exchanged", "FedPall code", "0.3 (or 0.7)", "code",
+    ]  # fmt: skip
+    assert found["data: svhn"][2].startswith("SVHN: first 10,000 official test images only")
+    assert found["scale reduced"][2] == papers.load("fedpall").scales["reduced"].reason
+
+
+@pytest.mark.parametrize("name", papers.names())
+def test_no_setting_that_the_text_leaves_open_is_missing(name):
+    found = recorded(name)
+    shown = {setting.partition(" (")[0] for setting in listed(found)}
+    settings, left_open = set[str](), set[str]()
+    for dataset in {study.dataset for study, _ in found.studies}:
+        sources = found.paper.sources(dataset)
+        sources = sources[sources.setting != "data.dataset"]
+        code = sources.source.str.contains("code|authors|PFLlib|FL-bench|MarsFL")
+        settings |= set(sources.setting)
+        left_open |= set(sources.setting[code | (sources.status != "stated")])
+    assert left_open <= shown and settings - left_open and not (settings - left_open) & shown
+
+
+def test_rows_that_train_in_another_way_are_listed():
+    listed = own_training("fedapc", "office10").loc["table-1-office10"]
+    assert listed.rounds.tolist() == ["100", "150", "240"]
+    assert set(listed["local epochs"]) == {"10"}
+    assert listed.rows.tolist() == ["FedAvg, MOON", "FedProto", "FedAPC"]
+    assert own_training("i2pfl", "office10").empty
