@@ -92,7 +92,7 @@ Set = Annotated[
     Option(
         "--set",
         help="A setting of the protocol to replace, such as rounds=30 or optimizer.lr=0.03; repeat "
-        "it for others. Not at scale paper; a table that compares its values is left out of `all`.",
+        "it for others. Not at scale paper; refused where a table compares its values.",
     ),
 ]
 

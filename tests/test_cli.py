@@ -41,6 +41,9 @@ WRONG = (
         ("--scale huge", "smoke, reduced, paper"), ("--device tpu", "cpu"),
         ("--set rounds", "name=value"), ("--set rounds=many", "rounds = 'many'"),
         ("--set data.colour=red", "no such name"), ("--rounds 3", "run --help`"),
+        ("--set scale=paper", "own options"), ("--set data.dataset=mnist", "own options"),
+        ("figure-7 --set local_epochs=2", "compares values of local_epochs"),
+        ("--dataset minidigits --dataset office9", "office10"),
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),
         ("figure-2c --methods FedBN", "nothing to run"), ("--methods FedAvgg", "FedAvg"),
     )),
@@ -52,6 +55,7 @@ WRONG = (
         ("--on sun", "local, dask"), ("", "clone the repository and install"),
     )),
     ("methods FedAvgg", "FedAvg"), ("claims --paper adcool", "adcol"),
+    ("claims --main --json", "leave --paper and --json out"),
     ("experiments --paper adcool", "adcol"), ("verdicts --paper adcool", "adcol"),
     ("verdicts --notebooks /no/folder", "--notebooks"), ("data status imagenet", "minidigits"),
     ("records check --runs /no/folder", "--runs"), ("book", "clone the repository and install"),
@@ -128,11 +132,14 @@ def test_claims_answer_what_the_records_say():
     assert "fedapc best-mean: " in call("claims", "--paper", "fedapc").stdout
 
 
-def test_lists_of_seeds_and_of_names_that_may_hold_commas():
+def test_lists_of_seeds_and_of_names_that_may_hold_commas(tmp_path):
     assert cli._seeds("0-2,5,1") == [0, 1, 2, 5]
     row = "I2PFL, earlier constants"
     assert cli._split([row, "FedAvg,FedProx"], {row}) == [row, "FedAvg", "FedProx"]
     assert cli._split([f"{row};FedAvg"]) == [row, "FedAvg"]
+    (tmp_path / "a,b").mkdir()
+    folder = f"folder:{tmp_path}/a,b"
+    assert cli._split([folder, "pacs,office10"]) == [folder, "pacs", "office10"]
 
 
 def test_data_status_and_prepare(tmp_path):

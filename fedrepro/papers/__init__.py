@@ -143,12 +143,10 @@ class Question:
 
     def chosen(self, experiment: str) -> list[str]:
         """Ids behind an experiment's name; `all`: that run on this data set at this scale without
-        being named, without those that compare values of a changed setting. Those of which `only`
-        leaves no row are left out."""
+        being named. Those of which `only` leaves no row are left out."""
         ids, kind = [e.id for e in self.paper.named(experiment, self.scale)], folders.kind
         if experiment == "all":
             ids = [name for name in ids if kind(self.dataset) in self.paper.datasets_for(name)]
-            ids = [name for name in ids if not self._levelled(self._written(name))]
         return [n for n in ids if self.arms(n) or not self.paper.arm_specs(n)]
 
     def arms(self, experiment: str) -> list[Arm]:
@@ -156,19 +154,13 @@ class Question:
         names and the experiment does not hold has a row of its own beside other methods'. A setting
         that is changed is not tuned. FedReproError: the experiment compares its values."""
         asked, tuning = self._written(experiment), self.paper.experiment(experiment).tuning
+        found = [replace(a, protocol=a.protocol.changed(**self.changes)) for a in asked]
+        kept = len({arm.what for arm in found}) == len({arm.what for arm in asked})
         names = f"{self.paper.short} {experiment} compares values of {', '.join(self.changes)}"
-        need(not self._levelled(asked), f"{names}; leave it unchanged, or name another experiment")
+        need(kept, f"{names}; leave it unchanged, or name another experiment")
         setting = f"{tuning.setting}." if tuning is not None else ""
         given = any(setting.startswith(f"{key}.") for key in self.changes)
-        return [replace(a, tuning=None if given else a.tuning) for a in self._changed(asked)]
-
-    def _changed(self, arms: Sequence[Arm]) -> list[Arm]:
-        return [replace(arm, protocol=arm.protocol.changed(**self.changes)) for arm in arms]
-
-    def _levelled(self, arms: Sequence[Arm]) -> bool:
-        """Whether the changed settings make one run of several."""
-        before, after = {arm.what for arm in arms}, {arm.what for arm in self._changed(arms)}
-        return len(after) < len(before)
+        return [replace(arm, tuning=None) for arm in found] if given else found
 
     def _written(self, experiment: str) -> list[Arm]:
         """The arms to run, with the paper's settings."""

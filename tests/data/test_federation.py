@@ -64,6 +64,12 @@ def identity(samples: federation.Samples) -> list[tuple[int, int]]:
     return [(p[0], p[1]) for p in pixels]
 
 
+def test_a_misspelt_domain_is_one_line():
+    for wish in ({"test_limit": {"gray": 5}}, {"allocation": {"per_client": {"gray": 5}}}):
+        with one_line("choose from grey"):
+            build(**wish)
+
+
 def test_one_client_per_domain_with_its_own_images_and_test_set():
     fed = build()
     assert [c.name for c in fed.clients] == list(MADE) == list(fed.domains) == list(fed.tests)

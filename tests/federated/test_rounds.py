@@ -13,6 +13,7 @@ from fedrepro.base.protocol import EarlyStop
 from fedrepro.federated import metrics
 from fedrepro.federated.clients import participants, turns_of
 from fedrepro.federated.metrics import Curve
+from fedrepro.methods.base import Method
 from fedrepro.methods.ditto import Ditto
 from fedrepro.methods.server import under
 from fedrepro.records.store import FileCheckpoint
@@ -41,7 +42,7 @@ def of_tests(curve, measure="accuracy", number=3):
 def test_an_interrupt_in_a_round_keeps_the_last_whole_round(place, tmp_path, monkeypatch):
     """Ctrl-C while clients train, while testing, after the discriminator's training, at the end."""
     expected, run = start("ADCOL").run(Silent()), start("ADCOL")
-    owner, moment = getattr(run, place.split(".")[0]), place.split(".")[1]
+    owner, moment = type(getattr(run, place.split(".")[0])), place.split(".")[1]
     original = getattr(owner, moment)
 
     def interrupted(*args, **kwargs):
@@ -50,8 +51,8 @@ def test_an_interrupt_in_a_round_keeps_the_last_whole_round(place, tmp_path, mon
             raise KeyboardInterrupt
         return result
 
-    monkeypatch.setattr(owner, moment, interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(owner, moment, interrupted)
         run.run(Silent(), FileCheckpoint(tmp_path))
     curve = start("ADCOL").run(Silent(), FileCheckpoint(tmp_path))
     pd.testing.assert_frame_equal(numbers(curve), numbers(expected), check_exact=True)
@@ -88,6 +89,22 @@ def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():
     domain = one.domain.iloc[0]
     of_first = two[(two.domain == domain) & (two.measure == "accuracy")]
     assert one[one.measure == "accuracy"].value.tolist() == of_first.value.tolist()
+
+
+def test_a_method_may_change_its_clients_memory_in_place():
+    class Counts(Method):
+        name = reference = "Counts"
+
+        def first_memory(self, server):
+            return {"rounds": torch.zeros(())}
+
+        def remember(self, client):
+            client.received["memory"]["rounds"] += 1
+            return client.received["memory"]
+
+    run = start(method=Counts(), sizes=(12, 12))
+    run.run(Silent())
+    assert [int(client.memory["rounds"]) for client in run.clients] == [run.round] * 2
 
 
 def test_several_clients_of_a_domain_count_as_their_mean():

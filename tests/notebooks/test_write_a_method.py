@@ -154,3 +154,21 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path):
         (tmp_path / "bad.py").write_text(text)
         with pytest.raises(FedReproError, match=said):
             methods.load(tmp_path / "bad.py")
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(LOUD.replace("FedLoud", folder))
+    both = ("--load", "one/mine.py", "--load", "two/mine.py")
+    assert "rename the file" in command(tmp_path, "methods", *both).stderr
+
+
+def test_a_fault_in_a_method_names_its_function_and_line(tmp_path):
+    """Also a server's attribute, which a resumed run would lack."""
+    start = "import fedrepro\nclass Mine(fedrepro.Method):\n    name = reference = 'Mine'\n"
+    for text, said in (
+        ("    def upload(self, client): return {}['x']", "KeyError in upload, line 4 of"),
+        ("    def init_server(self, server): server.seen = 1", "keep tensors in server.tensors"),
+    ):
+        (tmp_path / "mine.py").write_text(start + text)
+        words = ["--load", "mine.py", "--methods", "Mine", "--runs", "runs"]
+        failed = command(tmp_path, "run", "adcol", "table-1", *words)
+        assert failed.returncode and said in failed.stderr.splitlines()[-1], failed.stderr

@@ -113,6 +113,8 @@ def test_every_damage_is_named(tmp_path):
         _ = Store(tmp_path).find(name).curve
     curve.unlink()
     assert check(tmp_path) == ["toy-smoke.parquet is missing", f"{name} has no curve"]
+    with pytest.raises(FedReproError, match="has no curve of run"):
+        _ = Store(tmp_path).find(name).curve
     curve.write_bytes(content)
     text = gzip.decompress(shared.read_bytes()).replace(b'"rounds": 2', b'"rounds": 3')
     shared.write_bytes(gzip.compress(text))
