@@ -31,6 +31,11 @@ ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 10.0  # seconds in which an interrupted kernel saves its last round
 INTERRUPTED = "interrupted"
+# An interrupt is no error to print, neither for a kernel nor for its sockets.
+SILENT = [
+    "--log-level=CRITICAL",
+    '--IPKernelApp.logging_config={"loggers": {"tornado": {"level": "CRITICAL"}}}',
+]
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,7 @@ def papermill_complaint(
             dict(given),
             kernel_name="python3",
             progress_bar=False,
-            extra_arguments=["--log-level=CRITICAL"],  # an interrupt is no error to print
+            extra_arguments=SILENT,
             resources={"metadata": {"path": str(cwd or Path.cwd())}},  # the kernel's
         )
     except DeadKernelError:
