@@ -159,7 +159,7 @@ class Record:
     def read(self, name: str) -> bytes:
         """The bytes of a file of the record; FedReproError if it has none, or it was changed."""
         path = self.folder / name
-        need(name in self._listed, f"{self.folder} has no {name}; {AGAIN}")
+        need(name in self._listed, f"{self.folder} has no {name}; it has {', '.join(self._listed)}")
         content, why = path.read_bytes(), "it was changed: its checksum differs"
         same = self._listed[name] == hashlib.sha256(content).hexdigest()
         need(same, f"{path} cannot be read ({why}); {AGAIN}")
