@@ -163,14 +163,16 @@ class Question:
         return [replace(arm, tuning=None) for arm in found] if given else found
 
     def _written(self, experiment: str) -> list[Arm]:
-        """The arms to run, with the paper's settings."""
+        """The arms to run, with the paper's settings. A name that is a row's label and a method's
+        stands for the row."""
         only, specs = self.only or (), self.paper.arm_specs(experiment)
         held, labels = {spec.method for spec in specs}, {spec.label for spec in specs}
         compares = len(held) > 1 and self.paper.experiment(experiment).kind in COMPARES
         others = (method for method in only if compares and method in self._methods)
         also = [method for method in others if method not in held | labels]
+        every = set(only) - labels  # of these methods
         arms = self.paper.arms(experiment, self.dataset, self.scale, also)
-        return [arm for arm in arms if not only or arm.label in only or arm.method in only]
+        return [arm for arm in arms if not only or arm.label in only or arm.method in every]
 
 
 def known_methods(asked: Sequence[str]) -> frozenset[str]:
