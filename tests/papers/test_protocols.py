@@ -9,7 +9,7 @@ import pytest
 from fedrepro import methods, papers
 from fedrepro.base.errors import FedReproError
 from fedrepro.base.protocol import Scale
-from fedrepro.papers import Arm, Paper, known_methods, written
+from fedrepro.papers import Arm, Paper, Question, known_methods, written
 from fedrepro.quantities.base import get
 
 SCALES = get_args(Scale)
@@ -169,6 +169,15 @@ def test_blocked_experiments_are_no_part_of_all_and_run_where_named():
     assert papers.default_datasets(ADCOL, "table-5", "paper") == ["domainnet"]
     with pytest.raises(FedReproError, match="is blocked: a drawing of the method"):
         papers.default_datasets(ADCOL, "figure-1", "smoke")
+
+
+def test_a_name_stands_for_its_row_or_else_for_all_rows_of_the_method():
+    for paper, experiment, dataset, name, rows in (
+        ("i2pfl", "table-3-office10", "office10", "I2PFL", ["I2PFL"]),
+        ("adcol", "figure-7", "digits5", "FedBN", [f"FedBN, E={n}" for n in (1, 2, 5, 10, 20)]),
+    ):
+        asked = Question(papers.load(paper), dataset, "reduced", only=[name])
+        assert [arm.label for arm in asked.arms(experiment)] == rows
 
 
 def test_a_domain_is_printed_under_each_tables_own_name():
