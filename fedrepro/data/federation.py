@@ -169,9 +169,8 @@ def build_federation(spec: DataSpec, root: Path | None = None) -> Federation:
 def divided(spec: DataSpec, root: Root = None) -> tuple[Arrays, dict[str, Split], Partition]:
     """A data set's domains, the split of each, and the clients' shares."""
     arrays = load_dataset(spec.dataset, spec.size, root)
-    for given in (spec.test_limit, spec.allocation.per_client):
-        for name in given if isinstance(given, dict) else ():
-            one_of(name, arrays, f"{spec.dataset} domain")
+    for name in spec.test_limit if isinstance(spec.test_limit, dict) else ():
+        one_of(name, arrays, f"{spec.dataset} domain")
     splits = {name: _split(spec, a) for name, a in arrays.items()}
     labels = {name: a.labels for name, a in arrays.items()}
     shared = originals(arrays, root) if spec.allocation.disjoint else None
