@@ -42,7 +42,7 @@ WRONG = (
         ("--set rounds", "name=value"), ("--set rounds=many", "rounds = 'many'"),
         ("--set data.colour=red", "no such name"), ("--rounds 3", "run --help`"),
         ("--set scale=paper", "own options"), ("--set data.dataset=mnist", "own options"),
-        ("figure-7 --set local_epochs=2", "compares values of local_epochs"),
+        ("figure-7 --set local_epochs=2", "with local_epochs changed, rows of"),
         ("--dataset minidigits --dataset office9", "office10"),
         ("--scale paper --dataset office10 --set rounds=3", "reduced"), ("--methods ,", "commas"),
         ("figure-2c --methods FedBN", "nothing to run"), ("--methods FedAvgg", "FedAvg"),

@@ -1,7 +1,8 @@
 """Small made federations: enough to train on, small enough to train in milliseconds."""
 
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,7 @@ import torch
 from fedrepro import methods
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import Protocol, parse_protocol
+from fedrepro.data import domains
 from fedrepro.data.federation import ClientData, Federation, Samples
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import Method
@@ -154,3 +156,19 @@ def records(folder: Path) -> list[Record]:
     names = [done.parent.name for done in sorted(folder.glob("*/done"))]
     names += [run for run in Pack(folder).runs if run not in names]
     return [record for record in map(store.find, names) if record is not None]
+
+
+def damages(path: Path) -> Iterator[str]:
+    """The file empty, cut, or with one bit flipped anywhere; whole again in the end."""
+    whole = path.read_bytes()
+    draws = random.Random(path.name)
+    broken = {"empty": b"", "cut": whole[:-5]}
+    for place in [0, len(whole) - 1, *(draws.randrange(len(whole)) for _ in range(20))]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << draws.randrange(8)
+        broken[f"byte {place}"] = bytes(flipped)
+    for how, content in {**broken, "whole": whole}.items():
+        path.write_bytes(content)
+        domains._is_whole.cache_clear()  # two writes may fall on one tick of the file's clock
+        if how != "whole":
+            yield how

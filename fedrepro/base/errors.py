@@ -5,6 +5,8 @@ from difflib import get_close_matches
 
 from pydantic import ValidationError
 
+MOST = 24  # names in an error's line
+
 
 class FedReproError(Exception):
     """A mistake the user can correct, in one line: what is wrong, then what to do."""
@@ -30,11 +32,12 @@ def need(condition: object, otherwise: str) -> None:
 
 
 def choices(name: str, known: Iterable[str]) -> str:
-    """The known names nearest to a mistyped one; if none is near, all of them or the first 24."""
+    """The known names nearest to a mistyped one; if none is near, all of them or the first ones."""
     names = {one.lower(): one for one in known}
     near = [names[key] for key in get_close_matches(str(name).lower(), names, n=3)]
-    shown = near or list(names.values())[:24]
-    return ", ".join(shown) + f" and {len(names) - 24} more" * (len(shown) == 24 < len(names))
+    every = list(names.values())
+    rest = [f"{len(every) - MOST} more"] if len(every) > MOST else []
+    return ", ".join(near or every[:MOST] + rest)
 
 
 def one_of(name: str, known: Iterable[str], what: str) -> str:

@@ -152,12 +152,13 @@ class Question:
     def arms(self, experiment: str) -> list[Arm]:
         """The arms to run: the experiment's, without those left out by `only`. A method that `only`
         names and the experiment does not hold has a row of its own beside other methods'. A setting
-        that is changed is not tuned. FedReproError: the experiment compares its values."""
+        that is changed is not tuned. FedReproError: rows that differ only in it."""
         asked, tuning = self._written(experiment), self.paper.experiment(experiment).tuning
         found = [replace(a, protocol=a.protocol.changed(**self.changes)) for a in asked]
         kept = len({arm.what for arm in found}) == len({arm.what for arm in asked})
-        names = f"{self.paper.short} {experiment} compares values of {', '.join(self.changes)}"
-        need(kept, f"{names}; leave it unchanged, or name another experiment")
+        alike = f"rows of {self.paper.short} {experiment} would be one run"
+        changed = f"with {', '.join(self.changes)} changed, {alike}"
+        need(kept, f"{changed}; leave it unchanged, or name another experiment")
         setting = f"{tuning.setting}." if tuning is not None else ""
         given = any(setting.startswith(f"{key}.") for key in self.changes)
         return [replace(arm, tuning=None) for arm in found] if given else found

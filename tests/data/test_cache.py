@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from fedrepro.data import load_domain, prepare, status
 from tests.data.made import one_line
-from tests.records.test_store import damages
+from tests.toys import damages
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from fedrepro.base.errors import FedReproError
 from fedrepro.base.files import CHECKOUT
 from fedrepro.base.progress import Silent
 from fedrepro.base.protocol import DataSpec, Protocol
-from fedrepro.data import domains
 from fedrepro.data.federation import build_federation
 from fedrepro.federated import metrics
 from fedrepro.records import Record, RunSpec
@@ -35,7 +33,7 @@ from fedrepro.records.store import FileCheckpoint
 from tests import toys
 from tests.data.made import one_line
 from tests.records.conftest import obtain, spec
-from tests.toys import numbers
+from tests.toys import damages, numbers
 
 pytestmark = pytest.mark.usefixtures("toy_data")
 
@@ -247,25 +245,6 @@ def test_recorded_runs_have_their_ids(file):
             if run_id(spec.config(), RECORDED.facts(run, "data")["hashes"]) != run:
                 moved.append(run)
     assert moved == []
-
-
-TRIES = 20
-
-
-def damages(path: Path) -> Iterator[str]:
-    """The file empty, cut, or with one bit flipped anywhere; whole again in the end."""
-    whole = path.read_bytes()
-    draws = random.Random(path.name)
-    broken = {"empty": b"", "cut": whole[:-5]}
-    for place in [0, len(whole) - 1, *(draws.randrange(len(whole)) for _ in range(TRIES))]:
-        flipped = bytearray(whole)
-        flipped[place] ^= 1 << draws.randrange(8)
-        broken[f"byte {place}"] = bytes(flipped)
-    for how, content in {**broken, "whole": whole}.items():
-        path.write_bytes(content)
-        domains._is_whole.cache_clear()  # two writes may fall on one tick of the file's clock
-        if how != "whole":
-            yield how
 
 
 def must_fail(path: Path, read: Callable[[], object]) -> None:
