@@ -62,10 +62,13 @@
 
   const download = (name, type, text) =>
     make("a", { href: `data:${type},${encodeURIComponent(text)}`, download: name }, name);
+  const rules = "last: after the last round; last5: the mean of the last five; validation: the round of " +
+    "the lowest validation loss; best-test: the round of the highest mean test accuracy.";
+  const megabytes = (run) => (run.traffic / 1e6).toFixed(2);
   const one = (id, run) => {
-    const rules = Object.keys(run.scores);
-    const domains = Object.keys(run.scores[rules[0]]);
-    const rows = domains.map((d) => [d, ...rules.map((r) => run.scores[r][d].toFixed(2))]);
+    const scores = Object.keys(run.scores);
+    const domains = Object.keys(run.scores[scores[0]]);
+    const rows = domains.map((d) => [d, ...scores.map((r) => run.scores[r][d].toFixed(2))]);
     const whole = { run: id, ...run, protocol: found.protocols[run.protocol], data: found.data[run.data] };
     const csv = ["round,accuracy", ...run.curve.map((pair) => pair.join(","))].join("\n") + "\n";
     const { dataset, scale } = { ...whole.protocol.data, ...whole.protocol };
@@ -79,11 +82,13 @@
       make("h1", {}, `Run ${id}`),
       make("p", {}, `${run.method.name} on ${dataset}, scale ${scale}, seed ${run.seed}.`),
       make("h2", {}, "Test accuracy (%)"),
-      table("Test accuracy in percent by domain", ["domain", ...rules], rows),
+      table("Test accuracy in percent by domain", ["domain", ...scores], rows),
+      make("p", {}, `Columns: ${rules}`),
       drawn(run.curve),
       make("p", {}, "Mean over domains by round: ", download(`${id}.csv`, "text/csv", csv),
         "; the whole record: ",
         download(`${id}.json`, "application/json", JSON.stringify(whole, null, 1)), "."),
+      make("p", {}, `Traffic of one client, sent and received in all rounds: ${megabytes(run)} MB.`),
       make("h2", {}, "Repeat it"), make("p", {}, said),
       ...(commands.length ? [table("Commands", ["where", "command", "same settings today"], commands)] : []),
       make("h2", {}, "Configuration"),
@@ -94,13 +99,13 @@
   const several = (ids) => [
     make("h1", {}, "Runs behind one number"),
     make("p", {}, "Each leads to its configuration, curve, data, environment and command."),
-    table("Runs", ["run", "seed", "method", ...Object.keys(found.runs[ids[0]].scores)],
+    table("Runs", ["run", "seed", "method", ...Object.keys(found.runs[ids[0]].scores), "MB"],
       ids.map((id) => {
-        const { seed, method, scores } = found.runs[id];
-        const means = Object.values(scores).map((score) => score.avg.toFixed(2));
-        return [make("a", { href: `#run-${id}` }, id), `${seed}`, method.name, ...means];
+        const run = found.runs[id];
+        const means = Object.values(run.scores).map((score) => score.avg.toFixed(2));
+        return [make("a", { href: `#run-${id}` }, id), `${run.seed}`, run.method.name, ...means, megabytes(run)];
       })),
-    make("p", {}, "Means over domains in percent, under each score rule.")];
+    make("p", {}, `Means over domains in percent, under each score rule; MB: one client’s traffic. ${rules}`)];
 
   const show = async () => {
     const asked = location.hash.match(/^#run-([0-9a-f-]+)$/)?.[1].split("-");

@@ -22,7 +22,7 @@ from fedrepro.federated import metrics
 from fedrepro.federated.clients import Checkpoint, Client, RunningAverage, give_head, participants
 from fedrepro.federated.metrics import LAST, Curve, Row, Test, framed, logged
 from fedrepro.methods.base import Method, Phase, TrainedClient, Upload
-from fedrepro.methods.server import Message, Server, count_bytes, flat, under
+from fedrepro.methods.server import Message, Server, count_bytes, flat, must_be_tensors, under
 from fedrepro.models import build_model
 
 
@@ -64,7 +64,7 @@ class Training:
         everywhere = protocol.tested_on == "everywhere" and self.evaluated[0] != "global"
         self.crossed = self.evaluated[0] if everywhere else None  # tested on every domain
         kept = {n: v for n, v in initial.items() if not method.overwrites(self.layout[n])}
-        memory = method.first_memory(self.server)
+        memory = returned(method.first_memory, self.server)
         second = initial if method.personal_phases(protocol) else {}
         trained = initial if "trained" in (*self.evaluated, self.watched) else {}
         self.clients = [
@@ -134,6 +134,7 @@ class Training:
 
         counts = [len(client.data.train) for client in chosen]
         weights = method.weights(self.protocol, counts)
+        need(len(weights) == len(counts), f"{method.name}.weights must return one per client")
         average = RunningAverage(self.layout, method.bn_policy == "first")
         uploads: dict[int, Upload] = {}
         for i, trained in self._train(jobs):
@@ -208,7 +209,7 @@ class Training:
     # Messages.
 
     def _download(self, client: Client) -> Message:
-        message = returned(self.method.download, self.server, client.index)
+        message = returned(self.method.download, self.server, client.index, nested=True)
         if self.broadcast:
             message["model"] = {n: self.server.model[n] for n in self.broadcast}
         return message
@@ -238,14 +239,17 @@ class Training:
         return TrainedClient(client.index, self.server.classes, *own, features)
 
     def _upload(self, client: Client, trained: Trained, view: TrainedClient) -> Upload:
-        message = returned(self.method.upload, view)
+        message = returned(self.method.upload, view, nested=True)
         if self.travelling:
             message.setdefault("model", {n: trained.state[n] for n in self.travelling})
         return Upload(client.index, len(client.data.train), message)
 
     def _keep(self, client: Client, trained: Trained, view: TrainedClient) -> None:
         """Store what a client keeps after training."""
-        client.memory = returned(self.method.remember, view) if client.memory else {}
+        memory = returned(self.method.remember, view) if client.memory else {}
+        lost = ", ".join(client.memory.keys() - memory)
+        need(not lost, f"{self.method.name}.remember must also return {lost}, as first_memory does")
+        client.memory = memory
         client.kept = {n: trained.state[n] for n in client.kept}
         client.optimizer = trained.optimizer
         client.trained = {n: trained.state[n] for n in client.trained}
@@ -359,12 +363,13 @@ class Training:
         self.log.rows += [tuple(row) for row in facts["rows"]]
 
 
-def returned(hook: Callable[..., Any], *given: Any) -> dict[str, Any]:
-    """What a method's function returns by name. FedReproError: it is no dict."""
+def returned(hook: Callable[..., Any], *given: Any, nested: bool = False) -> dict[str, Any]:
+    """The tensors that a method's function returns by name. FedReproError: it returns others."""
     found = hook(*given)
     name = getattr(hook, "__qualname__", "a function of the method")
     kind = type(found).__name__
     need(isinstance(found, Mapping), f"{name} must return a dict, not {kind}; correct it")
+    must_be_tensors(found, name, nested)
     return dict(found)
 
 

@@ -53,6 +53,14 @@ register_pytree_node(
 )
 
 
+def must_be_tensors(named: Mapping[str, Any], where: str, nested: bool = False) -> None:
+    """FedReproError: a value is no tensor or, if they may be nested, holds something else."""
+    for name, value in named.items():
+        for one in tree_leaves(value) if nested else [value]:
+            kind = type(one).__name__
+            need(isinstance(one, Tensor), f"{where}: {name} must be a tensor, not {kind}")
+
+
 def payload_bytes(payload: Any) -> int:
     """Bytes of the tensors of one payload."""
     return sum(value.nbytes for value in tree_leaves(payload))
@@ -186,6 +194,7 @@ class Server:
 
     def state(self) -> dict[str, Tensor]:
         """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
+        must_be_tensors(self.tensors, "server.tensors")
         changed = {f"modules/{name}": module.state_dict() for name, module in self.modules.items()}
         copies = {n: v.clone() for n, v in flat({"tensors": self.tensors, **changed}).items()}
         return flat({"model": self.model}) | copies

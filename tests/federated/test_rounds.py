@@ -74,10 +74,15 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
     broken = lambda server, _: next(iter(server.model.values())).fill_(np.nan)  # noqa: E731
     says = {"server_step": (broken, "of the server in round 1 is not finite")}
     says |= {"upload": (lambda _: None, "must return a dict, not NoneType")}
+    says |= {"download": (lambda *_: {"own": 3}, "own must be a tensor, not int")}
+    says |= {"weights": (lambda *_: [1.0], "weights must return one per client")}
     for hook, (wrong, said) in says.items():
         object.__setattr__((training := start(engine=engine)).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
             training.one_round()
+    training.server.tensors["mean"] = [torch.zeros(1)]
+    with pytest.raises(FedReproError, match="mean must be a tensor, not list"):
+        training.state()
 
 
 def test_seeds_matter_and_neither_global_generators_nor_other_clients_do():
@@ -105,6 +110,9 @@ def test_a_method_may_change_its_clients_memory_in_place():
     run = start(method=Counts(), sizes=(12, 12))
     run.run(Silent())
     assert [int(client.memory["rounds"]) for client in run.clients] == [run.round] * 2
+    object.__setattr__(run.method, "remember", lambda _: {})
+    with pytest.raises(FedReproError, match="remember must also return rounds"):
+        run.one_round()
 
 
 def test_several_clients_of_a_domain_count_as_their_mean():

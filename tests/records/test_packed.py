@@ -6,6 +6,7 @@ import runpy
 import shutil
 from pathlib import Path
 
+import nbformat
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
@@ -149,6 +150,10 @@ def test_publishing_loses_only_what_no_notebook_uses_any_more_and_joins_no_damag
     used, waiting = (run(book, seed).run_id for seed in (0, 1))
     pack(book)
     use(book, used)
+    cell = nbformat.v4.new_markdown_cell("# One\n\ntwo", metadata={"papermill": {"duration": 1}})
+    kept = book / "notebooks" / "one.ipynb"
+    kept.parent.mkdir()
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), kept)
     shutil.copytree(book, runs)
     use(runs, new := run(runs, 2).run_id)
     (path,) = runs.glob("*smoke.parquet")
@@ -159,3 +164,5 @@ def test_publishing_loses_only_what_no_notebook_uses_any_more_and_joins_no_damag
     path.write_bytes(whole)
     assert publish(runs, book).startswith("2 runs published, 1 left out that no notebook uses any")
     assert set(Pack(book).runs) == {waiting, new} and check(book) == []
+    (cell,) = nbformat.read(kept, as_version=4).cells
+    assert cell.source == "# One\n\ntwo" and not cell.metadata, "only times are left out"

@@ -66,6 +66,9 @@ def test_every_packed_run_is_there_with_what_its_record_says(few, shown):
         assert found["scores"]["last"] == pytest.approx(last, abs=0.00501)
         assert found["curve"][-1][1] == pytest.approx(last["avg"], abs=0.00501)
         assert len(found["curve"]) == len(metrics.accuracies(curve))
+        sent = curve.value[curve.measure == "bytes"].sum()
+        clients = len(packed.facts(run, "data")["clients"])
+        assert found["traffic"] == pytest.approx(sent / clients, abs=0.5)
 
 
 def test_a_run_has_the_command_that_repeats_it_or_is_said_to_be_of_the_past(shown):
