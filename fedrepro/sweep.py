@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed, wait
@@ -31,6 +32,7 @@ ROOM = 4 << 30  # bytes of free memory per notebook; ADCOL with digit CNNs needs
 PLACES = ("data_root", "runs_dir")  # parameters that name folders of this machine
 GRACE = 10.0  # seconds in which an interrupted kernel saves its last round
 INTERRUPTED = "interrupted"
+_ending = threading.Event()  # the notebooks of this process are being stopped
 # An interrupt is no error to print, neither for a kernel nor for its sockets.
 SILENT = [
     "--log-level=CRITICAL",
@@ -147,6 +149,7 @@ def sweep(
     for folder in (jobs[0].output.parent, jobs[0].running.parent):
         make_folder(folder, "name a writable folder with --runs")
     with ThreadPoolExecutor(workers) if on == "local" else _dask(workers, scheduler) as executor:
+        _ending.clear()
         futures = {executor.submit(run, job): job for job in jobs}
         with stopping(futures):
             for future in as_completed(futures):
@@ -163,6 +166,7 @@ def stopping(notebooks: Collection[Future[Any]]) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        _ending.set()
         for notebook in notebooks:
             notebook.cancel()
         # Between two cells a kernel ignores the first.
@@ -235,8 +239,10 @@ def execute(job: Job, carried: Mapping[str, str], resume: bool, threads: int) ->
         with FileLock(job.running.with_suffix(".lock"), timeout=0):
             job.running.unlink(missing_ok=True)
             reason = papermill_complaint(job.source, job.running, job.parameters)
+            if reason and _ending.is_set():  # however its kernel took the signals
+                reason = INTERRUPTED
             if reason == INTERRUPTED:  # then there is nothing to look at
-                job.running.unlink()
+                job.running.unlink(missing_ok=True)
             elif not reason and not finished(job.running):
                 reason = "it ended before its last cell, where the results are glued"
             outcome = _keep(job, reason)

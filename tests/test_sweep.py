@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -159,6 +160,24 @@ def test_a_sweep_cut_short_leaves_nothing_half_and_goes_on(number, tmp_path, not
     if number == signal.SIGKILL:
         result = run("--seeds", "0,1", "--resume")
         assert [line.split()[3] for line in result.stdout.splitlines()[1:]] == ["kept", "done"]
+
+
+def test_a_kernel_that_dies_when_its_sweep_is_stopped_leaves_no_failed_notebook(
+    tmp_path, monkeypatch
+):
+    job = Job("adcol", "minidigits", 0, Path("n"), tmp_path / "notebooks" / "n.ipynb", {})
+    for folder in (job.output.parent, job.running.parent):
+        folder.mkdir()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    died = lambda _, output, __: f"the kernel died {output.write_text('{}')}"  # noqa: E731
+    monkeypatch.setattr(sweep, "papermill_complaint", died)
+    assert sweep.execute(job, {}, resume=False, threads=1).path == job.failed
+    job.failed.unlink()
+    ending = threading.Event()
+    monkeypatch.setattr(sweep, "_ending", ending)
+    ending.set()
+    assert sweep.execute(job, {}, resume=False, threads=1).reason == sweep.INTERRUPTED
+    assert not any(job.output.parent.iterdir())
 
 
 def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(
