@@ -64,7 +64,7 @@
     make("a", { href: `data:${type},${encodeURIComponent(text)}`, download: name }, name);
   const rules = "last: after the last round; last5: the mean of the last five; validation: the round of " +
     "the lowest validation loss; best-test: the round of the highest mean test accuracy.";
-  const megabytes = (run) => (run.traffic / 1e6).toFixed(2);
+  const megabytes = (run) => (run.traffic / 1e6).toLocaleString("en", { maximumFractionDigits: 2 });
   const one = (id, run) => {
     const scores = Object.keys(run.scores);
     const domains = Object.keys(run.scores[scores[0]]);
