@@ -85,6 +85,7 @@ def test_terms_by_hand_are_the_methods_and_a_changed_one_changes_the_run(paper, 
     hand, code = by_hand.columns
     pd.testing.assert_series_equal(by_hand[hand], by_hand[code], check_names=False, atol=1e-5)
     assert (by_hand.abs() > 1e-4).all().all(), "a term is 0"
-    original, changed = compared.avg
-    assert original != changed
-    assert len(list(tmp_path.glob("lessons/*/done"))) == 2 and not list(tmp_path.glob("*/done"))
+    runs = [pd.read_parquet(path) for path in tmp_path.glob("lessons/*/curve.parquet")]
+    original, changed = (run[run.measure == "loss"].value.tolist() for run in runs)
+    assert len(compared) == 2 and original != changed  # accuracies of few images may be equal
+    assert not list(tmp_path.glob("*/done"))
