@@ -149,7 +149,6 @@ def sweep(
     for folder in (jobs[0].output.parent, jobs[0].running.parent):
         make_folder(folder, "name a writable folder with --runs")
     with ThreadPoolExecutor(workers) if on == "local" else _dask(workers, scheduler) as executor:
-        _ending.clear()
         futures = {executor.submit(run, job): job for job in jobs}
         with stopping(futures):
             for future in as_completed(futures):
@@ -176,6 +175,8 @@ def stopping(notebooks: Collection[Future[Any]]) -> Iterator[None]:
                     kernel.send_signal(number)
             if not wait(notebooks, GRACE).not_done:
                 raise
+    finally:
+        _ending.clear()
 
 
 def check_place(on: str, scheduler: str | None) -> None:

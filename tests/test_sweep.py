@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -169,15 +170,19 @@ def test_a_kernel_that_dies_when_its_sweep_is_stopped_leaves_no_failed_notebook(
     for folder in (job.output.parent, job.running.parent):
         folder.mkdir()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    died = lambda _, output, __: f"the kernel died {output.write_text('{}')}"  # noqa: E731
-    monkeypatch.setattr(sweep, "papermill_complaint", died)
+    died = lambda output: f"the kernel died {output.write_text('{}')}"  # noqa: E731
+    monkeypatch.setattr(sweep, "papermill_complaint", lambda _, output, __: died(output))
     assert sweep.execute(job, {}, resume=False, threads=1).path == job.failed
     job.failed.unlink()
-    ending = threading.Event()
-    monkeypatch.setattr(sweep, "_ending", ending)
-    ending.set()
-    assert sweep.execute(job, {}, resume=False, threads=1).reason == sweep.INTERRUPTED
-    assert not any(job.output.parent.iterdir())
+    with ThreadPoolExecutor(1) as pool, pytest.raises(KeyboardInterrupt):
+        begun = threading.Event()
+        died = lambda *_: f"the kernel died {begun.set()} {sweep._ending.wait(60)}"  # noqa: E731
+        notebook = pool.submit(sweep.execute, job, {}, resume=False, threads=1)
+        with sweep.stopping([notebook]):
+            assert begun.wait(60)
+            raise KeyboardInterrupt
+    assert notebook.result().reason == sweep.INTERRUPTED and not any(job.output.parent.iterdir())
+    assert not sweep._ending.is_set(), "a later notebook may fail"
 
 
 def test_a_changed_protocol_reaches_the_notebook_and_has_a_file_of_its_own(

@@ -2,7 +2,7 @@
 // of several. An ID is a run id or its beginning. What is shown comes in small scripts, one for
 // each first digit, as a page that was opened as a file may not fetch data.
 (() => {
-  const found = { runs: {}, protocols: {}, data: {} };
+  const found = { runs: {}, protocols: {}, data: {}, rules: {} };
   window.recorded = (part) => {
     for (const key in part) Object.assign(found[key], part[key]);
   };
@@ -62,8 +62,7 @@
 
   const download = (name, type, text) =>
     make("a", { href: `data:${type},${encodeURIComponent(text)}`, download: name }, name);
-  const rules = "last: after the last round; last5: the mean of the last five; validation: the round of " +
-    "the lowest validation loss; best-test: the round of the highest mean test accuracy.";
+  const explained = (run) => Object.keys(run.scores).map((r) => `${r}: ${found.rules[r]}`).join("; ") + ".";
   const megabytes = (run) => (run.traffic / 1e6).toLocaleString("en", { maximumFractionDigits: 2 });
   const one = (id, run) => {
     const scores = Object.keys(run.scores);
@@ -83,7 +82,7 @@
       make("p", {}, `${run.method.name} on ${dataset}, scale ${scale}, seed ${run.seed}.`),
       make("h2", {}, "Test accuracy (%)"),
       table("Test accuracy in percent by domain", ["domain", ...scores], rows),
-      make("p", {}, `Columns: ${rules}`),
+      make("p", {}, `Columns: ${explained(run)}`),
       drawn(run.curve),
       make("p", {}, "Mean over domains by round: ", download(`${id}.csv`, "text/csv", csv),
         "; the whole record: ",
@@ -105,7 +104,7 @@
         const means = Object.values(run.scores).map((score) => score.avg.toFixed(2));
         return [make("a", { href: `#run-${id}` }, id), `${run.seed}`, run.method.name, ...means, megabytes(run)];
       })),
-    make("p", {}, `Means over domains in percent, under each score rule; MB: one client’s traffic. ${rules}`)];
+    make("p", {}, `Means over domains in percent, under each score rule; MB: one client’s traffic. ${explained(found.runs[ids[0]])}`)];
 
   const show = async () => {
     const asked = location.hash.match(/^#run-([0-9a-f-]+)$/)?.[1].split("-");

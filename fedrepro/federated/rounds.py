@@ -134,7 +134,8 @@ class Training:
 
         counts = [len(client.data.train) for client in chosen]
         weights = method.weights(self.protocol, counts)
-        need(len(weights) == len(counts), f"{method.name}.weights must return one per client")
+        lacks = f"{method.name}.weights must return one weight per client"
+        need(len(weights) == len(counts), lacks)
         average = RunningAverage(self.layout, method.bn_policy == "first")
         uploads: dict[int, Upload] = {}
         for i, trained in self._train(jobs):

@@ -23,6 +23,7 @@ from fedrepro.methods.base import Method
 from fedrepro.models import parameter_count
 from fedrepro.records.packed import Pack
 from fedrepro.records.record import short_hash
+from fedrepro.report.ledger import RULES
 from fedrepro.report.results import Kept, Results, recorded
 from fedrepro.report.text import markdown
 
@@ -135,6 +136,7 @@ def write_scripts(folder: Path, runs: Path) -> None:
     uses = _uses(packed, recorded(None, runs))
     parts: dict[str, dict[str, dict[str, Any]]] = {"shared": {"protocols": {}, "data": {}}}
     protocols, of_data = parts["shared"].values()
+    parts["shared"]["rules"] = dict(RULES)
     for run, line in packed.runs.items():
         config, data, curve = packed.config(run), packed.facts(run, "data"), packed.rows(run)
         scores = {

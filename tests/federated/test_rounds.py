@@ -72,12 +72,17 @@ def test_training_that_diverges_stops_with_one_line_and_keeps_its_rounds(engine,
     toys.assert_equal(under(saved, "server/"), before)
     assert facts["round"] == 1
     broken = lambda server, _: next(iter(server.model.values())).fill_(np.nan)  # noqa: E731
-    says = {"server_step": (broken, "of the server in round 1 is not finite")}
-    says |= {"upload": (lambda _: None, "must return a dict, not NoneType")}
+    object.__setattr__((training := start(engine=engine)).method, "server_step", broken)
+    with pytest.raises(Diverged, match="of the server in round 1 is not finite"):
+        training.one_round()
+
+
+def test_what_a_method_returns_and_keeps_is_checked_in_one_line():
+    says = {"upload": (lambda _: None, "must return a dict, not NoneType")}
     says |= {"download": (lambda *_: {"own": 3}, "own must be a tensor, not int")}
-    says |= {"weights": (lambda *_: [1.0], "weights must return one per client")}
+    says |= {"weights": (lambda *_: [1.0], "weights must return one weight per client")}
     for hook, (wrong, said) in says.items():
-        object.__setattr__((training := start(engine=engine)).method, hook, wrong)
+        object.__setattr__((training := start()).method, hook, wrong)
         with pytest.raises(FedReproError, match=said):
             training.one_round()
     training.server.tensors["mean"] = [torch.zeros(1)]

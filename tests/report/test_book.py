@@ -55,6 +55,7 @@ def shown(few: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]
 def test_every_packed_run_is_there_with_what_its_record_says(few, shown):
     packed, every = Pack(few), Pack(FOLDER).runs
     assert set(shown["runs"]) == set(packed.runs) and len(packed.runs) > 5
+    assert set(shown["rules"]) == set(metrics.SCORE_RULES)
     assert len({run[:SHORT] for run in every}) == len(every), "addresses tell all apart"
     for run, found in shown["runs"].items():
         config, curve = packed.config(run), packed.rows(run)
