@@ -206,8 +206,10 @@ def agreement(found: Results, experiment: str) -> pd.DataFrame | Html:
     rows = {}
     for dataset in datasets(found, experiment):
         mean = ranks(scores(found, experiment, dataset)[0])["mean"].to_dict()
-        rows[dataset_name(dataset)] = compared(found.paper.experiment(experiment), dataset, mean)
-    if all(frame.empty for frame in rows.values()):
+        frame = compared(found.paper.experiment(experiment), dataset, mean)
+        if not frame.empty:
+            rows[dataset_name(dataset)] = frame
+    if not rows:
         return nothing()
     frame = pd.concat(rows, names=["data set", None]).reset_index("data set")
     return frame.round({"tau": 2, "p": 2}).set_index(["data set", "paper", "table"])
