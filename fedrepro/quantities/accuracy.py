@@ -96,8 +96,7 @@ def relative(asked: Asked) -> Values:
 
 @quantity("in-out", whole=1.0)
 def in_out(asked: Asked) -> Values:
-    """Accuracies as fractions, and their round (0 if nothing is sent), in the printed columns or,
-    on other data, in their own."""
+    """Accuracies (0 to 1), and their round (0 if nothing is sent), in printed columns or ours."""
     first = asked.paper.protocol(asked.experiment.datasets[0]).data.dataset
     printed = asked.experiment.table is not None and first == asked.dataset
     ours = "out of domain", "in domain", "best round"

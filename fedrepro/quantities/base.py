@@ -112,9 +112,8 @@ Computes = Callable[[Asked], Values]
 class Quantity:
     """A printed quantity. values: computes its numbers. counted: they do not depend on chance.
     given: they are input of the protocol. per_arm: no row mixes arms in one column. of_one_set:
-    each row is of one data set. probe: measures at the end of a training. figure: computes the
-    arrays of a figure. whole: an accuracy if all images are right (100 or 1); 0 for other numbers.
-    """
+    each row is of one data set. probe: measures at the end of a training. figure: computes its
+    arrays. whole: an accuracy if all images are right (100 or 1); 0 for other numbers."""
 
     values: Computes
     counted: bool = False

@@ -234,8 +234,7 @@ def _sources(paper: str) -> dict[str, str]:
 
 
 def leads(parts: Sequence[Part]) -> list[Part]:
-    """Of each data set that a claim was run on, the part with the lead that supports it least; its
-    accuracies in points."""
+    """Of each data set with runs, the part whose lead supports its claim least, in points."""
     ran = [part for part in parts if part.differences]
     of = {part.dataset: [p for p in ran if p.dataset == part.dataset] for part in ran}
     return [_in_points(max(own, key=lambda part: part.weakest.p)) for own in of.values()]

@@ -19,15 +19,8 @@ from fedrepro.papers import Claim, Comparison, Paper
 from fedrepro.quantities.accuracy import Noise, combined
 from fedrepro.quantities.costs import core_hours
 from fedrepro.records import Record
-from fedrepro.report.comparison import (
-    LEVEL,
-    Difference,
-    differences_of,
-    hours,
-    needed,
-    others_of,
-    pooled_freedom,
-)
+from fedrepro.report import comparison
+from fedrepro.report.comparison import LEVEL, Difference, hours
 from fedrepro.report.results import FLAT, recorded
 
 Word = Literal["holds", "contradicted", "open"]
@@ -219,8 +212,7 @@ Images = Callable[[Part, Difference], float]
 
 @cache
 def of_recorded(name: str) -> list[Answer]:
-    """The answers to every claim of a paper, from the runs recorded with the book. Pages of one
-    build share them (`ANSWERS`)."""
+    """Every claim's answer from the recorded runs. Pages of one build share them (`ANSWERS`)."""
     return list(Memory(os.environ.get(ANSWERS), verbose=0).cache(_of_recorded)(name))
 
 
@@ -252,7 +244,7 @@ def _of_recorded(name: str) -> list[Answer]:
         return sum(hours for _, hours in took) / len({n for n, _ in took}) if took else 0.0
 
     def missing(part: Part) -> str:
-        return needed(found.paper, part.test, part.dataset, part.scales, known)
+        return comparison.needed(found.paper, part.test, part.dataset, part.scales, known)
 
     return answers(found.paper, cells, gains, images, spent, missing)
 
@@ -312,7 +304,7 @@ def _estimate(parts: Sequence[Part], images: Images) -> None:
 
     def known(part: Part, one: Difference, scale: str) -> Difference:
         pool = pools[part.dataset, scale, one.whole or one.column]
-        freedom = pooled_freedom([len(gaps) for gaps in pool])
+        freedom = comparison.pooled_freedom([len(gaps) for gaps in pool])
         if one.exact or not freedom:
             return one
         squares = sum(float(((gaps - gaps.mean()) ** 2).sum()) for gaps in pool)
@@ -331,7 +323,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
     """A test on each data set of the paper that holds its rows, at the largest scale that does with
     two seeds or more, else at the largest that does. A larger one stands beside it."""
     rows = cells[cells.table.isin([test.experiment, test.against])]
-    found, others = [], others_of(paper, test)
+    found, others = [], comparison.others_of(paper, test)
     for dataset in rows.dataset.unique():
         spec = paper.dataset(dataset)
         if not spec.in_paper or test.dataset not in ("", spec.protocol):
@@ -339,7 +331,7 @@ def _compared(paper: Paper, test: Comparison, cells: pd.DataFrame) -> list[Part]
         ran = []
         for scale in Part(test).scales:
             own = rows[(rows.dataset == dataset) & (rows.scale == scale)]
-            if differences := tuple(differences_of(paper, test, own)):
+            if differences := tuple(comparison.differences_of(paper, test, own)):
                 seen = {one.other for one in differences}
                 lacking = tuple(name for name in others if name not in seen)
                 ran.append(Part(test, dataset, scale, differences, lacking=lacking))

@@ -113,8 +113,7 @@ class Difference(Estimate):
 
     @property
     def p(self) -> float:
-        """One-sided p: the probability of a difference this large if the truth is at the margin; 1
-        without a spread over seeds."""
+        """One-sided p of a difference this large at the margin; 1 without a spread over seeds."""
         return self.below(-self._t) if self.freedom else 1.0
 
     @property
@@ -143,16 +142,14 @@ class Difference(Estimate):
 
     @property
     def aim(self) -> tuple[float, str]:
-        """A lead worth more seeds: the printed one, else of accuracies one of two points; NaN if
-        there is neither."""
+        """A lead worth more seeds: the printed one, else two points of accuracy, else NaN."""
         if self.printed is not None:
             return self.printed, "the printed one"
         points = self.whole / 50 or math.nan
         return self.margin + points, f"a lead of {points:g}"
 
     def seeds_for(self, lead: float) -> int | None:
-        """How many seeds detect a lead with 80 % power. None if no number does, because of too few
-        test images."""
+        """How many seeds detect a lead with 80 % power; None if the test images are too few."""
         room, images = lead - self.margin, (self.images, math.inf)
         if not self.spread or room <= _seen(*combined(images)):
             return None
@@ -278,8 +275,7 @@ def hours(count: float) -> str:
 
 @cache
 def _speed(scale: str, paper: str | None = None) -> float | None:
-    """PFLOP per hour of one core, of the recorded runs of a paper (default: of all); None if none
-    has images."""
+    """PFLOP per hour of one core, of a paper's recorded runs or all; None if none has images."""
     runs = {one.record.run_id: one.record for *_, one in recorded(paper).where(scale=scale).runs()}
     known = [(pflop_done(run), core_hours(run)) for run in runs.values()]
     done = [(size, took) for size, took in known if size is not None and took is not None]

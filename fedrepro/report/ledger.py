@@ -149,8 +149,7 @@ def own_training(paper: str, dataset: str) -> pd.DataFrame:
 
 
 def whole_protocol() -> Html:
-    """Runs under the papers' own protocols: rows and verdicts of each printed table and data set
-    with a run at scale paper."""
+    """Rows and verdicts of each printed table and data set with a run at scale paper."""
     rows = []
     for paper in papers.names():
         found = recorded(paper).where(scale="paper")

@@ -61,13 +61,14 @@ def average_fits(cells: list[str], average: str) -> bool:
 
 def checked(paper: Paper) -> pd.DataFrame:
     """One row per table and column whose test images are known: how many printed means and
-    deviations fit, in two ways each, and the share of each that fits by chance. tells: whether
-    some number, or one near it, does not fit. no such mean:
-    those that are no mean of T accuracies."""
+    deviations fit, in two ways each, and the share of each that fits by chance. tells: whether some
+    number, or one near it, does not fit. no such mean: those that are no mean of T accuracies."""
     rows = []
     for known in paper.tested:
         for name, (column, images) in product(known.tables, known.images.items()):
-            cells, trials = _cells(paper, name, column), known.evaluations
+            table, trials = paper.table(name), known.evaluations
+            cells = {method: _cell(table, method, column) for method in table.rows}
+            cells = {method: cell for method, cell in cells.items() if cell[0] != "-"}
             means, pairs = [mean for mean, _ in cells.values()], [c for c in cells.values() if c[1]]
             row: dict[str, Any] = {"table": name, "column": column, "images": images}
             row |= {"evaluations": trials, "means": len(means), "deviations": len(pairs)}
@@ -129,11 +130,6 @@ def shown(paper: Paper) -> Html:
     wrong, what = averages(paper), f"Averages of {paper.short} that are not the mean of their row"
     more = ": none.</p>" if wrong.empty else f":</p>{whole(wrong, what, 2).html}"
     return Html(f"{html}<p>{what}{more}", label)
-
-
-def _cells(paper: Paper, name: str, column: str) -> dict[str, tuple[str, str]]:
-    cells = {method: _cell(paper.table(name), method, column) for method in paper.table(name).rows}
-    return {method: cell for method, cell in cells.items() if cell[0] != "-"}
 
 
 def _cell(table: Table, method: str, column: str) -> tuple[str, str]:

@@ -130,9 +130,8 @@ def beside(found: Results, experiment: str) -> pd.DataFrame:
 
 class _Cell:
     """A printed cell and ours: the attributes named in `COLUMNS`, and what they follow from. rows:
-    one per seed. reached: the values of the seeds that have one. name: our column's. parts: as
-    `cells` gives them, by row. refused: why it has no verdict. foreign: it averages other domains
-    than the printed one. one_image: what one image moves it by."""
+    one per seed. reached: the values there are. name: our column's. parts: as `cells` gives them,
+    by row. refused: why it has no verdict. one_image: what one image moves it by."""
 
     def __init__(self, printed: dict[str, Any], place: Place, rows: Sequence[Row]) -> None:
         self.printed, self.row = printed, place[:3]
@@ -157,7 +156,7 @@ class _Cell:
             "it was trained with earlier settings": "past" in some,
             "the column is a subset": "subset" in some,
         }
-        self.foreign, self.refused = False, next(filter(reasons.get, reasons), "")
+        self.refused = next(filter(reasons.get, reasons), "")
         self.verdict, self.why, self.earlier = "open", "", ""
         self.difference: float | None = None
         self.low: float | None = None
@@ -189,7 +188,6 @@ def _collect(paper: Paper, table: str, rows: Iterable[Row]) -> list[_Cell]:
         lesser = "an average with a subset" if any(cell.refused for cell in cells) else ""
         for cell in cells:
             if cell.column == "avg":
-                cell.foreign = foreign and not cell.refused
                 cell.refused = cell.refused or (FOREIGN if foreign else lesser)
                 cell.standin = cell.standin or beside
             elif beside and not cell.standin and not cell.alone:
@@ -325,7 +323,7 @@ def _earlier(cell: _Cell, paper: Paper) -> str:
         return "not run"
     if cell.scale == "smoke" or cell.printed["published"] is None:
         return "no verdict"
-    if cell.scale != "paper" or cell.standin or cell.foreign:
+    if cell.scale != "paper" or cell.standin or cell.refused == FOREIGN:
         return "not comparable"
     d, std = cell.difference, cell.printed["published_std"]
     if d is None or (not cell.counted and cell.valid < max(cell.seeds, 3)):
