@@ -1,6 +1,5 @@
 """How the clients of a round are trained. An engine knows no method by name."""
 
-from fedrepro.base.protocol import resolve_engine as resolve
 from fedrepro.engine.base import Engine
 from fedrepro.engine.loop import LoopEngine
 from fedrepro.engine.stacked import StackedEngine
@@ -8,4 +7,4 @@ from fedrepro.engine.stacked import StackedEngine
 # By their names in run ids.
 ENGINES: dict[str, type[Engine]] = {"reference": LoopEngine, "fused": StackedEngine}
 
-__all__ = ["ENGINES", "LoopEngine", "StackedEngine", "resolve"]
+__all__ = ["ENGINES", "LoopEngine", "StackedEngine"]

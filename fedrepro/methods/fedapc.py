@@ -1,5 +1,3 @@
-"""Prototypes of augmented images."""
-
 from typing import Any
 
 import torch

@@ -1,5 +1,3 @@
-"""FedPall as in its text, where that differs from its code, and its ablations."""
-
 from typing import Literal
 
 import torch

@@ -1,5 +1,3 @@
-"""FedProto as in other papers' code."""
-
 from typing import Literal
 
 import torch

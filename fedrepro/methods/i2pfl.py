@@ -1,5 +1,3 @@
-"""Intra- and inter-domain prototypes."""
-
 from typing import Literal
 
 import torch

@@ -1,5 +1,3 @@
-"""Multi-domain prototypes that the server trains one adapter on."""
-
 import math
 from typing import ClassVar, Literal
 

@@ -190,8 +190,6 @@ class Server:
             if chosen(self.layout[key]):
                 self.model[key] = value.detach().clone()
 
-    # For checkpoints.
-
     def state(self) -> dict[str, Tensor]:
         """All tensors by flat names, for a checkpoint. Tensors that `fit` changes are copied."""
         must_be_tensors(self.tensors, "server.tensors")

@@ -60,11 +60,9 @@ class Pack:
         return own | self._shared(run, line[kind])
 
     def _shared(self, run: str, key: str) -> dict[str, Any]:
-        found: dict[str, Any] | None = self.shared.get(key)
-        if found is None:
-            raise FedReproError(
-                f"{self.root / SHARED} has no {key}, which run {run} needs; restore the file"
-            )
+        lost = f"{self.root / SHARED} has no {key}, which run {run} needs; restore the file"
+        need(key in self.shared, lost)
+        found: dict[str, Any] = self.shared[key]
         return found
 
     def rows(self, run: str, kind: str = "") -> pd.DataFrame:

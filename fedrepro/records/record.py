@@ -20,10 +20,9 @@ import pandas as pd
 import torch
 from safetensors.numpy import load
 
-from fedrepro import engine as engines
 from fedrepro.base import files
 from fedrepro.base.errors import need, one_of
-from fedrepro.base.protocol import DEVICES, Protocol
+from fedrepro.base.protocol import DEVICES, Protocol, resolve_engine
 from fedrepro.base.rng import stream_seed
 from fedrepro.base.threads import free_threads
 from fedrepro.data import folders
@@ -50,7 +49,7 @@ class RunSpec:
 
     def config(self) -> dict[str, Any]:
         """The plain values that are hashed and recorded."""
-        own, word = self.method, engines.resolve(self.engine)
+        own, word = self.method, resolve_engine(self.engine)
         method = {"name": own.name, "version": own.version, "fields": own.fields()}
         if not type(own).__module__.startswith("fedrepro."):
             method["code"] = fingerprint(type(own))
@@ -138,9 +137,6 @@ def pick_device(name: str) -> torch.device:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     return torch.device("cuda")
-
-
-# A finished run.
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ from safetensors import TensorSpec, safe_open, serialize_file
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from fedrepro import engine as engines
 from fedrepro.base import files
 from fedrepro.base.errors import Diverged, FedReproError, need
 from fedrepro.base.progress import Progress, Tracker, resolve
@@ -27,6 +26,7 @@ from fedrepro.base.protocol import DataSpec
 from fedrepro.base.threads import recorded
 from fedrepro.data.federation import Federation, build_federation
 from fedrepro.data.splits import tested_sample
+from fedrepro.engine import ENGINES
 from fedrepro.federated import metrics
 from fedrepro.federated.metrics import Row
 from fedrepro.federated.rounds import Training
@@ -62,9 +62,6 @@ def opened(track: type[Tracker], folder: Path) -> Tracker:
     shutil.rmtree(folder / track.name, ignore_errors=True)
     (folder / track.name).mkdir(parents=True)
     return track(folder / track.name)
-
-
-# Checkpoints.
 
 
 class FileCheckpoint:
@@ -123,9 +120,6 @@ def _write(run: str, tensors: Mapping[str, Tensor], facts: Mapping[str, Any], pa
     files.sign(path)
 
 
-# Runs.
-
-
 @dataclass(frozen=True)
 class Probe:
     """A measurement on a training whose clients are in memory; in the record as ``<name>.json``."""
@@ -166,7 +160,7 @@ class Store:
         Diverged: its training diverged, now or earlier."""
         tracker = resolve(track)
         federation, config = federation_of(spec.protocol.data, data_root), spec.config()
-        words = engines.ENGINES if spec.engine == "auto" else [config["engine"]]
+        words = ENGINES if spec.engine == "auto" else [config["engine"]]
         ids = [run_id(config | {"engine": word}, federation.hashes) for word in words]
         found = next(filter(None, (self.find(identity, probe) for identity in ids)), None)
         folder = self.root / (found.run_id if found is not None else ids[0])

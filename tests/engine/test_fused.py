@@ -9,11 +9,10 @@ import pandas as pd
 import pytest
 import torch
 
-from fedrepro import engine as engines
 from fedrepro import methods
 from fedrepro.base.progress import Silent
-from fedrepro.base.protocol import OptimizerSpec
-from fedrepro.engine import LoopEngine, StackedEngine
+from fedrepro.base.protocol import OptimizerSpec, resolve_engine
+from fedrepro.engine import ENGINES, LoopEngine, StackedEngine
 from fedrepro.federated.rounds import Training
 from fedrepro.methods.base import BNPolicy, Method, Phase
 from fedrepro.methods.fedavg import FedAvg
@@ -144,7 +143,7 @@ def test_parameters_without_a_gradient_are_not_decayed():
 def test_auto_is_the_plain_loop():
     names = {"auto": LoopEngine, "loop": LoopEngine, "reference": LoopEngine}
     names |= {"stacked": StackedEngine, "fused": StackedEngine}
-    assert {name: engines.ENGINES[engines.resolve(name)] for name in names} == names
+    assert {name: ENGINES[resolve_engine(name)] for name in names} == names
 
 
 def several(**settings):
